@@ -1,0 +1,18 @@
+"""The promise that every engine keeps: operations, wire models, error codes and requirements."""
+
+from kb_contracts.errors import ERRORS, EngineError, ErrorKind, Fault, Problem, Retry
+from kb_contracts.operations import API_VERSION, BASE, BY_ID, OPERATIONS, Operation
+
+__all__ = [
+    "API_VERSION",
+    "BASE",
+    "BY_ID",
+    "ERRORS",
+    "OPERATIONS",
+    "EngineError",
+    "ErrorKind",
+    "Fault",
+    "Operation",
+    "Problem",
+    "Retry",
+]

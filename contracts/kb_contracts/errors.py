@@ -1,0 +1,169 @@
+"""The errors an engine answers with: RFC 9457 problem documents with a stable `code`.
+
+code                      status  at fault  retry   what happened
+------------------------  ------  --------  ------  -----------------------------------------------
+caller
+  invalid_request           400   caller    no      body is not JSON, not multipart, or not an object
+  invalid_parameter         422   caller    no      a value is out of range or of the wrong type
+  unknown_parameter         422   caller    no      a field or query parameter that does not exist
+  missing_parameter         422   caller    no      a required value is absent
+  contradiction             422   caller    no      two values exclude each other
+  unauthorized              401   caller    no      no bearer key, or the wrong one
+  route_not_found           404   caller    no      no such path
+  method_not_allowed        405   caller    no      the path exists, the method does not
+  document_not_found        404   caller    no      no document with that id
+  job_not_found             404   caller    no      no job with that id
+  tag_not_found             404   caller    no      the document does not carry that tag
+  not_a_note                409   caller    no      only notes can be patched
+  version_conflict          409   caller    reread  the document has another version than expected
+  job_finished              409   caller    no      the job has ended and cannot be cancelled
+  idempotency_mismatch      409   caller    no      the same key came with another request
+  in_progress               409   caller    later   a request with this key is still running
+  confirmation_required     422   caller    no      a destructive request without `confirm`
+  payload_too_large         413   caller    no      the body is over the limit
+  unsupported_media_type    415   caller    no      content type is neither JSON nor multipart
+  unsupported_format        415   caller    no      no extractor for this kind of file
+job (in a failed job's `error`, never as a status of its own)
+  file_corrupt              422   caller    no      the file is damaged, encrypted or not what it says
+  undecodable_text          422   caller    no      a text file that is not UTF-8 (or UTF-16 with a BOM)
+  extraction_failed         422   caller    no      no text could be taken out
+  extraction_timeout        422   caller    no      extraction took longer than allowed
+  extraction_memory         422   caller    no      extraction needed more memory than allowed
+  worker_crashed            500   engine    no      the engine died on this job, several times
+engine
+  queue_full                429   engine    later   too many jobs wait
+  storage_full              507   engine    later   no space is left
+  embedder_unavailable      503   engine    later   the embedding model cannot be loaded
+  not_ready                 503   engine    later   starting or shutting down
+  internal                  500   engine    later   a fault of the engine; details are in its log
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+
+class Fault(StrEnum):
+    """Who can mend it."""
+
+    CALLER = "caller"
+    ENGINE = "engine"
+
+
+class Retry(StrEnum):
+    """Whether the same request may succeed when it is sent again."""
+
+    NO = "no"
+    LATER = "later"
+    REREAD = "reread"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """One line of the table above. `title` is a short constant sentence about the kind."""
+
+    code: str
+    status: HTTPStatus
+    title: str
+    fault: Fault = Fault.CALLER
+    retry: Retry = Retry.NO
+
+
+def _table(*kinds: ErrorKind) -> dict[str, ErrorKind]:
+    return {kind.code: kind for kind in kinds}
+
+
+ERRORS = _table(
+    ErrorKind("invalid_request", HTTPStatus.BAD_REQUEST, "The request cannot be read"),
+    ErrorKind("invalid_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A value does not fit"),
+    ErrorKind("unknown_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "There is no such parameter"),
+    ErrorKind("missing_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A required value is absent"),
+    ErrorKind("contradiction", HTTPStatus.UNPROCESSABLE_ENTITY, "Two values exclude each other"),
+    ErrorKind("unauthorized", HTTPStatus.UNAUTHORIZED, "The key is missing or wrong"),
+    ErrorKind("route_not_found", HTTPStatus.NOT_FOUND, "There is no such path"),
+    ErrorKind("method_not_allowed", HTTPStatus.METHOD_NOT_ALLOWED, "The path does not take this method"),
+    ErrorKind("document_not_found", HTTPStatus.NOT_FOUND, "There is no such document"),
+    ErrorKind("job_not_found", HTTPStatus.NOT_FOUND, "There is no such job"),
+    ErrorKind("tag_not_found", HTTPStatus.NOT_FOUND, "The document does not carry this tag"),
+    ErrorKind("not_a_note", HTTPStatus.CONFLICT, "Only notes can be updated in place"),
+    ErrorKind("version_conflict", HTTPStatus.CONFLICT, "The document has changed", retry=Retry.REREAD),
+    ErrorKind("job_finished", HTTPStatus.CONFLICT, "The job has ended"),
+    ErrorKind("idempotency_mismatch", HTTPStatus.CONFLICT, "The key belongs to another request"),
+    ErrorKind("in_progress", HTTPStatus.CONFLICT, "This request is still running", retry=Retry.LATER),
+    ErrorKind("confirmation_required", HTTPStatus.UNPROCESSABLE_ENTITY, "Confirmation is required"),
+    ErrorKind("payload_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large"),
+    ErrorKind("unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The content type is not taken"),
+    ErrorKind("unsupported_format", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "This kind of file is not taken"),
+    ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged or encrypted"),
+    ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not UTF-8"),
+    ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
+    ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),
+    ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),
+    ErrorKind(
+        "worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine died on this job", Fault.ENGINE
+    ),
+    ErrorKind("queue_full", HTTPStatus.TOO_MANY_REQUESTS, "Too many jobs wait", Fault.ENGINE, Retry.LATER),
+    ErrorKind("storage_full", HTTPStatus.INSUFFICIENT_STORAGE, "No space is left", Fault.ENGINE, Retry.LATER),
+    ErrorKind(
+        "embedder_unavailable",
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "No embedding model",
+        Fault.ENGINE,
+        Retry.LATER,
+    ),
+    ErrorKind(
+        "not_ready", HTTPStatus.SERVICE_UNAVAILABLE, "The engine is not ready", Fault.ENGINE, Retry.LATER
+    ),
+    ErrorKind("internal", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine failed", Fault.ENGINE, Retry.LATER),
+)
+"""Every code an engine may answer with."""
+
+PROBLEM_JSON = "application/problem+json"
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An RFC 9457 problem document. `detail` says what to do; `retry_after` is in seconds."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    parameter: str | None = None
+    retry_after: float | None = None
+    current_version: int | None = None
+
+
+class EngineError(Exception):
+    """A failure that the engine answers with, as a problem document.
+
+    `code` is a key of `ERRORS`; `detail` says what happened and what to do next, for people and agents;
+    `members` are further members of the problem document (`parameter`, `retry_after`, `current_version`).
+    """
+
+    def __init__(self, code: str, detail: str, **members: Any) -> None:
+        super().__init__(detail)
+        self.kind = ERRORS[code]
+        self.detail = detail
+        self.members = members
+
+    @property
+    def code(self) -> str:
+        """The stable code."""
+        return self.kind.code
+
+    def problem(self) -> Problem:
+        """The document that goes over the wire."""
+        return Problem(
+            type=f"urn:kb:error:{self.kind.code}",
+            title=self.kind.title,
+            status=int(self.kind.status),
+            code=self.kind.code,
+            detail=self.detail,
+            **self.members,
+        )

@@ -1,0 +1,380 @@
+"""The wire models of the engine API, version 3.
+
+Times are RFC 3339 in UTC with a `Z`. Offsets and lengths of text count Unicode code points. Sizes of
+files and storage are bytes. Requests refuse unknown fields; answers may gain fields.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Mode = Literal["hybrid", "fts", "vector"]
+DocType = Literal["note", "text", "markdown", "html", "pdf", "docx"]
+JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+DocumentStatus = Literal["searchable", "empty"]
+SortBy = Literal["id", "title", "created_at", "updated_at", "size_bytes"]
+SortOrder = Literal["asc", "desc"]
+DateField = Literal["created_at", "updated_at"]
+
+MAX_INTEGER = 9_223_372_036_854_775_807
+MAX_NOTE_CHARS = 1_000_000
+MAX_QUERY_CHARS = 4_000
+MAX_TAGS = 64
+
+Tag = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?$",
+        description="a tag: no control characters, commas or slashes, no space at either end",
+        examples=["collection:documents"],
+    ),
+]
+DocumentId = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="the document's number")]
+Version = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="raised by every change of the document")]
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
+Title = Annotated[str, Meta(min_length=1, max_length=500)]
+SourcePath = Annotated[str, Meta(min_length=1, max_length=1_000, description="where the text came from")]
+Score = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The parent of request bodies."""
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """The parent of answers: every member is always present."""
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+class Filters(Request):
+    """Further conditions on the documents that may answer."""
+
+    format: (
+        Annotated[
+            list[str], Meta(max_length=20, description="file formats, any of: pdf, docx, html, md, txt")
+        ]
+        | None
+    ) = None
+    source_type: (
+        Annotated[
+            list[str], Meta(max_length=20, description="values of the metadata member `source_type`, any of")
+        ]
+        | None
+    ) = None
+    date_from: Annotated[str, Meta(description="RFC 3339 date or time, inclusive")] | None = None
+    date_to: (
+        Annotated[str, Meta(description="RFC 3339 date (the whole UTC day) or time, inclusive")] | None
+    ) = None
+    date_field: DateField = "created_at"
+    source_path_prefix: Annotated[str, Meta(min_length=1, max_length=1_000)] | None = None
+
+
+class SearchRequest(Request):
+    """`POST /search`."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
+    top: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
+    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="all of these")] = []
+    tags_any: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="at least one of these")] = []
+    doc_type: DocType | None = None
+    mode: Mode | None = None
+    fts_only: bool | None = None
+    min_score: Score = 0.0
+    filters: Filters | None = None
+    explain: bool = False
+    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks to add before and after each result")] = 0
+    max_chars: (
+        Annotated[int, Meta(ge=100, le=1_000_000, description="bound on the text of all results together")]
+        | None
+    ) = None
+
+
+class Chunk(Answer):
+    """A passage. `start` (inclusive) and `end` (exclusive) are offsets into the document's text."""
+
+    id: int
+    uid: str
+    index: Count
+    text: str
+    page: int | None
+    heading: str | None
+    start: Count
+    end: Count
+
+
+class DocumentSummary(Answer):
+    """The document that a result belongs to."""
+
+    id: int
+    uid: str
+    title: str
+    doc_type: DocType
+    format: str | None
+    filename: str | None
+    source_path: str | None
+    metadata: dict[str, Any]
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class Explanation(Answer):
+    """How a score came about: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
+
+    `cosine` or `bm25` is null where that part had no say (mode, or no match).
+    """
+
+    cosine: float | None
+    bm25: float | None
+    weight: float
+    saturation: float
+
+
+class SearchResult(Answer):
+    """One passage that answers, best first; `truncated` when `max_chars` cut its text."""
+
+    chunk: Chunk
+    score: float
+    document: DocumentSummary
+    tags: list[str]
+    truncated: bool = False
+    before: list[Chunk] = []
+    after: list[Chunk] = []
+    explain: Explanation | None = None
+
+
+class SearchResponse(Answer):
+    """`total` counts the chunks that pass the filters and match; `omitted` those cut by `max_chars`."""
+
+    results: list[SearchResult]
+    total: Count
+    mode: Mode
+    took_ms: float
+    weak: bool
+    omitted: Count = 0
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+class NoteRequest(Request):
+    """`POST /jobs` as JSON: a note to take in."""
+
+    text: Text
+    title: Title | None = None
+    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS)] = []
+    metadata: dict[str, Any] = {}
+    source_path: SourcePath | None = None
+    dedup_scope: Annotated[
+        str, Meta(max_length=200, description="the same text twice in one scope is one document")
+    ] = ""
+
+
+class FileFields(Request):
+    """`POST /jobs` as multipart: the fields beside the part `file`. `tags` and `metadata` are JSON texts."""
+
+    title: Title | None = None
+    tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS)] = []
+    metadata: dict[str, Any] = {}
+    source_path: SourcePath | None = None
+    dedup_scope: Annotated[str, Meta(max_length=200)] = ""
+
+
+class JobError(Answer):
+    """Why a job failed: a code of the errors module, and what to do."""
+
+    code: str
+    message: str
+
+
+class Job(Answer):
+    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed."""
+
+    id: str
+    status: JobStatus
+    kind: Literal["note", "file"]
+    title: str
+    filename: str | None
+    tags: list[str]
+    step: str
+    progress: float
+    completed_steps: Count
+    total_steps: Count
+    attempts: Count
+    document_id: int | None
+    document_uid: str | None
+    deduplicated: bool
+    error: JobError | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+class JobList(Answer):
+    """Newest first."""
+
+    jobs: list[Job]
+    total: Count
+    limit: Count
+    offset: Count
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+class Document(Answer):
+    """A document without its chunks. `status` is `empty` where no text was found, with the reason."""
+
+    id: int
+    uid: str
+    title: str
+    doc_type: DocType
+    format: str | None
+    filename: str | None
+    source_path: str | None
+    source_paths: list[str]
+    size_bytes: Count
+    sha256: str
+    tags: list[str]
+    metadata: dict[str, Any]
+    status: DocumentStatus
+    status_reason: str | None
+    extraction_method: str
+    pages: int | None
+    chunk_count: Count
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class DocumentDetail(Document):
+    """A document with a slice of its chunks, in order; `chunk_count` is how many there are."""
+
+    chunks: list[Chunk]
+    chunk_offset: Count
+    chunk_limit: Count
+
+
+class DocumentList(Answer):
+    """One page of the documents that match."""
+
+    documents: list[Document]
+    total: Count
+    limit: Count
+    offset: Count
+
+
+class Removed(Answer):
+    """What a deletion took away. `bytes` is the size of the originals."""
+
+    documents: Count
+    chunks: Count
+    bytes: Count
+    jobs_cancelled: Count = 0
+
+
+class NotePatch(Request):
+    """`PATCH /notes/{id}`: a new text, a new title, or both."""
+
+    text: Text | None = None
+    title: Title | None = None
+    expected_version: Version | None = None
+
+
+class TagsRequest(Request):
+    """`POST /documents/{id}/tags`."""
+
+    tags: Annotated[list[Tag], Meta(min_length=1, max_length=MAX_TAGS)]
+
+
+class TagCount(Answer):
+    """How much carries a tag."""
+
+    tag: str
+    documents: Count
+    chunks: Count
+
+
+class TagList(Answer):
+    """Tags in alphabetical order."""
+
+    tags: list[TagCount]
+    total: Count
+    limit: Count
+    offset: Count
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+class ModelInfo(Answer):
+    """The embedding model. `max_tokens` is its window; longer text is split before it."""
+
+    name: str
+    dimensions: Count
+    max_tokens: Count
+    loaded: bool
+
+
+class DeviceInfo(Answer):
+    """What the model runs on."""
+
+    type: str
+    threads: Count
+
+
+class DocumentCounts(Answer):
+    """Documents by state and by type."""
+
+    total: Count
+    searchable: Count
+    empty: Count
+    by_type: dict[str, int]
+
+
+class QueueState(Answer):
+    """Jobs by state."""
+
+    queued: Count
+    running: Count
+    completed: Count
+    failed: Count
+    cancelled: Count
+
+
+class StorageInfo(Answer):
+    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in."""
+
+    path: str
+    bytes: Count
+    free_bytes: Count
+    originals_bytes: Count
+
+
+class Status(Answer):
+    """`GET /status`. `issues` is empty when all is well."""
+
+    version: str
+    model: ModelInfo
+    device: DeviceInfo
+    documents: DocumentCounts
+    chunks: Count
+    queue: QueueState
+    storage: StorageInfo
+    issues: list[str]
+    started_at: str
+    last_updated: str | None
+
+
+class Health(Answer):
+    """`GET /healthz` and `GET /readyz`."""
+
+    status: Literal["ok", "ready"]

@@ -1,0 +1,103 @@
+"""From bytes and strings to models, with every misfit told as an `EngineError` that names its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from kb_contracts.errors import EngineError
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+MAX_METADATA_BYTES = 65_536
+
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
+
+
+def decode_body(raw: bytes, model: type[S]) -> S:
+    """A model from a JSON body.
+
+    Raises:
+        EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
+    """
+    try:
+        return msgspec.json.decode(raw, type=model)
+    except msgspec.ValidationError as error:
+        raise misfit(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
+
+
+def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
+    """A model from query parameters; each may stand once.
+
+    Raises:
+        EngineError: as `decode_body`, without `invalid_request`.
+    """
+    values: dict[str, str] = {}
+    for name, value in pairs:
+        if name in values:
+            raise EngineError("invalid_parameter", f"Query parameter {name!r} stands twice.", parameter=name)
+        values[name] = value
+    try:
+        return msgspec.convert(values, model, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error) from error
+
+
+def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Path parameters, each converted to its declared type.
+
+    Raises:
+        EngineError: `invalid_parameter` that names the parameter.
+    """
+    converted = {}
+    for name, kind in types.items():
+        try:
+            converted[name] = msgspec.convert(values[name], kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise EngineError(
+                "invalid_parameter", f"Path parameter {name!r}: {error}.", parameter=name
+            ) from error
+    return converted
+
+
+def misfit(error: msgspec.ValidationError) -> EngineError:
+    """The `EngineError` for a value that does not fit its model."""
+    text = str(error)
+    place = _PLACE.search(text)
+    prefix = f"{place['place']}." if place else ""
+    if unknown := _UNKNOWN.match(text):
+        name = prefix + unknown["name"]
+        return EngineError("unknown_parameter", f"There is no parameter {name!r}.", parameter=name)
+    if missing := _MISSING.match(text):
+        name = prefix + missing["name"]
+        return EngineError("missing_parameter", f"Parameter {name!r} is required.", parameter=name)
+    name = place["place"] if place else ""
+    what = _PLACE.sub("", text)
+    return EngineError(
+        "invalid_parameter",
+        f"Parameter {name!r}: {what}." if name else f"The body does not fit: {what}.",
+        **({"parameter": name} if name else {}),
+    )
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that is too large to travel with every result.
+
+    Raises:
+        EngineError: `invalid_parameter`, over 64 KiB as JSON.
+    """
+    size = len(msgspec.json.encode(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise EngineError(
+            "invalid_parameter",
+            f"metadata is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken.",
+            parameter="metadata",
+        )

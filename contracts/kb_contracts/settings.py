@@ -1,0 +1,141 @@
+"""Typed settings: a Struct whose fields name their environment variables.
+
+Flags stand over the environment, the environment over the file `kb.toml`, the file over the defaults.
+A part declares one class; `read` fills it and refuses a wrong value with the variable's name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+S = TypeVar("S", bound="Settings")
+
+
+class SettingsError(ValueError):
+    """A setting has a value that cannot be used; the message names the variable and what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field reads: its environment variable, what it is for, and whether it is a secret."""
+
+    variable: str
+    help: str
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting with its value, for printing. A secret's value is replaced by `set` or `not set`."""
+
+    variable: str
+    value: str
+    source: str
+    help: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent of each part's settings."""
+
+    @classmethod
+    def read(
+        cls: type[S],
+        environ: Mapping[str, str],
+        *,
+        file: Path | None = None,
+        **flags: Any,
+    ) -> S:
+        """Settings from `flags` (None: not given), then `environ`, then `file`, then the defaults.
+
+        An empty variable counts as not set. Paths have `~` expanded.
+
+        Raises:
+            SettingsError: a value does not fit, or `file` cannot be read or names an unknown setting.
+        """
+        return cls._gather(environ, file, flags)[0]
+
+    @classmethod
+    def describe(
+        cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any
+    ) -> list[Described]:
+        """Each setting with its value and where that came from (flag, environment, file, default)."""
+        settings, sources = cls._gather(environ, file, flags)
+        rows = []
+        for name, setting, _ in _fields(cls):
+            value = getattr(settings, name)
+            if setting.secret:
+                shown = "set" if value else "not set"
+            elif isinstance(value, list):
+                shown = ",".join(str(item) for item in value)
+            else:
+                shown = str(value)
+            rows.append(Described(setting.variable, shown, sources[name], setting.help))
+        return rows
+
+    @classmethod
+    def _gather(
+        cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
+    ) -> tuple[S, dict[str, str]]:
+        from_file = _read_file(file)
+        values: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        for name, setting, annotation in _fields(cls):
+            if flags.get(name) is not None:
+                raw, source = flags[name], "flag"
+            elif environ.get(setting.variable, ""):
+                raw, source = environ[setting.variable], "environment"
+            elif setting.variable in from_file:
+                raw, source = from_file[setting.variable], "file"
+            else:
+                sources[name] = "default"
+                continue
+            values[name] = _convert(setting, annotation, raw)
+            sources[name] = source
+        settings = cls(**values)
+        expanded = {
+            name: value.expanduser()
+            for name in cls.__struct_fields__
+            if isinstance(value := getattr(settings, name), Path)
+        }
+        return msgspec.structs.replace(settings, **expanded), sources
+
+
+def _fields(cls: type[Settings]) -> Iterator[tuple[str, Setting, Any]]:
+    for name, annotation in get_type_hints(cls, include_extras=True).items():
+        if get_origin(annotation) is Annotated:
+            setting = next((item for item in get_args(annotation) if isinstance(item, Setting)), None)
+            if setting is not None:
+                yield name, setting, annotation
+
+
+def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
+    target = get_args(annotation)[0]
+    meta = tuple(item for item in get_args(annotation)[1:] if isinstance(item, msgspec.Meta))
+    wanted = Annotated[(target, *meta)] if meta else target
+    if setting.choices and raw not in setting.choices:
+        raise SettingsError(f"{setting.variable}={raw!r}: takes one of {', '.join(setting.choices)}")
+    if target is Path:
+        return Path(raw)
+    if isinstance(raw, str) and get_origin(target) is list:
+        raw = [part.strip() for part in raw.split(",") if part.strip()]
+    try:
+        return msgspec.convert(raw, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        shown = "(secret)" if setting.secret else repr(raw)
+        raise SettingsError(f"{setting.variable}={shown}: {error}") from error
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    if file is None or not file.exists():
+        return {}
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{file}: {error}") from error

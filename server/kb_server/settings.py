@@ -1,0 +1,58 @@
+"""The server's settings: one typed object, read once, refused at start when a value is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kb_contracts.settings import Setting, Settings
+
+MEBIBYTE = 1024 * 1024
+
+
+class ServerSettings(Settings, frozen=True, kw_only=True):
+    """Settings of the MCP server. Sizes are bytes, times are seconds."""
+
+    engine_url: Annotated[str, Setting("KB_ENGINE_URL", "base URL of the engine")] = "http://127.0.0.1:8000"
+    engine_api_key: Annotated[str, Setting("KB_API_KEY", "bearer key for every engine call", secret=True)] = (
+        ""
+    )
+    api_key: Annotated[
+        str, Setting("KB_MCP_API_KEY", "bearer key that agents must send; empty: none", secret=True)
+    ] = ""
+    host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
+    public_url: Annotated[
+        str, Setting("KB_PUBLIC_URL", "base of the URLs handed to agents; empty: the listening address")
+    ] = ""
+    toolsets: Annotated[list[str], Setting("KB_TOOLSETS", "what /mcp shows, comma-separated")] = (
+        msgspec.field(default_factory=lambda: ["kb"])
+    )
+    allowed_hosts: Annotated[
+        list[str],
+        Setting("KB_ALLOWED_HOSTS", "Host values accepted beside loopback, comma-separated; *: any"),
+    ] = msgspec.field(default_factory=list)
+    allowed_origins: Annotated[
+        list[str],
+        Setting("KB_ALLOWED_ORIGINS", "Origin values accepted beside loopback, comma-separated; *: any"),
+    ] = msgspec.field(default_factory=list)
+    home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
+    max_upload_bytes: Annotated[
+        int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)
+    ] = 100 * MEBIBYTE
+    upload_ttl: Annotated[
+        float, Setting("KB_UPLOAD_TTL", "seconds from start to finish of an upload"), msgspec.Meta(gt=0)
+    ] = 600.0
+    text_file: Annotated[str, Setting("KB_TEXT_FILE", "the file behind the textfile toolset")] = ""
+    text_description: Annotated[str, Setting("KB_TEXT_DESCRIPTION", "what that file is about")] = ""
+    log_level: Annotated[
+        str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
+    ] = "info"
+    enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
+    request_timeout_ms: Annotated[
+        int,
+        Setting("REQUEST_TIMEOUT", "milliseconds of silence from the engine before a call fails"),
+        msgspec.Meta(ge=1),
+    ] = 30_000

@@ -1,0 +1,114 @@
+"""What a tool and a toolset are: the types that toolsets fill and hosting serves.
+
+A toolset is a room: one module that builds one `Toolset`. Hosting knows nothing else of it, and a
+tool knows nothing of HTTP, stdio or protocol eras.
+
+Every failure that a caller can cause or mend is a `ToolError`; hosting turns it into a tool result
+with `isError: true` whose text is the JSON of `ToolError.payload()`. Anything else that escapes a
+tool is a fault of ours and becomes a JSON-RPC internal error without its words.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+A = TypeVar("A", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Reports `(progress, total, message)` to the caller; does nothing where the caller asked for none."""
+
+
+async def no_progress(_progress: float, _total: float | None = None, _message: str | None = None) -> None:
+    """The `Progress` of a call whose caller gave no progress token."""
+
+
+class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """The arguments of a tool that takes none."""
+
+
+class ToolError(Exception):
+    """A failure the calling agent can understand and act on.
+
+    `code` is stable and machine-readable, `message` says what happened and what to do next, `details`
+    are further JSON members that stand beside them.
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details
+
+    def payload(self) -> dict[str, Any]:
+        """The JSON object that the caller sees."""
+        return {"error": self.code, "message": self.message, **self.details}
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """Hints to the client, as the protocol names them."""
+
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    open_world: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """What comes with a call beside its arguments."""
+
+    correlation_id: str = ""
+    """Follows the call into the logs and to the engine (`X-Request-ID`)."""
+    credential: str = "anonymous"
+    """A short digest that tells callers apart (quotas); never the secret itself."""
+    progress: Progress = no_progress
+    log: dict[str, Any] = field(default_factory=dict)
+    """Fields a tool adds to the one log line of its call. No secret, no document text."""
+
+
+class Tool(ABC, Generic[A, R]):
+    """One tool. The protocol id comes first; the class is its PascalCase name plus `Tool`."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    description: ClassVar[str]
+    annotations: ClassVar[Annotations]
+    arguments: ClassVar[type[msgspec.Struct]]
+    """The model of the arguments; unknown fields are forbidden. Its portable schema is `inputSchema`."""
+    result: ClassVar[type[msgspec.Struct]]
+    """The model of the result. Its portable schema is `outputSchema`."""
+    max_result_chars: ClassVar[int | None] = None
+    """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+
+    @abstractmethod
+    async def run(self, arguments: A, call: Call) -> R:
+        """Do the work; raise `ToolError` for what the caller can act on."""
+
+
+@dataclass(frozen=True)
+class Toolset:
+    """A named set of tools with an identity of its own, served at `/mcp/<name>`."""
+
+    name: str
+    server_name: str
+    version: str
+    title: str
+    instructions: str
+    tools: tuple[Tool[Any, Any], ...]
+    tools_list_changed: bool = False
+    prompts_list_changed: bool | None = None
+    """None: the server declares no prompts capability."""
+    lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Entered before the first call and left after the last."""
+
+    def by_name(self) -> Mapping[str, Tool[Any, Any]]:
+        """The tools by protocol id."""
+        return {tool.name: tool for tool in self.tools}

@@ -1,0 +1,29 @@
+"""The toolsets, by name. A new toolset is one module in this folder and one line in this table."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kb_server.tool import Toolset
+
+if TYPE_CHECKING:
+    from kb_server.services import Services
+
+TOOLSETS = {
+    "kb": "kb_server.toolsets.kb",
+    "kb-extra": "kb_server.toolsets.kb_extra",
+    "textfile": "kb_server.toolsets.textfile",
+}
+"""Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""
+
+
+def build_toolset(name: str, services: Services) -> Toolset:
+    """Build the toolset `name`.
+
+    Raises:
+        KeyError: there is no such toolset.
+    """
+    module = import_module(TOOLSETS[name])
+    toolset: Toolset = module.build(services)
+    return toolset

@@ -1,0 +1,281 @@
+"""What the engine asks of a store: the types and the protocol that every store implements.
+
+Every method is a coroutine that does its blocking work off the event loop, and every mutation is one
+transaction: it happens whole or not at all, and what it acknowledged survives `kill -9`.
+
+    api ------ reads, mutations ------.
+    worker --- take, report, commit ---+--> Store --> SQLite (FTS5 for words, `vectors` for meaning)
+    search --- search ----------------'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts import models as m
+
+Vectors = NDArray[np.float32]
+"""Shape (n, dimensions), each row of length 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderIdentity:
+    """Which embedder fills a base; a base filled by another one is refused at opening."""
+
+    name: str
+    dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A retried mutation is recognised by `key` within `credential` and `operation`.
+
+    `fingerprint` is a SHA-256 over what the request asks for. A mutation that was done under the same key
+    with the same fingerprint answers as it did then; with another one it raises `idempotency_mismatch`.
+    The answer is stored in the transaction of the effect and kept for 24 hours.
+    """
+
+    key: str
+    credential: str
+    operation: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder."""
+
+    id: str
+    kind: Literal["note", "file"]
+    title: str
+    tags: Sequence[str]
+    metadata: Mapping[str, Any]
+    source_path: str | None
+    dedup_scope: str
+    sha256: str
+    size_bytes: int
+    text: str | None = None
+    spool: str | None = None
+    filename: str | None = None
+    format: str | None = None
+    doc_type: m.DocType = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJob:
+    """A job that a worker holds. Everything a worker does for it names `lease`."""
+
+    lease: str
+    attempts: int
+    job: NewJob
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChunk:
+    """A chunk ready to be stored, in the document's order; its vector is the row of the same index."""
+
+    text: str
+    page: int | None
+    heading: str | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What extraction, chunking and embedding made of a source. No chunks: the document is `empty`."""
+
+    title: str
+    extraction_method: str
+    pages: int | None
+    chunks: Sequence[PreparedChunk]
+    vectors: Vectors
+    status_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which documents may answer. Times are aware, in UTC, both inclusive."""
+
+    tags: Sequence[str] = ()
+    tags_any: Sequence[str] = ()
+    doc_type: m.DocType | None = None
+    formats: Sequence[str] = ()
+    source_types: Sequence[str] = ()
+    source_path_prefix: str | None = None
+    date_field: m.DateField = "created_at"
+    date_from: datetime | None = None
+    date_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`; `floor` marks weak answers."""
+
+    weight: float
+    saturation: float
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A search. `vector` is None in mode `fts`; `text` has no say in mode `vector`."""
+
+    text: str
+    mode: m.Mode
+    vector: NDArray[np.float32] | None
+    scoring: Scoring
+    top: int
+    selection: Selection = field(default_factory=Selection)
+    min_score: float = 0.0
+    neighbors: int = 0
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best results, how many chunks match in all, and whether none of them matches well."""
+
+    results: list[m.SearchResult]
+    total: int
+    weak: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What `/status` tells of a base."""
+
+    documents: m.DocumentCounts
+    chunks: int
+    queue: m.QueueState
+    originals_bytes: int
+    database_bytes: int
+    last_updated: str | None
+
+
+class Store(Protocol):
+    """The durable half of the engine.
+
+    Raises (all methods): `EngineError` with a code of the contract; `storage_full` when the disk is.
+    """
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the base."""
+
+    # jobs
+
+    async def accept(self, job: NewJob, idempotency: Idempotency | None) -> m.Job:
+        """Queue a job, durably. Raises `queue_full` over the store's limit."""
+
+    async def job(self, job_id: str) -> m.Job:
+        """Raises `job_not_found`."""
+
+    async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+        """Newest first."""
+
+    async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
+
+    async def take(self, lease: str) -> LeasedJob | None:
+        """Lease the oldest queued job, counting the attempt; None when none waits."""
+
+    async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+        """Note progress; False when the lease is void and the work should stop."""
+
+    async def commit(self, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+        """Insert the document and close the job, in one transaction; None when the lease is void.
+
+        A document of the same kind, SHA-256 and `dedup_scope` is not doubled: the job closes with its
+        id and `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing
+        one) and the further source path is kept.
+        """
+
+    async def duplicate_of(self, job: NewJob) -> int | None:
+        """A document that `commit` would take for the same, so that the work can be spared."""
+
+    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
+        """Close the job as failed; False when the lease is void."""
+
+    async def release_all(self) -> int:
+        """Queue again what ran when the last process ended; how many. Called once, at start."""
+
+    async def spooled(self) -> set[str]:
+        """The spool names that waiting or running jobs need."""
+
+    # documents
+
+    async def document(
+        self, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
+    ) -> m.DocumentDetail:
+        """By number or uid; `chunk_limit` 0 gives none. Raises `document_not_found`."""
+
+    async def documents(
+        self,
+        *,
+        source_path: str | None,
+        tag: str | None,
+        doc_type: m.DocType | None,
+        sort_by: m.SortBy,
+        sort_order: m.SortOrder,
+        limit: int,
+        offset: int,
+    ) -> m.DocumentList:
+        """One page; `source_path` matches exactly, also further paths of a deduplicated document."""
+
+    async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
+        """Raises `document_not_found`."""
+
+    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
+        """Remove all documents and cancel the jobs accepted before, in one transaction."""
+
+    async def note(self, document_id: int) -> tuple[m.Document, str]:
+        """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
+
+    async def replace_note(
+        self,
+        document_id: int,
+        *,
+        text: str,
+        title: str,
+        prepared: Prepared,
+        version: int,
+        idempotency: Idempotency | None,
+    ) -> m.Document:
+        """Swap a note's text and chunks if its version is still `version`.
+
+        Id, uid and `created_at` stay, `updated_at` and `version` change, hash and size follow the text.
+        Raises `version_conflict`, `document_not_found` or `not_a_note`.
+        """
+
+    async def add_tags(
+        self, key: int | str, tags: Sequence[str], if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
+
+    async def remove_tag(
+        self, key: int | str, tag: str, if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Raises `document_not_found`, `tag_not_found` or `version_conflict`."""
+
+    async def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
+        """Tags in use, in alphabetical order."""
+
+    async def replayed(self, idempotency: Idempotency) -> bytes | None:
+        """The JSON answer given under this key before; raises `idempotency_mismatch`."""
+
+    # search and state
+
+    async def search(self, query: Query) -> Found:
+        """The best chunks, best first, ties by chunk id; filters are part of the query, not applied after."""
+
+    async def counts(self) -> Counts:
+        """Totals for `/status`."""
+
+    async def ping(self) -> None:
+        """Prove that the base can be read and written."""

@@ -1,0 +1,52 @@
+# Two commands need no set-up: `make run` and `make test`. Each makes .venv, installs, and goes.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+FLAGS  ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format contracts clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+run: $(VENV)/.run ## engine and MCP server, ready for an agent
+	@exec $(BIN)/kb up $(FLAGS)
+
+test: $(VENV)/.test check ## checks, then every test that needs no container
+	$(BIN)/python -m pytest $(FLAGS)
+
+check: $(VENV)/.test ## style, types, imports, generated documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m kb_contracts.openapi --check
+
+format: $(VENV)/.test ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+contracts: $(VENV)/.test ## write the generated contract documents
+	$(BIN)/python -m kb_contracts.openapi
+
+clean: ## remove what was installed and cached, never data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+
+# An old Python is told in one line, before pip can tell it in fifty.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "kb needs Python 3.11 or later; $$($(PYTHON) --version 2>&1 || echo $(PYTHON) is missing). Try: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+	@echo "installing kb (a minute the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,engine]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	@echo "installing kb and what its tests need (a minute or two the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,184 @@
+"""What an agent does with kb, step by step, through the official MCP client.
+
+Start kb (`make run`), then in another terminal:
+
+    .venv/bin/python examples/first_steps.py
+
+Options say another server, its key, or a file of yours with a sentence that stands in it.
+Notes and documents that the script adds stay in the base; it prints their ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+DOCUMENTS = Path(__file__).parent / "documents"
+CHUNK_BYTES = 1024 * 1024
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--url", default="http://127.0.0.1:3000/mcp", help="the MCP endpoint")
+    parser.add_argument("--api-key", default="", help="the server's KB_MCP_API_KEY, where it has one")
+    parser.add_argument("--file", type=Path, default=DOCUMENTS / "EXAMPLE.pdf", help="a file to upload")
+    parser.add_argument("--sentence", default="EXAMPLE SENTENCE", help="a sentence of that file")
+    parser.add_argument("--second-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T")
+    parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
+    return parser.parse_args()
+
+
+class Agent:
+    """An MCP client that fails loudly and shows each step."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The structured result of a tool; a tool error ends the script with its message."""
+        result = await self._client.call_tool(tool, arguments)
+        if result.is_error or result.structured_content is None:
+            raise SystemExit(f"{tool} failed: {getattr(result.content[0], 'text', result.content)}")
+        return dict(result.structured_content)
+
+    async def add_note(self, text: str, collection: str) -> dict[str, Any]:
+        """Add a note and wait until it is searchable."""
+        job = await self.call("kb_addnote", text=text, collection=collection, wait_seconds=50)
+        check(job["status"] == "completed", f"note in {collection}: job {job['job_id']} {job['status']}")
+        return job
+
+    async def wait_for(self, job_id: str) -> dict[str, Any]:
+        """Watch a job until it has ended."""
+        while True:
+            jobs = (await self.call("kb_jobs", job_id=job_id, wait_seconds=20))["jobs"]
+            if jobs[0]["status"] not in {"queued", "running"}:
+                return dict(jobs[0])
+            print(f"    {jobs[0]['step']} {jobs[0]['progress']:.0%}")
+
+    async def ids_found(self, query: str, collection: str) -> list[int]:
+        """The documents that a search in one collection finds, best first."""
+        found = await self.call("kb_search", query=query, collection=collection, top=5)
+        return [result["document_id"] for result in found["results"]]
+
+
+def check(holds: bool, what: str) -> None:
+    """Print what was seen; end the script where it does not hold."""
+    print(f"  {'ok' if holds else 'NOT OK'}: {what}")
+    if not holds:
+        raise SystemExit(1)
+
+
+async def upload_in_chunks(agent: Agent, file: Path, collection: str) -> str:
+    """kb_upload_start, kb_upload_chunk for each mebibyte, kb_upload_finish; the job's id."""
+    data = file.read_bytes()
+    start = await agent.call(
+        "kb_upload_start",
+        filename=file.name,
+        total_size=len(data),
+        collection=collection,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+    for index, chunk in enumerate(chunks):
+        await agent.call(
+            "kb_upload_chunk",
+            upload_id=start["upload_id"],
+            chunk_index=index,
+            data=base64.b64encode(chunk).decode(),
+        )
+    print(f"  {file.name}: {len(data):,} bytes in {len(chunks)} chunks")
+    finish = await agent.call("kb_upload_finish", upload_id=start["upload_id"])
+    return str(finish["job_id"])
+
+
+async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
+    """The way of an agent with a shell: no base64 passes through its context; the job's id."""
+    start = await agent.call(
+        "kb_upload_start", filename=file.name, total_size=file.stat().st_size, collection=collection
+    )
+    curl = shutil.which("curl")
+    if curl is None:
+        raise SystemExit("this step needs curl")
+    process = await asyncio.create_subprocess_exec(
+        curl, "--fail", "--silent", "--show-error", "--output", "-", "-T", str(file), start["upload_url"]
+    )
+    check(await process.wait() == 0, f"curl -T {file.name} $UPLOAD_URL")
+    finish = await agent.call("kb_upload_finish", upload_id=start["upload_id"])
+    return str(finish["job_id"])
+
+
+async def documents(agent: Agent, options: argparse.Namespace) -> None:
+    """Files: in chunks and by curl, then a sentence found with its page."""
+    print("Upload a file in chunks")
+    job = await agent.wait_for(await upload_in_chunks(agent, options.file, "documents"))
+    check(job["status"] == "completed", f"job {job['id']} completed, document {job['document_id']}")
+    found = await agent.call("kb_search", query=options.sentence, collection="documents", top=5)
+    best = found["results"][0]
+    check(best["document_id"] == job["document_id"], f"“{options.sentence}” is in {best['title']!r}")
+    check(options.sentence in " ".join(best["text"].split()), f"on page {best['page']}, score {best['score']:.2f}")
+    print("Upload a file with curl")
+    job = await agent.wait_for(await upload_with_curl(agent, options.second_file, "documents"))
+    check(job["status"] == "completed", f"job {job['id']} completed, document {job['document_id']}")
+
+
+async def notes(agent: Agent) -> None:
+    """Notes: collections apart, updated in place, the same text once, moved."""
+    topic = f"concise answers {uuid4().hex[:8]}"
+    text = f"The user prefers {topic}."
+    print("Remember a note")
+    added = await agent.add_note(text, "memory")
+    note_id = added["document_id"]
+    check(note_id in await agent.ids_found(topic, "memory"), f"note {note_id} is found in memory")
+    check(note_id not in await agent.ids_found(topic, "documents"), "and not in documents")
+
+    print("Update it in place")
+    before = await agent.call("kb_get", document_id=note_id)
+    after = await agent.call("kb_update_note", document_id=note_id, text=f"{text} Bullet points, too.")
+    check(
+        (after["id"], after["created_at"]) == (before["id"], before["created_at"])
+        and after["updated_at"] > before["updated_at"],
+        f"note {note_id} keeps its id and created_at {after['created_at']}",
+    )
+
+    print("The same text twice is one document, in another collection a second")
+    other = f"The office is closed on {uuid4().hex[:8]} day."
+    first, again = await agent.add_note(other, "memory"), await agent.add_note(other, "memory")
+    check(first["document_id"] == again["document_id"] and again["deduplicated"], "twice in memory: one document")
+    elsewhere = await agent.add_note(other, "workspace")
+    check(elsewhere["document_id"] != first["document_id"], "in workspace: another document")
+
+    print("Move a note to another collection")
+    moved = await agent.call("kb_update_note", document_id=note_id, text=text, collection="workspace")
+    check(moved["collection"] == "workspace", f"note {note_id} is in workspace")
+    check(note_id not in await agent.ids_found(topic, "memory"), "and no longer in memory")
+
+
+async def main() -> None:
+    """Connect, list the tools, go through the steps."""
+    options = parse()
+    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=90) as http,
+        Client(streamable_http_client(options.url, http_client=http), mode=options.mode) as client,
+    ):
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+        check(len(tools) == 9, f"{len(tools)} tools: {', '.join(tools)}")
+        agent = Agent(client)
+        await documents(agent, options)
+        await notes(agent)
+    print("All steps done.")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

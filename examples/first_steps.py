@@ -34,7 +34,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--api-key", default="", help="the server's KB_MCP_API_KEY, where it has one")
     parser.add_argument("--file", type=Path, default=DOCUMENTS / "EXAMPLE.pdf", help="a file to upload")
     parser.add_argument("--sentence", default="EXAMPLE SENTENCE", help="a sentence of that file")
-    parser.add_argument("--second-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T")
+    parser.add_argument(
+        "--second-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T"
+    )
     parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
     return parser.parse_args()
 
@@ -126,9 +128,12 @@ async def documents(agent: Agent, options: argparse.Namespace) -> None:
     found = await agent.call("kb_search", query=options.sentence, collection="documents", top=5)
     best = found["results"][0]
     check(best["document_id"] == job["document_id"], f"“{options.sentence}” is in {best['title']!r}")
-    check(options.sentence in " ".join(best["text"].split()), f"on page {best['page']}, score {best['score']:.2f}")
+    check(
+        options.sentence in " ".join(best["text"].split()),
+        f"on page {best['page']}, score {best['score']:.2f}",
+    )
     print("Upload a file with curl")
-    job = await agent.wait_for(await upload_with_curl(agent, options.second_file, "documents"))
+    job = await agent.wait_for(await upload_with_curl(agent, options.curl_file, "documents"))
     check(job["status"] == "completed", f"job {job['id']} completed, document {job['document_id']}")
 
 
@@ -154,7 +159,10 @@ async def notes(agent: Agent) -> None:
     print("The same text twice is one document, in another collection a second")
     other = f"The office is closed on {uuid4().hex[:8]} day."
     first, again = await agent.add_note(other, "memory"), await agent.add_note(other, "memory")
-    check(first["document_id"] == again["document_id"] and again["deduplicated"], "twice in memory: one document")
+    check(
+        first["document_id"] == again["document_id"] and again["deduplicated"],
+        "twice in memory: one document",
+    )
     elsewhere = await agent.add_note(other, "workspace")
     check(elsewhere["document_id"] != first["document_id"], "in workspace: another document")
 

@@ -1,0 +1,230 @@
+"""The list of requirements held against the tests, both ways.
+
+`requirements.toml` says what is promised, `@pytest.mark.requirement("K22")` on a test says what it
+proves. The marks are read from the source, not collected by pytest, so that a test that is skipped on
+this machine still counts and the check takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+MANIFEST = Path(__file__).with_name("requirements.toml")
+MAX_CLAIMS = 5
+"""How many requirements one test may claim; a test with more proves none of them well."""
+
+_MARK = "requirement"
+
+
+class RequirementsError(ValueError):
+    """The manifest or a mark cannot be read; the message names the place."""
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One promise. `deferred` is the reason why no test proves it; `context`: none ever will."""
+
+    id: str
+    text: str
+    deferred: str | None = None
+    context: bool = False
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A named part of what this version can do, with the ids of the requirements that make it up."""
+
+    name: str
+    text: str
+    requirements: tuple[str, ...]
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    prefix: str
+    title: str
+    requirements: tuple[Requirement, ...]
+    deferred: str | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    group: tuple[_Group, ...]
+    capability: tuple[Capability, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All requirements, in order, and the capabilities they add up to."""
+
+    requirements: tuple[Requirement, ...]
+    capabilities: tuple[Capability, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A test (`path::Class::function`, the path relative to the tests) and the ids that it claims."""
+
+    test: str
+    ids: tuple[str, ...]
+
+
+def load(path: Path = MANIFEST) -> Manifest:
+    """The manifest at `path`, a group's `deferred` handed down to its entries.
+
+    Raises:
+        RequirementsError: the file cannot be read or does not fit.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
+    except (OSError, ValueError) as error:
+        raise RequirementsError(f"{path}: {error}") from error
+    return Manifest(
+        requirements=tuple(
+            entry if entry.deferred is not None else msgspec.structs.replace(entry, deferred=group.deferred)
+            for group in file.group
+            for entry in group.requirements
+        ),
+        capabilities=file.capability,
+    )
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def collect_claims(tests_dir: Path) -> list[Claim]:
+    """What the tests under `tests_dir` claim, one `Claim` a test function that claims anything.
+
+    A function inherits the marks of its class and of its module's `pytestmark`. A mark inside
+    `pytest.param(...)` counts for its function.
+
+    Raises:
+        RequirementsError: a file is not Python, or a mark has something else than literal strings.
+    """
+    claims: list[Claim] = []
+    for path in sorted(tests_dir.rglob("*.py")):
+        try:
+            module = ast.parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError) as error:
+            raise RequirementsError(f"{path}: {error}") from error
+        prefix = path.relative_to(tests_dir).as_posix()
+        claims.extend(_claims_in(module.body, prefix, (), path))
+    return claims
+
+
+def _claims_in(
+    body: Sequence[ast.stmt], prefix: str, inherited: tuple[str, ...], path: Path
+) -> Iterator[Claim]:
+    ids = (*inherited, *_marks(_pytestmarks(body), path))
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            own = _marks(node.decorator_list, path)
+            yield from _claims_in(node.body, f"{prefix}::{node.name}", (*ids, *own), path)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            claimed = tuple(dict.fromkeys((*ids, *_marks(node.decorator_list, path))))
+            if claimed:
+                yield Claim(f"{prefix}::{node.name}", claimed)
+
+
+def _pytestmarks(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
+    for node in body:
+        if isinstance(node, ast.Assign) and any(
+            ast.unparse(target) == "pytestmark" for target in node.targets
+        ):
+            yield node.value
+
+
+def _marks(expressions: Iterable[ast.expr], path: Path) -> tuple[str, ...]:
+    return tuple(
+        _literal(argument, path)
+        for expression in expressions
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{_MARK}"
+        for argument in node.args
+    )
+
+
+def _literal(node: ast.expr, path: Path) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise RequirementsError(f"{path}:{node.lineno}: a requirement mark takes literal strings")
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+
+def check(manifest: Manifest, claims: Iterable[Claim]) -> list[str]:
+    """Every disagreement between `manifest` and `claims`, one sentence each; empty when they agree."""
+    claims = list(claims)
+    claimed = {id_ for claim in claims for id_ in claim.ids}
+    return [
+        *_duplicates(manifest),
+        *_misfits(manifest, claimed),
+        *_bad_claims(manifest, claims),
+        *_bad_capabilities(manifest),
+    ]
+
+
+def _duplicates(manifest: Manifest) -> Iterator[str]:
+    counts = Counter(entry.id for entry in manifest.requirements)
+    return (f"{id_} stands {count} times in the manifest" for id_, count in counts.items() if count > 1)
+
+
+def _misfits(manifest: Manifest, claimed: set[str]) -> Iterator[str]:
+    for entry in manifest.requirements:
+        if entry.deferred is not None or entry.context:
+            if not (entry.deferred or "").strip():
+                yield f"{entry.id} is deferred without a reason"
+            if entry.id in claimed:
+                yield f"{entry.id} is deferred and has a test: the deferral is stale"
+        elif entry.id not in claimed:
+            yield f"{entry.id} has no test: {entry.text}"
+
+
+def _bad_claims(manifest: Manifest, claims: Iterable[Claim]) -> Iterator[str]:
+    known = {entry.id for entry in manifest.requirements}
+    for claim in claims:
+        for id_ in claim.ids:
+            if id_ not in known:
+                yield f"{claim.test} names {id_}, which is not in the manifest"
+        if len(claim.ids) > MAX_CLAIMS:
+            yield f"{claim.test} claims {len(claim.ids)} requirements, more than {MAX_CLAIMS}"
+
+
+def _bad_capabilities(manifest: Manifest) -> Iterator[str]:
+    by_id = {entry.id: entry for entry in manifest.requirements}
+    for capability in manifest.capabilities:
+        for id_ in capability.requirements:
+            if id_ not in by_id:
+                yield f"capability {capability.name} names {id_}, which is not in the manifest"
+            elif by_id[id_].deferred is not None:
+                yield f"capability {capability.name} rests on {id_}, which is deferred"
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def render(manifest: Manifest, claims: Iterable[Claim]) -> str:
+    """The requirements as a Markdown table: id, text, and the tests or the reason for having none."""
+    tests: dict[str, list[str]] = {}
+    for claim in claims:
+        for id_ in claim.ids:
+            tests.setdefault(id_, []).append(claim.test)
+    rows = ["| Requirement | Text | Tests |", "|---|---|---|"]
+    rows += [
+        f"| {entry.id} | {_cell(entry.text)} | {_proof(entry, tests)} |" for entry in manifest.requirements
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _proof(entry: Requirement, tests: dict[str, list[str]]) -> str:
+    if entry.deferred is not None:
+        return f"{'context' if entry.context else 'deferred'}: {_cell(entry.deferred)}"
+    return "<br>".join(f"`{_cell(test)}`" for test in tests.get(entry.id, [])) or "none"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,56 @@
+"""A bare MCP caller over HTTP for tests that must send what no proper client would."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import httpx
+
+_ids = count(1)
+
+
+class Caller:
+    """Posts JSON-RPC to one endpoint and keeps every status it was answered with."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx.Client(headers=headers, timeout=60)
+        self.url = url
+        self.statuses: list[int] = []
+
+    def post(self, content: bytes, **headers: str) -> httpx.Response:
+        """Send bytes as they are."""
+        response = self.http.post(
+            self.url, content=content, headers={"Content-Type": "application/json", **headers}
+        )
+        self.statuses.append(response.status_code)
+        return response
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The `result` of a tool call."""
+        message = {
+            "jsonrpc": "2.0",
+            "id": next(_ids),
+            "method": "tools/call",
+            "params": {"name": tool, "arguments": arguments},
+        }
+        response = self.post(json.dumps(message).encode())
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        assert "result" in answer, answer
+        return dict(answer["result"])
+
+    def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The structured content of a call that must succeed."""
+        result = self.call(tool, **arguments)
+        assert not result.get("isError"), result
+        return dict(result["structuredContent"])
+
+    def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The error object of a call that must be refused."""
+        result = self.call(tool, **arguments)
+        assert result.get("isError") is True, result
+        assert "structuredContent" not in result
+        return dict(json.loads(result["content"][0]["text"]))

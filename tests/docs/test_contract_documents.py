@@ -1,0 +1,113 @@
+"""The committed contract documents are what the operations say, and valid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from kb_contracts.openapi import WRITTEN, as_yaml, document, main
+from kb_contracts.operations import BY_ID, OPERATIONS
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, Any]:
+    """The committed document."""
+    loaded: dict[str, Any] = yaml.safe_load(WRITTEN.read_text("utf-8"))
+    return loaded
+
+
+def members(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object inside `value`."""
+    if isinstance(value, dict):
+        yield value
+        for member in value.values():
+            yield from members(member)
+    elif isinstance(value, list):
+        for item in value:
+            yield from members(item)
+
+
+def test_the_committed_document_is_the_one_that_the_operations_make() -> None:
+    """A changed operation or model without `make contracts` fails here."""
+    assert WRITTEN.read_text("utf-8") == as_yaml(document())
+
+
+def test_the_document_is_valid_openapi_3_1(written: dict[str, Any]) -> None:
+    """The official validator has no complaint."""
+    assert list(OpenAPIV31SpecValidator(written).iter_errors()) == []
+
+
+def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any]) -> None:
+    """Nothing of the table is left out and nothing stands there that the table has not."""
+    documented = {
+        (path, method): entry["operationId"]
+        for path, item in written["paths"].items()
+        for method, entry in item.items()
+    }
+    assert documented == {(entry.path, entry.method.lower()): entry.id for entry in OPERATIONS}
+
+
+def test_every_reference_resolves(written: dict[str, Any]) -> None:
+    """No `$ref` points to what is not there, and no link to an unknown operation."""
+    for entry in members(written):
+        if isinstance(reference := entry.get("$ref"), str):
+            _, *steps = reference.split("/")
+            place = written
+            for step in steps:
+                place = place[step]
+        if isinstance(entry.get("operationId"), str):
+            assert entry["operationId"] in BY_ID
+
+
+def test_every_pattern_is_a_regular_expression_that_ecma_script_shares(written: dict[str, Any]) -> None:
+    """Patterns compile, and use nothing that only Python knows (`(?P<`, `\\A`, `\\Z`)."""
+    patterns = {entry["pattern"] for entry in members(written) if isinstance(entry.get("pattern"), str)}
+    assert patterns
+    for pattern in patterns:
+        re.compile(pattern)
+        assert not re.search(r"\(\?P<|\\A|\\Z", pattern)
+
+
+def test_every_schema_is_valid_json_schema(written: dict[str, Any]) -> None:
+    """The components are JSON Schema 2020-12, the dialect of OpenAPI 3.1."""
+    for schema in written["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "operation", [entry for entry in OPERATIONS if entry.example], ids=lambda entry: entry.id
+)
+def test_every_example_fits_its_schema(written: dict[str, Any], operation: Any) -> None:
+    """What the document shows is what an engine takes."""
+    content = written["paths"][operation.path][operation.method.lower()]["requestBody"]["content"]
+    shown = content["application/json"]
+    schema = {**written["components"]["schemas"][shown["schema"]["$ref"].rsplit("/", 1)[1]]}
+    schema["components"] = written["components"]
+    Draft202012Validator(schema).validate(shown["example"])
+
+
+def test_every_member_of_an_answer_is_required(written: dict[str, Any]) -> None:
+    """A client may read any member without asking whether it is there."""
+    schemas = written["components"]["schemas"]
+    for entry in OPERATIONS:
+        schema = schemas[entry.answer.__name__]
+        assert schema["required"] == list(schema["properties"])
+
+
+def test_check_passes_on_the_written_document_and_fails_on_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--check` compares and never writes; without it the file is written."""
+    path = tmp_path / "engine.openapi.yaml"
+    assert main(["--check"], path=path) == 1
+    assert "engine.openapi.yaml lags" in capsys.readouterr().err
+    assert not path.exists()
+    assert main([], path=path) == 0
+    assert main(["--check"], path=path) == 0

@@ -1,0 +1,176 @@
+"""What the adapter answers, the document says: statuses, codes, headers and bodies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import FormData, web
+from aiohttp.test_utils import TestClient, TestServer
+from jsonschema import Draft202012Validator
+
+from kb_contracts.errors import ERRORS, EngineError
+from kb_contracts.mount import JSON_BODY_BYTES, Incoming, build_application
+from kb_contracts.openapi import document, possible_errors
+from kb_contracts.operations import OPERATIONS, Operation
+
+KEY = "secret"
+DOCUMENT = document()
+PLACES = {"document_id": "42", "job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "tag": "email"}
+
+Client = TestClient[web.Request, web.Application]
+
+each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda entry: entry.id)
+each_with_body = pytest.mark.parametrize(
+    "operation", [entry for entry in OPERATIONS if entry.body], ids=lambda entry: entry.id
+)
+
+
+async def fail(incoming: Incoming) -> msgspec.Struct:
+    """A handler that fails with the code that the test asks for."""
+    raise EngineError(incoming.http.headers.get("X-Fail-With", "internal"), "As asked.")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    """A client of an engine whose every handler fails."""
+    app = build_application({entry.id: fail for entry in OPERATIONS}, api_key=KEY)
+    async with TestClient(TestServer(app)) as made:
+        yield made
+
+
+def responses(operation: Operation) -> dict[str, Any]:
+    """The documented responses by status, references followed."""
+    named = DOCUMENT["paths"][operation.path][operation.method.lower()]["responses"]
+    shared = DOCUMENT["components"]["responses"]
+    return {
+        status: shared[entry["$ref"].rsplit("/", 1)[1]] if "$ref" in entry else entry
+        for status, entry in named.items()
+    }
+
+
+async def ask(
+    client: Client,
+    operation: Operation,
+    *,
+    key: str = KEY,
+    query: str = "",
+    headers: dict[str, str] | None = None,
+    **body: Any,
+) -> tuple[int, Any]:
+    """Send a request and hold the answer against the document; its status and its code."""
+    if operation.example is not None and not body:
+        body = {"json": operation.example}
+    path = operation.path.format(**PLACES) + query
+    sent = {"Authorization": f"Bearer {key}", **(headers or {})}
+    async with client.request(operation.method, path, headers=sent, **body) as response:
+        answer = await response.json(content_type=None)
+        documented = responses(operation)[str(response.status)]
+        [(kind, content)] = documented["content"].items()
+        assert response.content_type == kind
+        validator = Draft202012Validator({**content["schema"], "components": DOCUMENT["components"]})
+        validator.validate(answer)
+        for name, header in documented.get("headers", {}).items():
+            assert name in response.headers or not header.get("required")
+    return response.status, answer["code"]
+
+
+@each_operation
+async def test_every_code_that_an_operation_may_fail_with_is_documented(
+    client: Client, operation: Operation
+) -> None:
+    """Each declared failure of the handler arrives as the document says, body and headers."""
+    for code in possible_errors(operation):
+        assert await ask(client, operation, headers={"X-Fail-With": code}) == (ERRORS[code].status, code)
+
+
+@each_operation
+async def test_a_query_parameter_that_does_not_exist_is_documented(
+    client: Client, operation: Operation
+) -> None:
+    """Unknown parameters are refused everywhere."""
+    assert await ask(client, operation, query="?colour=red") == (422, "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    "operation", [entry for entry in OPERATIONS if not entry.open], ids=lambda entry: entry.id
+)
+async def test_a_wrong_key_is_documented(client: Client, operation: Operation) -> None:
+    """What is not open answers 401."""
+    assert await ask(client, operation, key="wrong") == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "operation", [entry for entry in OPERATIONS if entry.open], ids=lambda entry: entry.id
+)
+async def test_an_open_operation_documents_no_key(client: Client, operation: Operation) -> None:
+    """The probes take no notice of a wrong key, and the document asks for none."""
+    assert DOCUMENT["paths"][operation.path][operation.method.lower()]["security"] == []
+    assert await ask(client, operation, key="wrong") == (500, "internal")
+
+
+@each_with_body
+async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: Operation) -> None:
+    """Not JSON, not an object, another type, too large, and an unknown member."""
+    json = {"Content-Type": "application/json"}
+    assert await ask(client, operation, data=b"{", headers=json) == (400, "invalid_request")
+    assert await ask(client, operation, json=[1]) == (422, "invalid_parameter")
+    assert await ask(client, operation, json={"colour": "red"}) == (422, "unknown_parameter")
+    text = {"Content-Type": "text/plain"}
+    assert await ask(client, operation, data=b"x", headers=text) == (415, "unsupported_media_type")
+    large = BytesIO(b" " * (JSON_BODY_BYTES + 1))
+    assert await ask(client, operation, data=large, headers=json) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key", "If-Match"])
+async def test_a_header_that_does_not_fit_is_documented(client: Client, header: str) -> None:
+    """The two headers are checked as the document describes them."""
+    for operation in OPERATIONS:
+        names = [
+            entry.get("$ref", "")
+            for entry in DOCUMENT["paths"][operation.path][operation.method.lower()].get("parameters", [])
+        ]
+        refused = await ask(client, operation, headers={header: "\N{LATIN SMALL LETTER E WITH ACUTE}"})
+        expected = "invalid_parameter" if f"#/components/parameters/{header}" in names else "internal"
+        assert refused[1] == expected
+
+
+async def test_a_file_goes_as_multipart(client: Client) -> None:
+    """The form that the document describes reaches the handler."""
+    [operation] = [entry for entry in OPERATIONS if entry.multipart]
+    form = FormData({"tags": "[]"})
+    form.add_field("file", b"text", filename="a.txt")
+    assert await ask(client, operation, data=form) == (500, "internal")
+
+
+def test_the_form_has_the_file_and_each_field_of_its_model() -> None:
+    """`tags` and `metadata` are JSON texts whose content has a schema; the rest is text."""
+    content = DOCUMENT["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    fields = content["schema"]["properties"]
+    assert content["schema"]["required"] == ["file"]
+    assert fields.keys() == {"file", "title", "tags", "metadata", "source_path", "dedup_scope"}
+    assert {name for name, field in fields.items() if "contentSchema" in field} == {"tags", "metadata"}
+    assert all(field["type"] == "string" for field in fields.values())
+
+
+def test_query_parameters_carry_defaults_and_no_nulls() -> None:
+    """A parameter that is absent is absent: there is no null in a query."""
+    listed = DOCUMENT["paths"]["/api/v1/documents"]["get"]["parameters"]
+    schemas = {entry["name"]: entry["schema"] for entry in listed}
+    assert schemas["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    assert schemas["tag"]["type"] == "string"
+    assert "default" not in schemas["tag"]
+    assert not any("anyOf" in schema for schema in schemas.values())
+
+
+def test_answers_with_a_documents_version_carry_an_etag() -> None:
+    """And the status, whose version is the engine's, does not."""
+    tagged = {
+        entry.id
+        for entry in OPERATIONS
+        if "ETag" in responses(entry)[str(int(entry.status))].get("headers", {})
+    }
+    assert tagged == {"getDocument", "patchNote", "addTags", "removeTag"}

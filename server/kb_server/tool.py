@@ -87,6 +87,8 @@ class Tool(ABC, Generic[A, R]):
     """The model of the result. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+    error_members: ClassVar[Mapping[str, Any]] = {}
+    """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
 
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:

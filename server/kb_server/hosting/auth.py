@@ -1,0 +1,76 @@
+"""The bearer key: who may call at all."""
+
+from __future__ import annotations
+
+import hmac
+from ipaddress import ip_address
+
+from aiohttp import web
+
+from kb_server.hosting.caller import ANONYMOUS, digest
+from kb_server.hosting.refusal import UNAUTHORIZED, Refusal
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+
+
+class KeyCheck:
+    """Compares the bearer token of a request with the key; an empty key lets everybody in."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+
+    def require(self, request: web.Request) -> None:
+        """Let the request pass.
+
+        Raises:
+            Refusal: 401, the key is set and the request does not carry it.
+        """
+        if not self._key:
+            return
+        token = bearer(request)
+        if token is None:
+            raise _refused("A key is needed: send the header `Authorization: Bearer <KB_MCP_API_KEY>`.")
+        if not hmac.compare_digest(_octets(token), self._key):
+            raise _refused(
+                "The bearer token is not this server's key (KB_MCP_API_KEY).", 'error="invalid_token"'
+            )
+
+    def require_unless_local(self, request: web.Request) -> None:
+        """As `require`, but a peer on this machine passes; behind a proxy nobody counts as one.
+
+        Raises:
+            Refusal: 401.
+        """
+        proxied = any(header in request.headers for header in _FORWARDED)
+        if proxied or not _is_loopback(request.remote):
+            self.require(request)
+
+
+def bearer(request: web.Request) -> str | None:
+    """The token of `Authorization: Bearer`, or None; two such headers carry none, for they disagree."""
+    values = request.headers.getall("Authorization", [])
+    scheme, _, token = values[0].strip().partition(" ") if len(values) == 1 else ("", "", "")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def credential(request: web.Request) -> str:
+    """A short digest of the caller's token, or `anonymous`."""
+    token = bearer(request)
+    return digest(token) if token is not None else ANONYMOUS
+
+
+def _octets(token: str) -> bytes:
+    # aiohttp decodes header bytes so that they come back unchanged; a token is never too odd to compare.
+    return token.encode("utf-8", "surrogateescape")
+
+
+def _is_loopback(remote: str | None) -> bool:
+    try:
+        return remote is not None and ip_address(remote.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _refused(message: str, parameters: str = "") -> Refusal:
+    challenge = f"Bearer {parameters}".strip()
+    return Refusal(401, UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": challenge})

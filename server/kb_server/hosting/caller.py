@@ -1,0 +1,59 @@
+"""Who calls: what the transport knows of a caller, reduced to what a tool may see."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+ANONYMOUS = "anonymous"
+
+_MAX_CORRELATION = 128
+_UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
+_TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_NO_TRACE = "0" * 32
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What came beside a message. On stdio there are no headers, and the caller is anonymous."""
+
+    credential: str = ANONYMOUS
+    headers: Mapping[str, str] | None = None
+
+    def header(self, name: str) -> str | None:
+        """The header `name`, or None; aiohttp's mappings ignore case."""
+        return self.headers.get(name) if self.headers is not None else None
+
+
+def digest(token: str) -> str:
+    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
+    """The id that follows a call: the caller's own where it sent a usable one, else a new one.
+
+    First `_meta.correlation_id`, then the trace id of a W3C `traceparent` (in `_meta` or a header),
+    then the headers `X-Correlation-ID` and `X-Request-ID`. At most 128 printable ASCII characters.
+    """
+    meta = meta or {}
+    trace = _trace(meta.get("traceparent")) or _trace(caller.header("traceparent"))
+    candidates = (
+        meta.get("correlation_id"),
+        trace,
+        caller.header("X-Correlation-ID"),
+        caller.header("X-Request-ID"),
+    )
+    for candidate in candidates:
+        if isinstance(candidate, str) and (usable := _UNPRINTABLE.sub("", candidate)[:_MAX_CORRELATION]):
+            return usable
+    return uuid4().hex
+
+
+def _trace(traceparent: object) -> str | None:
+    match = _TRACEPARENT.match(traceparent) if isinstance(traceparent, str) else None
+    return match["trace"] if match and match["trace"] != _NO_TRACE else None

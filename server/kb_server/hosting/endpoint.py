@@ -1,0 +1,169 @@
+"""One MCP endpoint over Streamable HTTP: a POST carries a message, everything else is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import hdrs, web
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from kb_server.hosting.auth import credential
+from kb_server.hosting.body import BodyLimits, check_announced, read_body
+from kb_server.hosting.caller import Caller
+from kb_server.hosting.eras import (
+    DEFAULT_VERSION,
+    Handshake,
+    Modern,
+    era_of,
+    handshake_body,
+    header_version,
+    serve_handshake,
+    serve_modern,
+)
+from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS, Exchange
+from kb_server.hosting.jsonrpc import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    InvalidRequestError,
+    ParseError,
+    Reply,
+    Request,
+    as_message,
+    error_bytes,
+    parse,
+)
+from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
+
+BATCH_VERSION = "2025-03-26"
+"""The only version with JSON-RPC batches; 2025-06-18 took them out again."""
+MAX_BATCH = 32
+
+
+class McpEndpoint:
+    """Answers the requests of one path."""
+
+    def __init__(
+        self,
+        server: ProtocolServer,
+        *,
+        limits: BodyLimits | None = None,
+        keep_alive: float = KEEP_ALIVE_SECONDS,
+    ) -> None:
+        self._server = server
+        self._limits = limits or BodyLimits()
+        self._keep_alive = keep_alive
+        self._detached: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer one HTTP request.
+
+        Raises:
+            Refusal: it is no message that this endpoint takes.
+        """
+        if http.method != hdrs.METH_POST:
+            raise Refusal(
+                405,
+                METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "This endpoint keeps no sessions: send each message by POST.",
+                headers={hdrs.ALLOW: "POST"},
+            )
+        check_announced(http, self._limits)
+        value = _parsed(await read_body(http, self._limits))
+        version = header_version(http)
+        if isinstance(value, list):
+            _check_batch(value, version)
+            return await self._detach(self._batch(http, value))
+        try:
+            message = as_message(value)
+        except InvalidRequestError as error:
+            return _refused(error)
+        if isinstance(message, Request):
+            return await self._request(http, message, version)
+        if isinstance(message, Reply) and version in MODERN_PROTOCOL_VERSIONS:
+            raise _bad_request("This protocol version takes no responses.")
+        return web.Response(status=202)
+
+    async def drain(self, seconds: float) -> None:
+        """Let the calls whose clients have left end; after `seconds` cancel them."""
+        if not self._detached:
+            return
+        _, late = await asyncio.wait(self._detached, timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _request(self, http: web.Request, request: Request, version: str | None) -> web.StreamResponse:
+        try:
+            era = era_of(request, version, http.headers)
+        except Refusal as refusal:
+            body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
+            return web.Response(body=body, status=refusal.status, content_type="application/json")
+        exchange = self._exchange(http, request)
+        if isinstance(era, Modern):
+            # Runs in the handler's own task: when the client closes the stream, the work is cancelled.
+            return await serve_modern(self._server, era, exchange, request)
+        return await self._detach(serve_handshake(self._server, era, exchange, request))
+
+    async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
+        """Run `work` so that it goes on when the client leaves: in this era that is no cancel."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+        return await asyncio.shield(task)
+
+    async def _batch(self, http: web.Request, values: list[Any]) -> web.StreamResponse:
+        answers = [answer for value in values if (answer := await self._batched(http, value)) is not None]
+        if not answers:
+            return web.Response(status=202)
+        return web.Response(body=b"[" + b",".join(answers) + b"]", content_type="application/json")
+
+    async def _batched(self, http: web.Request, value: Any) -> bytes | None:
+        """The answer to one message of a batch; they run one after the other."""
+        try:
+            message = as_message(value)
+            if not isinstance(message, Request):
+                return None
+            if message.method == "initialize":
+                raise InvalidRequestError("`initialize` must not be part of a batch", message.id)
+        except InvalidRequestError as error:
+            return _invalid(error)
+        exchange = self._exchange(http, message, streaming=False)
+        try:
+            return await handshake_body(self._server, Handshake(BATCH_VERSION), exchange, message)
+        finally:
+            await exchange.close()
+
+    def _exchange(self, http: web.Request, request: Request, *, streaming: bool = True) -> Exchange:
+        caller = Caller(credential(http), http.headers)
+        return Exchange(http, request, caller, keep_alive=self._keep_alive, streaming=streaming)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return parse(body)
+    except ParseError as error:
+        raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
+
+
+def _check_batch(values: list[Any], version: str | None) -> None:
+    if (version or DEFAULT_VERSION) != BATCH_VERSION:
+        raise _bad_request("This protocol version takes no batches.")
+    if not 1 <= len(values) <= MAX_BATCH:
+        raise _bad_request(f"A batch holds 1 to {MAX_BATCH} messages.")
+
+
+def _bad_request(message: str) -> Refusal:
+    return Refusal(400, INVALID_REQUEST, "invalid_request", message)
+
+
+def _invalid(error: InvalidRequestError) -> bytes:
+    data = {"error_type": "invalid_request"}
+    return error_bytes(error.id, INVALID_REQUEST, f"Invalid request: {error}", data)
+
+
+def _refused(error: InvalidRequestError) -> web.Response:
+    return web.Response(body=_invalid(error), status=400, content_type="application/json")

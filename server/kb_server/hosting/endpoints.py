@@ -1,0 +1,83 @@
+"""Which toolset answers where: `/mcp` shows the chosen ones, `/mcp/<name>` each one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from kb_server.tool import Toolset
+
+ROOT = "/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path and the toolset served there."""
+
+    path: str
+    toolset: Toolset
+
+
+def endpoints_for(toolsets: Sequence[Toolset], shown: Sequence[str]) -> list[Endpoint]:
+    """`/mcp` with the toolsets named in `shown`, then `/mcp/<name>` for each of `toolsets`.
+
+    Raises:
+        KeyError: `shown` names none of `toolsets`.
+        ValueError: `shown` is empty, or two toolsets shown together have a tool of the same name.
+    """
+    by_name = {toolset.name: toolset for toolset in toolsets}
+    chosen = combine([by_name[name] for name in shown])
+    if len(shown) > 1:
+        # Its parts are entered at their own endpoints; entering them here too would build them twice.
+        chosen = replace(chosen, lifespan=nullcontext)
+    own = [Endpoint(f"{ROOT}/{toolset.name}", toolset) for toolset in toolsets]
+    return [Endpoint(ROOT, chosen), *own]
+
+
+def combine(toolsets: Sequence[Toolset]) -> Toolset:
+    """One toolset with the tools of all; a single one is returned as it is.
+
+    The first gives the name and the version, each its instructions; the lifespan enters all in order.
+
+    Raises:
+        ValueError: `toolsets` is empty, or two have a tool of the same name.
+    """
+    if not toolsets:
+        raise ValueError("no toolset is chosen")
+    if len(toolsets) == 1:
+        return toolsets[0]
+    _check_names(toolsets)
+    prompts = [
+        toolset.prompts_list_changed for toolset in toolsets if toolset.prompts_list_changed is not None
+    ]
+    return replace(
+        toolsets[0],
+        instructions="\n\n".join(toolset.instructions for toolset in toolsets if toolset.instructions),
+        tools=tuple(tool for toolset in toolsets for tool in toolset.tools),
+        tools_list_changed=any(toolset.tools_list_changed for toolset in toolsets),
+        prompts_list_changed=any(prompts) if prompts else None,
+        lifespan=_lifespan_of(toolsets),
+    )
+
+
+def _lifespan_of(toolsets: Sequence[Toolset]) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for toolset in toolsets:
+                await stack.enter_async_context(toolset.lifespan())
+            yield
+
+    return lifespan
+
+
+def _check_names(toolsets: Sequence[Toolset]) -> None:
+    owners: dict[str, str] = {}
+    for toolset in toolsets:
+        for tool in toolset.tools:
+            if tool.name in owners:
+                raise ValueError(
+                    f"the toolsets {owners[tool.name]} and {toolset.name} both have a tool {tool.name}"
+                )
+            owners[tool.name] = toolset.name

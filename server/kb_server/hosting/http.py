@@ -1,0 +1,206 @@
+"""The HTTP application: MCP endpoints, probes, metrics, and what other parts add to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+
+from kb_server.hosting.auth import KeyCheck
+from kb_server.hosting.body import BodyLimits
+from kb_server.hosting.endpoint import McpEndpoint
+from kb_server.hosting.endpoints import Endpoint
+from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS
+from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
+from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
+from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.refusal import Refusal
+from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
+from kb_server.observability.metrics import Metrics
+from kb_server.settings import ServerSettings
+from kb_server.tool import Toolset
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = web.AppKey("DRAIN_SECONDS", float)
+"""How long calls in flight may take to end when the server stops."""
+DEFAULT_DRAIN_SECONDS = 10.0
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether calls can be served now, and if not, why."""
+
+    ready: bool
+    reason: str = ""
+
+
+async def always_ready() -> Readiness:
+    """The readiness of a server that depends on nothing."""
+    return Readiness(True)
+
+
+def build_app(
+    settings: ServerSettings,
+    endpoints: Sequence[Endpoint],
+    *,
+    routes: Sequence[web.AbstractRouteDef] = (),
+    ready: Callable[[], Awaitable[Readiness]] = always_ready,
+    metrics: Metrics | None = None,
+    limits: BodyLimits | None = None,
+    keep_alive: float = KEEP_ALIVE_SECONDS,
+) -> web.Application:
+    """The application that serves `endpoints`.
+
+    `routes` are further routes; they pass the check of Host and Origin but not that of the key, for
+    they carry credentials of their own. `ready` answers `/readyz`. `keep_alive` is in seconds.
+
+    Run it with `kb_server.hosting.serve.serve`: an answer that a client no longer reads cancels its
+    call only where the runner cancels handlers.
+    """
+    metrics = metrics or Metrics()
+    served = {
+        endpoint.path: McpEndpoint(
+            ProtocolServer(endpoint.toolset, metrics), limits=limits, keep_alive=keep_alive
+        )
+        for endpoint in endpoints
+    }
+    gate = _Gate(settings, served)
+    app = web.Application(middlewares=[gate.middleware])
+    app[DRAIN_SECONDS] = DEFAULT_DRAIN_SECONDS
+    app.on_response_prepare.append(gate.allow_reading)
+    for path, endpoint in served.items():
+        app.router.add_route(hdrs.METH_ANY, path, endpoint.handle)
+    app.router.add_routes(routes)
+    _add_probes(app, gate, ready, metrics if settings.enable_metrics else None)
+    app.cleanup_ctx.append(_lifespans([endpoint.toolset for endpoint in endpoints], list(served.values())))
+    if not settings.api_key:
+        log.warning("KB_MCP_API_KEY is not set: every caller is let in")
+    return app
+
+
+class _Gate:
+    """What stands before every handler: the key, Host and Origin, and errors as JSON."""
+
+    def __init__(self, settings: ServerSettings, served: dict[str, McpEndpoint]) -> None:
+        self.key = KeyCheck(settings.api_key)
+        self._origin = OriginCheck(settings)
+        self.paths = list(served)
+        self._guarded = frozenset(endpoint.handle for endpoint in served.values())
+        self.open: set[_Handler] = set()
+        """Handlers that anybody may ask by any name: probes come by the address of a pod."""
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Check the request, then answer it; whatever goes wrong is answered in JSON."""
+        try:
+            self._check(request)
+            return preflight_answer() if is_preflight(request) else await handler(request)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except web.HTTPException as error:
+            return self._http_error(request, error)
+        except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
+            log.exception(
+                "A request broke", extra={"fields": {"method": request.method, "path": request.path}}
+            )
+            return web.Response(
+                status=500,
+                body=error_bytes(None, INTERNAL_ERROR, "Internal error"),
+                content_type="application/json",
+            )
+
+    async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let an admitted browser page read the answer."""
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and self._origin.admits(origin):
+            response.headers.update(cors_headers(origin))
+
+    def _check(self, request: web.Request) -> None:
+        handler = request.match_info.handler
+        if handler in self.open:
+            return
+        if handler in self._guarded and not self._is_permitted_preflight(request):
+            self.key.require(request)
+        self._origin.require(request)
+
+    def _is_permitted_preflight(self, request: web.Request) -> bool:
+        # The one exception to the key on every method: a browser asks first, and asks without it.
+        return is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
+
+    def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
+        if error.status < 400:
+            raise error
+        headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
+        if isinstance(error, web.HTTPNotFound):
+            message = f"There is nothing at this path. MCP is served at {', '.join(self.paths)}."
+            return web.json_response({"error": "not_found", "message": message}, status=404)
+        code = error.reason.lower().replace(" ", "_")
+        body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
+        return web.json_response(body, status=error.status, headers=headers)
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    response = web.Response(
+        status=refusal.status,
+        headers=refusal.headers,
+        body=error_bytes(None, refusal.code, refusal.message, refusal.data),
+        content_type="application/json",
+    )
+    if refusal.close:
+        response.force_close()
+    return response
+
+
+def _add_probes(
+    app: web.Application,
+    gate: _Gate,
+    ready: Callable[[], Awaitable[Readiness]],
+    metrics: Metrics | None,
+) -> None:
+    async def health(_request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def readiness(_request: web.Request) -> web.Response:
+        state = await ready()
+        if state.ready:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "unavailable", "reason": state.reason}, status=503)
+
+    async def hint(_request: web.Request) -> web.Response:
+        return web.json_response({"mcp": gate.paths, "health": "/healthz", "ready": "/readyz"})
+
+    gate.open |= {health, readiness}
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", readiness)
+    app.router.add_get("/", hint)
+    if metrics is not None:
+        app.router.add_get("/metrics", _metrics_handler(gate.key, metrics))
+
+
+def _metrics_handler(key: KeyCheck, metrics: Metrics) -> _Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        key.require_unless_local(request)
+        return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: METRICS_CONTENT_TYPE})
+
+    return handler
+
+
+def _lifespans(
+    toolsets: Sequence[Toolset], served: Sequence[McpEndpoint]
+) -> Callable[[web.Application], AsyncIterator[None]]:
+    async def lifespans(app: web.Application) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for toolset in {id(toolset): toolset for toolset in toolsets}.values():
+                await stack.enter_async_context(toolset.lifespan())
+            yield
+            # Before the toolsets close what these calls still use.
+            for endpoint in served:
+                await endpoint.drain(app[DRAIN_SECONDS])
+
+    return lifespans

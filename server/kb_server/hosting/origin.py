@@ -1,0 +1,142 @@
+"""Host and Origin: keeps web pages of strangers away from a server on this machine or network.
+
+A page that resolves its own name to this server's address (DNS rebinding) is told by the name it uses,
+and a page that simply sends requests here by its Origin, which browsers put on every POST.
+
+Host: accepted are loopback names and addresses, the address listened on, the name in `KB_PUBLIC_URL`,
+and `KB_ALLOWED_HOSTS`. A server that listens on every address (0.0.0.0, as in a container) and has no
+`KB_ALLOWED_HOSTS` cannot know the names it is reached by, a service name or a load balancer's: there
+Host is not looked at, and Origin alone keeps browsers out. Set `KB_ALLOWED_HOSTS` to check both.
+
+Origin: accepted are loopback origins and `KB_ALLOWED_ORIGINS`; a request without one is no browser's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from aiohttp import hdrs, web
+
+from kb_server.hosting.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, Refusal
+from kb_server.settings import ServerSettings
+
+ANY = "*"
+
+_PREFLIGHT_SECONDS = "600"
+_ALLOWED_HEADERS = (
+    "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Mcp-Session-Id, Last-Event-ID, X-Correlation-ID, X-Request-ID, traceparent"
+)
+
+
+class OriginCheck:
+    """Decides by the headers Host and Origin whether a request comes from where it may."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._origins = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
+        names = _names(settings)
+        self._any_host = ANY in names or (not settings.allowed_hosts and _is_wildcard(settings.host))
+        self._hosts = names
+
+    def require(self, request: web.Request) -> None:
+        """Let the request pass.
+
+        Raises:
+            Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger.
+        """
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not self._any_host and (len(hosts) != 1 or not self._knows(hosts[0])):
+            raise Refusal(
+                421,
+                HOST_NOT_ALLOWED,
+                "host_not_allowed",
+                "This server is not reached by that Host. Add it to KB_ALLOWED_HOSTS where it should be.",
+            )
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and not self.admits(origin):
+            raise Refusal(
+                403,
+                ORIGIN_NOT_ALLOWED,
+                "origin_not_allowed",
+                "Web pages of that Origin may not call. Add it to KB_ALLOWED_ORIGINS where they should.",
+            )
+
+    def admits(self, origin: str) -> bool:
+        """Whether pages of `origin` may call."""
+        if ANY in self._origins or origin.lower() in self._origins:
+            return True
+        parts = _split(origin)
+        return parts is not None and parts.scheme in ("http", "https") and _is_loopback(parts.hostname or "")
+
+    def _knows(self, host: str) -> bool:
+        parts = _split(f"//{host}")
+        if parts is None or "@" in host:
+            return False
+        name = (parts.hostname or "").rstrip(".")
+        return _is_loopback(name) or name in self._hosts or host.lower() in self._hosts
+
+
+def cors_headers(origin: str) -> dict[str, str]:
+    """What lets a page of the admitted `origin` read an answer."""
+    return {
+        hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
+        hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: "WWW-Authenticate",
+        hdrs.VARY: "Origin",
+    }
+
+
+def is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks for permission; such a request never carries credentials."""
+    return (
+        request.method == hdrs.METH_OPTIONS
+        and hdrs.ORIGIN in request.headers
+        and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+    )
+
+
+def preflight_answer() -> web.Response:
+    """Permission to send what MCP clients send; the Origin was checked before."""
+    headers = {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _ALLOWED_HEADERS,
+        hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_SECONDS,
+    }
+    return web.Response(status=204, headers=headers)
+
+
+def _names(settings: ServerSettings) -> frozenset[str]:
+    """Accepted Host values in lower case: bare names, and names with a port where so configured."""
+    allowed: Iterable[str] = (host.lower() for host in settings.allowed_hosts)
+    own = [] if _is_wildcard(settings.host) else [settings.host.lower().strip("[]")]
+    public = _split(settings.public_url)
+    if public is not None and public.hostname:
+        own.append(public.hostname)
+    # An IPv6 address is written in brackets in a Host header, and read without them by `_knows`.
+    return frozenset([*own, *(host.strip("[]") if host.endswith("]") else host for host in allowed)])
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for what is no port
+    except ValueError:
+        return None
+    return parts
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host == ""

@@ -1,0 +1,53 @@
+"""Why a request gets no further: one exception a refusal, one JSON-RPC error in its answer.
+
+```
+Refusal
+├── 401 unauthorized            no bearer token, or not the right one
+├── 403 origin_not_allowed      a browser page of a stranger
+├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
+├── 405 method_not_allowed      only POST carries messages
+├── 415 unsupported_media_type  the body is not announced as plain JSON
+├── 413 message_too_large       over the limit on one message
+├── 408 body_timeout            the body stopped coming
+└── 400 ...                     JSON-RPC's own codes: not JSON, not a request, versions that disagree
+```
+
+Codes -32010 to -32016 are ours, within the range the protocol leaves to implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNAUTHORIZED = -32010
+HOST_NOT_ALLOWED = -32011
+ORIGIN_NOT_ALLOWED = -32012
+MESSAGE_TOO_LARGE = -32013
+UNSUPPORTED_MEDIA_TYPE = -32014
+METHOD_NOT_ALLOWED = -32015
+BODY_TIMEOUT = -32016
+
+
+class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
+    """The request is refused with an HTTP status and a JSON-RPC error."""
+
+    def __init__(
+        self,
+        status: int,
+        code: int,
+        error_type: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        close: bool = False,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`close` ends the connection after the answer; `details` stand in the error's data."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+        self.close = close
+        self.data = {"error_type": error_type, **({"details": dict(details)} if details else {})}

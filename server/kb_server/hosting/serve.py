@@ -1,0 +1,95 @@
+"""Runs the HTTP application: listens, reports the port, and stops without cutting calls off."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+
+from kb_server.hosting.http import DEFAULT_DRAIN_SECONDS, DRAIN_SECONDS
+from kb_server.hosting.signals import on_stop_signal
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 75.0
+"""How long a connection without a request stays open; also how long a request's headers may take."""
+
+
+class CannotListen(OSError):  # noqa: N818 - named for what the command line prints
+    """The address cannot be listened on; the message is one line for people."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {reason}")
+        self.host = host
+        self.port = port
+
+
+class PortInUse(CannotListen):
+    """Another process listens there already."""
+
+
+async def serve(
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    on_bound: Callable[[str, int], None] | None = None,
+    stop: asyncio.Event | None = None,
+    drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+    reuse_port: bool = False,
+    sock: socket.socket | None = None,
+) -> None:
+    """Serve `app` until SIGTERM, SIGINT or `stop`; then let calls in flight end and return.
+
+    `port` 0 takes a free one; `on_bound` learns the address listened on. Calls still running after
+    `drain_seconds` are cancelled. With `sock`, a bound socket, `host` and `port` are only for messages;
+    `reuse_port` lets several processes listen on one port. A second signal ends the process at once.
+
+    Raises:
+        PortInUse: another process listens there.
+        CannotListen: the address is not this machine's, or the port is not permitted.
+    """
+    app[DRAIN_SECONDS] = drain_seconds
+    stop = stop or asyncio.Event()
+    # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
+    # accesses is off because a URL may carry a one-time token, and every call has a line of its own.
+    runner = web.AppRunner(
+        app,
+        handle_signals=False,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=IDLE_SECONDS,
+        shutdown_timeout=drain_seconds,
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
+        bound = runner.addresses[0]
+        log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
+        if on_bound is not None:
+            on_bound(bound[0], bound[1])
+        with on_stop_signal(stop.set):
+            await stop.wait()
+            log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(
+    runner: web.AppRunner, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
+) -> None:
+    site: web.BaseSite
+    if sock is not None:
+        site = web.SockSite(runner, sock)
+    else:
+        site = web.TCPSite(runner, host, port, reuse_port=reuse_port or None)
+    try:
+        await site.start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port, "another process listens there already") from error
+        raise CannotListen(host, port, error.strerror or str(error)) from error

@@ -1,0 +1,107 @@
+"""Structured logs: one JSON object a line, on stderr, so that stdout stays the protocol's on stdio.
+
+A record's fields come in `extra={"fields": {...}}` and stand beside `timestamp`, `level` and `message`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+"""The names that `LOG_LEVEL` takes."""
+
+_NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error"}
+_FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
+_MAX_WORDS = 200
+_MIN_SECRET = 4
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON.
+
+    Of an exception it keeps the type, where it was raised, and the first 200 characters of its first
+    line: what follows there often quotes the input, and the input may be a document.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are struck out wherever they turn up; shorter than four characters they are words."""
+        super().__init__()
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON without its newline."""
+        entry = _standing(record)
+        for name, value in getattr(record, "fields", {}).items():
+            entry.setdefault(name, value)
+        if record.exc_info and record.exc_info[1] is not None:
+            entry["exception"] = _described(record.exc_info[1])
+        line = _encoded(entry)
+        for secret in self._secrets:
+            line = line.replace(secret, "***")
+        return line
+
+
+def configure_logging(
+    level: str = "info", *, secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> None:
+    """Send every log of the process through `JsonFormatter` to `stream` (stderr).
+
+    Raises:
+        KeyError: `level` is none of `LEVELS`.
+    """
+    threshold = LEVELS[level.lower()]
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter(secrets))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(threshold)
+    for name in _FOREIGN:
+        # Their debug lines quote whole messages, and a message may hold a document.
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def _standing(record: logging.LogRecord) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return {
+        "timestamp": moment.replace("+00:00", "Z"),
+        "level": _NAMES.get(record.levelname, record.levelname.lower()),
+        "message": record.getMessage(),
+        "logger": record.name,
+    }
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    words = str(error).partition("\n")[0][:_MAX_WORDS]
+    frames = [
+        f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    described: dict[str, Any] = {"type": type(error).__qualname__, "message": words, "traceback": frames}
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        described["cause"] = _described(cause)
+    return described
+
+
+def _encoded(entry: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(entry, enc_hook=_words).decode()
+    except (UnicodeEncodeError, OverflowError):
+        # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
+        return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
+
+
+def _words(value: object) -> str:
+    return str(value)[:_MAX_WORDS]

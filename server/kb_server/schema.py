@@ -1,0 +1,166 @@
+"""Portable JSON Schema from msgspec models: what the pickiest MCP client still takes.
+
+Some clients refuse `$ref`, some a union at the top, some a list of types, some an array without
+`items`; one refused schema loses the whole tool list. So a schema is flattened here, once, at start:
+an object at the root, everything inlined, one type a property. What cannot be said that way is refused
+when the server is built, with the path of the field, and never published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Schema = dict[str, Any]
+
+_REFERENCE = "#/$defs/"
+_NULL: Schema = {"type": "null"}
+_FORBIDDEN = ("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "prefixItems")
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+class SchemaError(TypeError):
+    """A model or a schema cannot be understood by every client; the message names the path."""
+
+
+def input_schema(model: type[msgspec.Struct]) -> Schema:
+    """The portable schema of a tool's arguments.
+
+    An optional field `X | None` reads as X: leaving it out is how a caller says none. (The validator
+    takes null as well.) `additionalProperties: false` stands at the root where the model forbids
+    unknown fields.
+
+    Raises:
+        SchemaError: the model holds what a portable schema cannot say.
+    """
+    return _portable(model, _drop_null, closed=True)
+
+
+def output_schema(model: type[msgspec.Struct]) -> Schema:
+    """The portable schema of a tool's result.
+
+    A nullable field carries no `type`, so that a client that validates results accepts its null. The
+    root is open: a newer server may answer with more.
+
+    Raises:
+        SchemaError: the model holds what a portable schema cannot say.
+    """
+    return _portable(model, _omit_type, closed=False)
+
+
+def check_portable(schema: Mapping[str, Any]) -> None:
+    """Refuse a published schema that some client would refuse.
+
+    Raises:
+        SchemaError: names the offending path, such as `$.properties.filters`.
+    """
+    if schema.get("type") != "object":
+        raise SchemaError("$: the root must be an object")
+    for path, node in _positions(schema, "$"):
+        for keyword in _FORBIDDEN:
+            if keyword in node:
+                raise SchemaError(f"{path}: `{keyword}` is not portable")
+        if isinstance(node.get("type"), list):
+            raise SchemaError(f"{path}: a list of types is not portable")
+        if "title" in node:
+            raise SchemaError(f"{path}: `title` is noise")
+        if node.get("type") == "array" and not isinstance(node.get("items"), Mapping):
+            raise SchemaError(f"{path}: an array needs `items`")
+
+
+def _positions(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schema position under `node`; the values of `default`, `enum` and `examples` are data."""
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from _positions(child, f"{path}.properties.{name}")
+    for keyword in ("items", "additionalProperties"):
+        child = node.get(keyword)
+        if isinstance(child, Mapping):
+            yield from _positions(child, f"{path}.{keyword}")
+
+
+def _portable(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
+    (root,), definitions = msgspec.json.schema_components((model,), ref_template=_REFERENCE + "{name}")
+    schema = _Flattener(definitions, nullable).flatten(root, model.__name__)
+    schema.pop("description", None)  # the model's docstring is for us; the tool has a description
+    if closed and model.__struct_config__.forbid_unknown_fields:
+        schema["additionalProperties"] = False
+    check_portable(schema)
+    return schema
+
+
+def _drop_null(schema: Schema) -> Schema:
+    return schema
+
+
+def _omit_type(schema: Schema) -> Schema:
+    open_schema = {key: value for key, value in schema.items() if key != "type"}
+    if "enum" in open_schema:
+        open_schema["enum"] = [*open_schema["enum"], None]
+    return open_schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Flattener:
+    """Inlines references and resolves `X | None`; `nullable` says what the latter becomes."""
+
+    definitions: Mapping[str, Any]
+    nullable: Callable[[Schema], Schema]
+
+    def flatten(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...] = ()) -> Schema:
+        """A portable copy of `schema`; `within` are the models being inlined around it."""
+        if "$ref" in schema:
+            return self._inlined(schema, path, within)
+        if "anyOf" in schema or "oneOf" in schema:
+            return self._union(schema, path, within)
+        flat = {key: value for key, value in schema.items() if key not in _HANDLED}
+        if "enum" in schema:
+            return self._choice(schema["enum"], flat, path)
+        if "properties" in schema:
+            flat["properties"] = {
+                name: self.flatten(child, f"{path}.{name}", within)
+                for name, child in schema["properties"].items()
+            }
+        if schema.get("type") == "array":
+            flat["items"] = self._items(schema, path, within)
+        if isinstance(values := schema.get("additionalProperties"), Mapping):
+            flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
+        if schema.get("default") is not None:
+            flat["default"] = schema["default"]
+        return flat
+
+    def _inlined(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
+        name = schema["$ref"].removeprefix(_REFERENCE)
+        if name in within:
+            raise SchemaError(f"{path}: {name} contains itself; a portable schema cannot say so")
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        return self.flatten({**self.definitions[name], **beside}, path, (*within, name))
+
+    def _union(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
+        variants = schema.get("anyOf") or schema["oneOf"]
+        given = [variant for variant in variants if variant != _NULL]
+        if len(given) != 1:
+            raise SchemaError(f"{path}: a union of {len(given)} types is not portable; give it one type")
+        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+        flat = self.flatten({**given[0], **beside}, path, within)
+        return self.nullable(flat) if len(given) < len(variants) else flat
+
+    def _choice(self, values: list[Any], flat: Schema, path: str) -> Schema:
+        named = [value for value in values if value is not None]
+        kinds = {_JSON_TYPES.get(type(value)) for value in named}
+        if len(kinds) != 1 or None in kinds:
+            raise SchemaError(f"{path}: an enumeration must hold values of one JSON type")
+        chosen = {**flat, "type": kinds.pop(), "enum": named}
+        return self.nullable(chosen) if len(named) < len(values) else chosen
+
+    def _items(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
+        if "prefixItems" in schema:
+            raise SchemaError(f"{path}: a tuple of several types is not portable; use a list or a struct")
+        items = schema.get("items")
+        return self.flatten(items, f"{path}[]", within) if isinstance(items, Mapping) else {}
+
+
+_HANDLED = ("title", "properties", "items", "prefixItems", "additionalProperties", "default", "enum")

@@ -1,0 +1,50 @@
+"""The store: what the engine knows, kept so that nothing acknowledged is lost."""
+
+from kb_engine.store.failures import (
+    BaseInUse,
+    BaseRefused,
+    BaseTooNew,
+    BaseUnwritable,
+    EmbedderMismatch,
+    NotABase,
+)
+from kb_engine.store.port import (
+    Counts,
+    EmbedderIdentity,
+    Found,
+    Idempotency,
+    LeasedJob,
+    NewJob,
+    Prepared,
+    PreparedChunk,
+    Query,
+    Scoring,
+    Selection,
+    Store,
+    Vectors,
+)
+from kb_engine.store.sqlite import SqliteStore, open_sqlite
+
+__all__ = [
+    "BaseInUse",
+    "BaseRefused",
+    "BaseTooNew",
+    "BaseUnwritable",
+    "Counts",
+    "EmbedderIdentity",
+    "EmbedderMismatch",
+    "Found",
+    "Idempotency",
+    "LeasedJob",
+    "NewJob",
+    "NotABase",
+    "Prepared",
+    "PreparedChunk",
+    "Query",
+    "Scoring",
+    "Selection",
+    "SqliteStore",
+    "Store",
+    "Vectors",
+    "open_sqlite",
+]

@@ -1,0 +1,67 @@
+"""Why a base cannot be opened. Each message is for the person who starts the engine.
+
+BaseRefused
+├── BaseInUse          another process owns the base
+├── BaseUnwritable     the folder or the file cannot be written
+├── NotABase           the file is no SQLite file, is damaged, or belongs to another program
+├── BaseTooNew         a later version of the engine has written it
+└── EmbedderMismatch   another embedder filled it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kb_engine.store.port import EmbedderIdentity
+
+
+class BaseRefused(Exception):  # noqa: N818 - named as h11 names its errors: for what happened
+    """The base at `path` cannot be opened; the message says why and what to do."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"The base {path} cannot be opened: {why}")
+        self.path = path
+
+
+class BaseInUse(BaseRefused):
+    """One process owns a base; `pid` is its number where it left one."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        owner = f"process {pid}" if pid else "another process"
+        super().__init__(path, f"{owner} is using it. Stop that process or name another base.")
+        self.pid = pid
+
+
+class BaseUnwritable(BaseRefused):
+    """The operating system refuses to create or write it."""
+
+
+class NotABase(BaseRefused):
+    """What lies there is not (or no longer) a base."""
+
+
+class BaseTooNew(BaseRefused):
+    """Its layout has a higher number than this engine knows; nothing was changed."""
+
+    def __init__(self, path: Path, found: int, known: int) -> None:
+        super().__init__(
+            path,
+            f"its layout has version {found}, this engine knows {known} at the most. "
+            "Start it with the engine that wrote it, or a later one.",
+        )
+        self.found = found
+        self.known = known
+
+
+class EmbedderMismatch(BaseRefused):
+    """Vectors of two embedders cannot be compared, so they are never mixed."""
+
+    def __init__(self, path: Path, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:
+        super().__init__(
+            path,
+            f"it was filled by the embedder {stored.name} ({stored.dimensions} dimensions), and the settings "
+            f"name {wanted.name} ({wanted.dimensions} dimensions). "
+            "`kb reindex` re-embeds the base with the embedder of the settings.",
+        )
+        self.stored = stored
+        self.wanted = wanted

@@ -1,0 +1,50 @@
+"""The commit of a job: a new document, or the standing one it turned out to be, in one transaction."""
+
+from __future__ import annotations
+
+import apsw
+
+from kb_contracts import models as m
+from kb_engine.store import documents, jobs, tags
+from kb_engine.store.connection import value
+from kb_engine.store.port import LeasedJob, NewJob, Prepared
+from kb_engine.store.write import Write
+
+_SAME = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
+_STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
+
+
+def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+    """Close the job with its document; None when the lease is void."""
+    if not jobs.holds(write.db, leased):
+        return None
+    same = duplicate_of(write.db, leased.job)
+    if same is None:
+        added = documents.insert(write, leased.job, prepared)
+        return jobs.complete(write, leased.job.id, added.id, added.uid, deduplicated=False)
+    standing = _unite(write, same, leased.job)
+    return jobs.complete(write, leased.job.id, standing.id, standing.uid, deduplicated=True)
+
+
+def duplicate_of(db: apsw.Connection, job: NewJob) -> int | None:
+    """The oldest document of the same kind, content and scope.
+
+    Where the scope is itself a tag of the job (a collection), the document must still carry it: one
+    that was moved elsewhere since is no duplicate here.
+    """
+    values = [job.kind, job.sha256, job.dedup_scope]
+    if job.dedup_scope in job.tags:
+        found = value(db, _SAME + _STILL_THERE, [*values, job.dedup_scope])
+    else:
+        found = value(db, _SAME, values)
+    return None if found is None else int(found)
+
+
+def _unite(write: Write, document_id: int, job: NewJob) -> m.Document:
+    news = [
+        tags.unite(write, document_id, job.tags),
+        documents.add_source(write, document_id, job.source_path),
+    ]
+    if any(news):
+        documents.raise_version(write, document_id)
+    return documents.find(write.db, document_id)

@@ -1,0 +1,209 @@
+"""The durable queue: SQL around the table of `states`. Oldest first, by the order of acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.store.connection import marks, row, rows, value
+from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, json_text, leased_job
+from kb_engine.store.states import Event, after_crash, sources, target
+from kb_engine.store.write import Write
+
+KEPT_FINISHED = 10_000
+"""Ended jobs beyond the newest of these are forgotten."""
+RETRY_SECONDS = 5.0
+
+
+def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
+    """Queue a job. Raises `queue_full`."""
+    waiting = value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
+    if waiting >= max_queued:
+        raise EngineError(
+            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=RETRY_SECONDS
+        )
+    columns = _columns(new, write.now)
+    write.db.execute(
+        f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
+        tuple(columns.values()),
+    )
+    return find(write.db, new.id)
+
+
+def _columns(new: NewJob, now: str) -> dict[str, Any]:
+    return {
+        "id": new.id,
+        "status": "queued",
+        "kind": new.kind,
+        "title": new.title,
+        "tags": json_text(list(dict.fromkeys(new.tags))),
+        "metadata": json_text(new.metadata),
+        "source_path": new.source_path,
+        "dedup_scope": new.dedup_scope,
+        "sha256": new.sha256,
+        "size_bytes": new.size_bytes,
+        "text": new.text,
+        "spool": new.spool,
+        "filename": new.filename,
+        "format": new.format,
+        "doc_type": new.doc_type,
+        "step": "queued",
+        "created_at": now,
+    }
+
+
+def find(db: apsw.Connection, job_id: str) -> m.Job:
+    """Raises `job_not_found`."""
+    found = row(db, f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
+    if found is None:
+        raise EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+    return job(found)
+
+
+def page(db: apsw.Connection, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+    """Newest first."""
+    condition, values = ("status = ?", (status,)) if status else ("true", ())
+    total = value(db, f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
+    found = rows(
+        db,
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return m.JobList(jobs=[job(one) for one in found], total=total, limit=limit, offset=offset)
+
+
+def cancel(write: Write, job_id: str) -> m.Job:
+    """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
+    standing = find(write.db, job_id)
+    if not _end(write, Event.CANCEL, "id = ?", (job_id,)):
+        raise EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
+    prune(write)
+    return find(write.db, job_id)
+
+
+def cancel_all(write: Write) -> int:
+    """Cancel everything accepted so far; how many."""
+    return _end(write, Event.CANCEL, "true", ())
+
+
+def take(write: Write, lease: str) -> LeasedJob | None:
+    """Lease the oldest job that waits."""
+    found = row(
+        write.db,
+        f"UPDATE jobs SET status = ?, lease = ?, step = 'started', attempts = attempts + 1, "  # noqa: S608
+        f"started_at = coalesce(started_at, ?) WHERE seq = ({_OLDEST}) RETURNING {LEASED_COLUMNS}",
+        (target(Event.TAKE), lease, write.now, *sources(Event.TAKE)),
+    )
+    return leased_job(found) if found else None
+
+
+_OLDEST = f"SELECT min(seq) FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))})"  # noqa: S608
+
+
+def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+    """Note progress under a lease that is good."""
+    write.db.execute(
+        "UPDATE jobs SET step = ?, completed_steps = ?, total_steps = ? "
+        "WHERE id = ? AND lease = ? AND status = 'running'",
+        (step, completed, total, job_id, lease),
+    )
+    return write.db.changes() > 0
+
+
+def holds(db: apsw.Connection, leased: LeasedJob) -> bool:
+    """Whether the lease is good."""
+    condition = "id = ? AND lease = ? AND status = 'running'"
+    return row(db, f"SELECT 1 FROM jobs WHERE {condition}", (leased.job.id, leased.lease)) is not None  # noqa: S608
+
+
+def complete(write: Write, job_id: str, document_id: int, document_uid: str, deduplicated: bool) -> m.Job:
+    """Close a running job with the document that came of it."""
+    _end(write, Event.COMPLETE, "id = ?", (job_id,))
+    write.db.execute(
+        "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
+        "document_uid = ?, deduplicated = ? WHERE id = ?",
+        (document_id, document_uid, deduplicated, job_id),
+    )
+    prune(write)
+    return find(write.db, job_id)
+
+
+def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
+    """Close a running job as failed, under a lease that is good."""
+    if not _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
+        return False
+    _set_error(write, job_id, error)
+    prune(write)
+    return True
+
+
+def release(write: Write, max_attempts: int) -> int:
+    """Queue again what ran when the process died; give up what was taken too often. How many were queued."""
+    queued = 0
+    for job_id, attempts in rows(write.db, "SELECT id, attempts FROM jobs WHERE status = 'running'"):
+        if after_crash(attempts, max_attempts) is Event.RELEASE:
+            _requeue(write, job_id, attempts)
+            queued += 1
+        else:
+            _end(write, Event.FAIL, "id = ?", (job_id,))
+            _set_error(write, job_id, _crashed(attempts))
+    return queued
+
+
+def hand_back(write: Write) -> None:
+    """Queue again what runs while the engine stops in good order; such an attempt does not count."""
+    for job_id, attempts in rows(write.db, "SELECT id, attempts FROM jobs WHERE status = 'running'"):
+        _requeue(write, job_id, attempts - 1)
+
+
+def spooled(db: apsw.Connection) -> set[str]:
+    """The files that waiting and running jobs need."""
+    wanted = "SELECT spool FROM jobs WHERE status IN ('queued', 'running') AND spool IS NOT NULL"
+    return {name for (name,) in rows(db, wanted)}
+
+
+def prune(write: Write) -> None:
+    """Forget the oldest ended jobs over the bound."""
+    write.db.execute(
+        "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE finished_at IS NOT NULL "
+        "ORDER BY seq DESC LIMIT -1 OFFSET ?)",
+        (KEPT_FINISHED,),
+    )
+
+
+def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
+    """Move jobs to a final state where the event is allowed; how many. The text is no longer needed."""
+    allowed = sources(event)
+    write.db.execute(
+        f"UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, text = NULL "  # noqa: S608
+        f"WHERE {condition} AND status IN ({marks(len(allowed))})",
+        (target(event), write.now, *values, *allowed),
+    )
+    return write.db.changes()
+
+
+def _requeue(write: Write, job_id: str, attempts: int) -> None:
+    write.db.execute(
+        "UPDATE jobs SET status = ?, lease = NULL, step = 'queued', completed_steps = 0, attempts = ? "
+        "WHERE id = ?",
+        (target(Event.RELEASE), attempts, job_id),
+    )
+
+
+def _set_error(write: Write, job_id: str, error: m.JobError) -> None:
+    write.db.execute(
+        "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?", (error.code, error.message, job_id)
+    )
+
+
+def _crashed(attempts: int) -> m.JobError:
+    return m.JobError(
+        code="worker_crashed",
+        message=f"The engine died {attempts} times while it worked on this. "
+        "The file may be hostile or too large.",
+    )

@@ -1,0 +1,108 @@
+"""From rows to wire models: the columns that a model needs, in one place, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from kb_contracts import models as m
+from kb_engine.store.port import LeasedJob, NewJob
+
+Row = Sequence[Any]
+
+TAGS = (
+    "(SELECT json_group_array(t.tag ORDER BY t.id) FROM document_tags t WHERE t.document_id = d.id) AS tags"
+)
+_SOURCES = (
+    "(SELECT json_group_array(s.source_path ORDER BY s.id) FROM document_sources s "
+    "WHERE s.document_id = d.id) AS source_paths"
+)
+_DOCUMENT = (
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256", "metadata",
+    "status", "status_reason", "extraction_method", "pages", "chunk_count", "version", "created_at",
+    "updated_at",
+)  # fmt: skip
+DOCUMENT_COLUMNS = ", ".join([*(f"d.{name}" for name in _DOCUMENT), _SOURCES, TAGS])
+_DOCUMENT_FIELDS = (*_DOCUMENT, "source_paths", "tags")
+
+CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
+_CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
+
+_SUMMARY = (
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "version",
+    "created_at", "updated_at",
+)  # fmt: skip
+SUMMARY_COLUMNS = ", ".join([*(f"d.{name}" for name in _SUMMARY), TAGS])
+
+_JOB = (
+    "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
+    "document_id", "document_uid", "created_at", "started_at", "finished_at",
+)  # fmt: skip
+JOB_COLUMNS = ", ".join([*_JOB, "tags", "deduplicated", "error_code", "error_message"])
+
+_NEW_JOB = (
+    "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "text", "spool", "filename",
+    "format", "doc_type",
+)  # fmt: skip
+LEASED_COLUMNS = ", ".join([*_NEW_JOB, "tags", "metadata", "lease", "attempts"])
+
+
+def json_text(content: Any) -> str:
+    """JSON as the base keeps it."""
+    return msgspec.json.encode(content).decode()
+
+
+def document(row: Row) -> m.Document:
+    """A document from `DOCUMENT_COLUMNS`."""
+    return m.Document(**document_fields(row))
+
+
+def document_fields(row: Row) -> dict[str, Any]:
+    """The members of a document, by name."""
+    fields = dict(zip(_DOCUMENT_FIELDS, row, strict=True))
+    for name in ("metadata", "source_paths", "tags"):
+        fields[name] = msgspec.json.decode(fields[name])
+    return fields
+
+
+def chunk(row: Row) -> m.Chunk:
+    """A chunk from `CHUNK_COLUMNS`."""
+    return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))
+
+
+def summary(row: Row) -> tuple[m.DocumentSummary, list[str]]:
+    """What a result tells of its document, and the tags, from `SUMMARY_COLUMNS`."""
+    *values, tags = row
+    fields = dict(zip(_SUMMARY, values, strict=True))
+    fields["metadata"] = msgspec.json.decode(fields["metadata"])
+    return m.DocumentSummary(**fields), msgspec.json.decode(tags, type=list[str])
+
+
+def job(row: Row) -> m.Job:
+    """A job from `JOB_COLUMNS`."""
+    *values, tags, deduplicated, code, message = row
+    fields = dict(zip(_JOB, values, strict=True))
+    return m.Job(
+        **fields,
+        tags=msgspec.json.decode(tags),
+        deduplicated=bool(deduplicated),
+        error=m.JobError(code=code, message=message) if code else None,
+        progress=_progress(fields),
+    )
+
+
+def _progress(fields: dict[str, Any]) -> float:
+    if fields["status"] == "completed":
+        return 1.0
+    done, total = fields["completed_steps"], fields["total_steps"]
+    return min(1.0, done / total) if total else 0.0
+
+
+def leased_job(row: Row) -> LeasedJob:
+    """A job as a worker gets it, from `LEASED_COLUMNS`."""
+    *values, tags, metadata, lease, attempts = row
+    fields = dict(zip(_NEW_JOB, values, strict=True))
+    wanted = NewJob(**fields, tags=msgspec.json.decode(tags), metadata=msgspec.json.decode(metadata))
+    return LeasedJob(lease=lease, attempts=attempts, job=wanted)

@@ -1,0 +1,62 @@
+"""Which documents may answer a search, as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+import numpy as np
+
+from kb_engine.store.connection import marks, value
+from kb_engine.store.port import Selection
+from kb_engine.store.tags import starts_with
+from kb_engine.store.times import stamp
+from kb_engine.vectors.port import Ids
+
+Condition = tuple[str, Sequence[Any]]
+
+
+def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
+    """The ids of the documents selected; None when that is all of them."""
+    conditions = list(_conditions(selection))
+    if not conditions:
+        return None
+    where = " AND ".join(sql for sql, _ in conditions)
+    # One value for all ids: fetched row by row, each would take the interpreter's lock.
+    joined = value(
+        db,
+        f"SELECT group_concat(d.id) FROM documents d WHERE {where}",  # noqa: S608
+        [one for _, values in conditions for one in values],
+    )
+    return numbers(joined)
+
+
+def numbers(joined: str | None) -> Ids:
+    """The integers of a `group_concat`."""
+    return np.fromstring(joined or "", dtype=np.int64, sep=",")
+
+
+def _conditions(selection: Selection) -> Iterator[Condition]:
+    tagged = "d.id IN (SELECT document_id FROM document_tags WHERE tag"
+    for tag in selection.tags:
+        yield f"{tagged} = ?)", [tag]
+    if selection.tags_any:
+        yield f"{tagged} IN ({marks(len(selection.tags_any))}))", selection.tags_any
+    if selection.doc_type is not None:
+        yield "d.doc_type = ?", [selection.doc_type]
+    if selection.formats:
+        yield f"d.format IN ({marks(len(selection.formats))})", selection.formats
+    if selection.source_types:
+        yield f"d.source_type IN ({marks(len(selection.source_types))})", selection.source_types
+    yield from _place_and_time(selection)
+
+
+def _place_and_time(selection: Selection) -> Iterator[Condition]:
+    if selection.source_path_prefix:
+        sql, values = starts_with("source_path", selection.source_path_prefix)
+        yield f"d.id IN (SELECT document_id FROM document_sources WHERE {sql})", values  # noqa: S608
+    if selection.date_from is not None:
+        yield f"d.{selection.date_field} >= ?", [stamp(selection.date_from)]
+    if selection.date_to is not None:
+        yield f"d.{selection.date_field} <= ?", [stamp(selection.date_to)]

@@ -1,0 +1,346 @@
+"""The store on SQLite: one file, one process, every transaction synced to the disk.
+
+One thread writes, a few read, each on a connection of its own. A write that touches chunks becomes
+visible to searches together with its vectors: commit and publication happen under the index's guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import msgspec
+import numpy as np
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.store import documents, ingest, jobs, search, state, tags
+from kb_engine.store.connection import Threads, connect, roll_back, value
+from kb_engine.store.failures import BaseUnwritable, NotABase
+from kb_engine.store.idempotency import once, stored
+from kb_engine.store.lock import BaseLock
+from kb_engine.store.port import (
+    Counts,
+    EmbedderIdentity,
+    Found,
+    Idempotency,
+    LeasedJob,
+    NewJob,
+    Prepared,
+    Query,
+)
+from kb_engine.store.schema import bind_embedder, migrate, set_meta
+from kb_engine.store.times import stamp
+from kb_engine.store.words import Words
+from kb_engine.store.write import Write
+from kb_engine.vectors import Batch, Changes, ExactIndex, VectorSnapshot
+
+A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
+
+Clock = Callable[[], datetime]
+
+READERS = 3
+MAX_ATTEMPTS = 3
+"""A job whose process died this often is given up."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def open_sqlite(
+    path: Path,
+    *,
+    embedder: EmbedderIdentity,
+    max_queued: int = 100_000,
+    max_attempts: int = MAX_ATTEMPTS,
+    clock: Clock = _utc_now,
+) -> SqliteStore:
+    """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
+
+    Raises:
+        BaseRefused: one of its kinds, with a message for the person who starts the engine.
+    """
+    return await asyncio.to_thread(_open, path, embedder, max_queued, max_attempts, clock)
+
+
+def _open(
+    path: Path, embedder: EmbedderIdentity, max_queued: int, max_attempts: int, clock: Clock
+) -> SqliteStore:
+    lock = BaseLock(path)
+    try:
+        index = _prepare(path, embedder)
+    except BaseException:
+        lock.release()
+        raise
+    return SqliteStore(path, lock, index, max_queued, max_attempts, clock)
+
+
+def _prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
+    try:
+        db = connect(path)
+        try:
+            migrate(db, path)
+            bind_embedder(db, path, embedder)
+            return _load(db, embedder.dimensions)
+        finally:
+            db.close()
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise NotABase(
+            path, f"it is no SQLite file, or it is damaged ({error}). Restore it from a copy."
+        ) from error
+    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
+        raise BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
+
+
+def _load(db: apsw.Connection, dimensions: int) -> ExactIndex:
+    """The index of everything in the base."""
+    count = value(db, "SELECT count(*) FROM vectors")
+    index = ExactIndex(dimensions, capacity=count)
+    ids = np.empty((2, count), np.int64)
+    vectors = np.empty((count, dimensions), np.float32)
+    found = db.execute(
+        "SELECT c.document_id, v.chunk_id, v.vector FROM vectors v JOIN chunks c ON c.id = v.chunk_id "
+        "ORDER BY v.chunk_id"
+    )
+    for place, (document_id, chunk_id, vector) in enumerate(found):
+        ids[:, place] = document_id, chunk_id
+        vectors[place] = np.frombuffer(vector, "<f4")
+    index.publish(index.stage(Changes(added=[Batch(ids[0], ids[1], vectors)])))
+    return index
+
+
+class SqliteStore:
+    """A `Store`; made by `open_sqlite`."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: BaseLock,
+        index: ExactIndex,
+        max_queued: int,
+        max_attempts: int,
+        clock: Clock,
+    ) -> None:
+        self._path = path
+        self._lock = lock
+        self._index = index
+        self._max_queued = max_queued
+        self._max_attempts = max_attempts
+        self._clock = clock
+        self._words = Words()
+        self._writer = Threads(partial(connect, path), 1, "kb-write")
+        self._readers = Threads(partial(connect, path), READERS, "kb-read")
+        self._closing: asyncio.Future[None] | None = None
+
+    async def close(self) -> None:
+        """Finish what is under way, queue again what runs, and let go of the base."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            # Where this fails, as on a full disk, `release_all` does the same at the next start.
+            with suppress(EngineError, apsw.Error):
+                await self._write(jobs.hand_back)
+        finally:
+            await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        self._readers.close()
+        self._writer.close()
+        self._lock.release()
+
+    # transactions
+
+    async def _write(self, work: Callable[[Write], T]) -> T:
+        """One write transaction, with what it means for the index."""
+        return await self._writer.run(partial(self._transact, work))
+
+    def _transact(self, work: Callable[[Write], T], db: apsw.Connection) -> T:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            write = Write(db, stamp(self._clock()))
+            answer = work(write)
+            self._commit(db, write.changes)
+        except BaseException:
+            roll_back(db)
+            raise
+        return answer
+
+    def _commit(self, db: apsw.Connection, changes: Changes) -> None:
+        if not changes:
+            db.execute("COMMIT")
+            return
+        # Memory is found before the commit: after it nothing may fail.
+        staged = self._index.stage(changes)
+        with self._index.guard:
+            db.execute("COMMIT")
+            self._index.publish(staged)
+
+    async def _once(
+        self, idempotency: Idempotency | None, answer: type[A], effect: Callable[[Write], A]
+    ) -> A:
+        """A mutation that a retry does not repeat."""
+        return await self._write(lambda write: once(write, idempotency, answer, lambda: effect(write)))
+
+    async def _read(self, work: Callable[[apsw.Connection, VectorSnapshot], T]) -> T:
+        """One read transaction, and the vectors of the same instant."""
+        return await self._readers.run(partial(self._look, work))
+
+    def _look(self, work: Callable[[apsw.Connection, VectorSnapshot], T], db: apsw.Connection) -> T:
+        try:
+            with self._index.guard:
+                db.execute("BEGIN")
+                # SQLite takes its snapshot at the first read, not at BEGIN.
+                db.pragma("user_version")
+                vectors = self._index.snapshot
+            return work(db, vectors)
+        finally:
+            roll_back(db)
+
+    # jobs
+
+    async def accept(self, job: NewJob, idempotency: Idempotency | None) -> m.Job:
+        """Queue a job, durably."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.accept(write, job, self._max_queued))
+
+    async def job(self, job_id: str) -> m.Job:
+        """One job."""
+        return await self._read(lambda db, _: jobs.find(db, job_id))
+
+    async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+        """Newest first."""
+        return await self._read(lambda db, _: jobs.page(db, status, limit, offset))
+
+    async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Cancel what has not ended; its lease is void."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
+
+    async def take(self, lease: str) -> LeasedJob | None:
+        """Lease the oldest job that waits."""
+        return await self._write(lambda write: jobs.take(write, lease))
+
+    async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+        """Note progress; False when the lease is void."""
+        return await self._write(lambda write: jobs.report(write, lease, job_id, step, completed, total))
+
+    async def commit(self, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+        """Store the document and close the job; None when the lease is void."""
+        return await self._write(lambda write: ingest.commit(write, leased, prepared))
+
+    async def duplicate_of(self, job: NewJob) -> int | None:
+        """The document that `commit` would take for the same."""
+        return await self._read(lambda db, _: ingest.duplicate_of(db, job))
+
+    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
+        """Close the job as failed; False when the lease is void."""
+        return await self._write(lambda write: jobs.fail(write, lease, job_id, error))
+
+    async def release_all(self) -> int:
+        """Queue again what ran when the last process died, and give up what died too often."""
+        return await self._write(lambda write: jobs.release(write, self._max_attempts))
+
+    async def spooled(self) -> set[str]:
+        """The spool names that waiting or running jobs need."""
+        return await self._read(lambda db, _: jobs.spooled(db))
+
+    # documents
+
+    async def document(
+        self, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
+    ) -> m.DocumentDetail:
+        """One document with a slice of its chunks."""
+        return await self._read(lambda db, _: documents.detail(db, key, chunk_offset, chunk_limit))
+
+    async def documents(
+        self,
+        *,
+        source_path: str | None,
+        tag: str | None,
+        doc_type: m.DocType | None,
+        sort_by: m.SortBy,
+        sort_order: m.SortOrder,
+        limit: int,
+        offset: int,
+    ) -> m.DocumentList:
+        """One page of documents."""
+        return await self._read(
+            lambda db, _: documents.page(db, source_path, tag, doc_type, sort_by, sort_order, limit, offset)
+        )
+
+    async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
+        """Remove one document."""
+        return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
+
+    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
+        """Remove all documents and cancel the jobs accepted before."""
+        return await self._once(idempotency, m.Removed, documents.clear)
+
+    async def note(self, document_id: int) -> tuple[m.Document, str]:
+        """A note and its whole text."""
+        return await self._read(lambda db, _: documents.note(db, document_id))
+
+    async def replace_note(
+        self,
+        document_id: int,
+        *,
+        text: str,
+        title: str,
+        prepared: Prepared,
+        version: int,
+        idempotency: Idempotency | None,
+    ) -> m.Document:
+        """Swap a note's text if its version is still `version`."""
+        return await self._once(
+            idempotency,
+            m.Document,
+            lambda write: documents.replace_note(write, document_id, text, title, prepared, version),
+        )
+
+    async def add_tags(
+        self, key: int | str, tags: Sequence[str], if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Add tags to a document."""
+        return await self._once(
+            idempotency, m.Document, lambda write: documents.add_tags(write, key, tags, if_match)
+        )
+
+    async def remove_tag(
+        self, key: int | str, tag: str, if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Take a tag off a document."""
+        return await self._once(
+            idempotency, m.Document, lambda write: documents.remove_tag(write, key, tag, if_match)
+        )
+
+    async def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
+        """Tags in use, in alphabetical order."""
+        return await self._read(lambda db, _: tags.page(db, prefix, limit, offset))
+
+    async def replayed(self, idempotency: Idempotency) -> bytes | None:
+        """The JSON answer given under this key before."""
+        return await self._read(lambda db, _: stored(db, idempotency, stamp(self._clock())))
+
+    # search and state
+
+    async def search(self, query: Query) -> Found:
+        """The best chunks, best first."""
+        return await self._read(lambda db, vectors: search.search(db, vectors, self._words, query))
+
+    async def counts(self) -> Counts:
+        """Totals for `/status`."""
+        return await self._read(lambda db, _: state.counts(db, self._path))
+
+    async def ping(self) -> None:
+        """Prove that the base can be read and written."""
+        await self._write(lambda write: set_meta(write.db, "pinged_at", write.now))
+        await self._read(lambda db, _: value(db, "SELECT value FROM meta WHERE name = 'pinged_at'"))

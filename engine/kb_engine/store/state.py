@@ -1,0 +1,50 @@
+"""What `/status` tells of a base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+from kb_contracts import models as m
+from kb_engine.store.connection import rows, value
+from kb_engine.store.port import Counts
+
+
+def counts(db: apsw.Connection, path: Path) -> Counts:
+    """Totals, from indexes alone."""
+    groups = rows(
+        db,
+        "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents "
+        "GROUP BY doc_type, status",
+    )
+    by_status = {
+        status: sum(n for _, s, n, _, _ in groups if s == status) for status in ("searchable", "empty")
+    }
+    by_type: dict[str, int] = {}
+    for doc_type, _, documents, _, _ in groups:
+        by_type[doc_type] = by_type.get(doc_type, 0) + documents
+    return Counts(
+        documents=m.DocumentCounts(total=sum(by_status.values()), **by_status, by_type=by_type),
+        chunks=sum(chunks for _, _, _, chunks, _ in groups),
+        queue=_queue(db),
+        originals_bytes=sum(size for _, _, _, _, size in groups),
+        database_bytes=_bytes_on_disk(path),
+        last_updated=value(db, "SELECT value FROM meta WHERE name = 'last_updated'"),
+    )
+
+
+def _queue(db: apsw.Connection) -> m.QueueState:
+    found = dict(rows(db, "SELECT status, count(*) FROM jobs GROUP BY status"))
+    return m.QueueState(
+        queued=found.get("queued", 0),
+        running=found.get("running", 0),
+        completed=found.get("completed", 0),
+        failed=found.get("failed", 0),
+        cancelled=found.get("cancelled", 0),
+    )
+
+
+def _bytes_on_disk(path: Path) -> int:
+    files = (path, path.with_name(path.name + "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -1,0 +1,59 @@
+"""The life of a job, as a table without I/O. The SQL layer asks it which states an event may leave.
+
+queued --take--> running --complete--> completed
+  |  ^              | |-----fail-----> failed
+  |  '---release----' |
+  '------cancel-------'--------------> cancelled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from kb_contracts.models import JobStatus
+
+
+class Event(StrEnum):
+    """What can happen to a job."""
+
+    TAKE = "take"
+    RELEASE = "release"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
+    ("queued", Event.TAKE): "running",
+    ("queued", Event.CANCEL): "cancelled",
+    ("running", Event.RELEASE): "queued",
+    ("running", Event.COMPLETE): "completed",
+    ("running", Event.FAIL): "failed",
+    ("running", Event.CANCEL): "cancelled",
+}
+"""What is not in the table cannot happen."""
+
+FINAL: tuple[JobStatus, ...] = ("completed", "failed", "cancelled")
+"""The states that no event leaves."""
+
+
+def after(status: JobStatus, event: Event) -> JobStatus | None:
+    """The state that follows; None where the event is not allowed."""
+    return TRANSITIONS.get((status, event))
+
+
+def sources(event: Event) -> tuple[JobStatus, ...]:
+    """The states that the event may leave."""
+    return tuple(status for status, happening in TRANSITIONS if happening is event)
+
+
+def target(event: Event) -> JobStatus:
+    """The state that the event leads to, from wherever it is allowed."""
+    (status,) = {reached for (_, happening), reached in TRANSITIONS.items() if happening is event}
+    return status
+
+
+def after_crash(attempts: int, max_attempts: int) -> Event:
+    """What becomes of a job whose process died: once more, or enough."""
+    return Event.RELEASE if attempts < max_attempts else Event.FAIL

@@ -1,0 +1,171 @@
+"""Search by words: BM25 over FTS5, with a bound on the work that frequent words cause.
+
+FTS5 alone computes `bm25()` for every chunk that holds any word of the query: about a microsecond a
+chunk and word, so a stop word in 80,000 chunks costs 60 ms and tells nothing. Here each word is asked
+for by itself, the rarest first, until a budget of chunks is spent; what remains has no say. Where the
+filters leave few chunks nothing is left out, as there only those few are scored.
+
+A word's weight is `log(1 + (N - n + 0.5) / (n + 0.5))`, which stays above zero in a base of three
+chunks, where that of FTS5 falls to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import apsw
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_engine.store.connection import row, value
+from kb_engine.store.selection import numbers
+from kb_engine.store.tokens import phrases
+from kb_engine.vectors.port import Ids
+
+BUDGET_CHUNKS = 20_000
+BUDGET_SHARE = 0.15
+"""The budget is the larger of the number and this share of the base."""
+FEW_CHUNKS = 2_000
+FEW_SHARE = 0.02
+"""Filters that leave no more than the larger of these leave "few"."""
+CACHED_FROM = 500
+"""Counting a word that is rarer costs less than remembering it."""
+CACHE_SIZE = 50_000
+DRIFT = 0.02
+"""An earlier count serves as an estimate until the base has grown or shrunk by this share."""
+
+_SCALE = 1e12
+"""FTS5's values leave SQLite as integers: they are formatted and read several times faster than floats."""
+_FTS5_LEAST_WEIGHT = 1e-6
+_SCORES_OF_ALL = (
+    "SELECT group_concat(chunk), group_concat(score) FROM ("
+    "SELECT rowid AS chunk, CAST(-1e12 * bm25(words, 2.0, 1.0, 1.0) AS INTEGER) AS score "
+    "FROM words WHERE words MATCH ? LIMIT -1 OFFSET 0)"
+)
+# Without the limit SQLite flattens the subquery, and bm25() may not stand inside an aggregate.
+_SCORES_OF_SOME = _SCORES_OF_ALL.replace(" LIMIT", " AND +rowid IN (SELECT value FROM carray(?)) LIMIT")
+# Without the plus sign it asks FTS5 once for each allowed chunk.
+_PRESENCE = "SELECT group_concat(rowid) FROM words WHERE words MATCH ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The chunks that count for this search: `allowed` ascending, out of `size` in the base."""
+
+    allowed: Ids
+    size: int
+    generation: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the filters leave so few that every word can be scored."""
+        return len(self.allowed) <= max(FEW_CHUNKS, self.size * FEW_SHARE)
+
+
+class Words:
+    """Keyword scores, and what is remembered of how often words occur."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def scores(self, db: apsw.Connection, query: str, corpus: Corpus) -> NDArray[np.float64]:
+        """BM25 of each allowed chunk; 0 where it holds no word of the query that has a say."""
+        found = np.zeros(len(corpus.allowed))
+        known = self._known(db, phrases(db, query), corpus)
+        if corpus.few:
+            self._score_some(db, known, corpus, found)
+            return found
+        kept, rest = _affordable(known, corpus.size)
+        for phrase, count in kept:
+            _score_all(db, phrase, count, corpus, found)
+        if rest and not found.any():
+            # The filters shut out every rare word, so the frequent ones are all there is.
+            self._score_some(db, rest, corpus, found)
+        return found
+
+    def _known(self, db: apsw.Connection, asked: Iterable[str], corpus: Corpus) -> list[tuple[str, int]]:
+        """The phrases that occur, the rarest first, with about how many chunks hold them."""
+        counted = [(phrase, self._estimate(db, phrase, corpus)) for phrase in asked]
+        return sorted(((phrase, n) for phrase, n in counted if n), key=lambda entry: entry[1])
+
+    def _estimate(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
+        count, size, _ = self._counts.get(phrase, (0, 0, 0))
+        if count and abs(size - corpus.size) <= size * DRIFT:
+            return count
+        return self._exact(db, phrase, corpus)
+
+    def _exact(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
+        count, _, generation = self._counts.get(phrase, (0, 0, -1))
+        if generation == corpus.generation:
+            return count
+        count = int(value(db, "SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)))
+        if count >= CACHED_FROM:
+            if len(self._counts) >= CACHE_SIZE:
+                self._counts.clear()
+            self._counts[phrase] = (count, corpus.size, corpus.generation)
+        return count
+
+    def _score_some(
+        self, db: apsw.Connection, known: list[tuple[str, int]], corpus: Corpus, found: NDArray[np.float64]
+    ) -> None:
+        for phrase, _ in known:
+            chunks, scores = _fetch(db, _SCORES_OF_SOME, phrase, apsw.carray(corpus.allowed))
+            if len(chunks):
+                _add(found, corpus, chunks, scores * _reweigh(self._exact(db, phrase, corpus), corpus.size))
+
+
+def _affordable(
+    known: list[tuple[str, int]], size: int
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """The rarest phrases that the budget allows, one at least, and the rest."""
+    left = _budget(size)
+    for place, (_, count) in enumerate(known):
+        left -= count
+        if left < 0 and place > 0:
+            return known[:place], known[place:]
+    return known, []
+
+
+def _budget(size: int) -> float:
+    return max(BUDGET_CHUNKS, size * BUDGET_SHARE)
+
+
+def _score_all(
+    db: apsw.Connection, phrase: str, count: int, corpus: Corpus, found: NDArray[np.float64]
+) -> None:
+    if count > max(_budget(corpus.size), corpus.size / 2):
+        # A stop word and nothing else: that it occurs is all the difference it makes.
+        chunks = numbers(value(db, _PRESENCE, (phrase,)))
+        _add(found, corpus, chunks, np.full(len(chunks), _weight(len(chunks), corpus.size)))
+        return
+    chunks, scores = _fetch(db, _SCORES_OF_ALL, phrase)
+    if len(chunks):
+        _add(found, corpus, chunks, scores * _reweigh(len(chunks), corpus.size))
+
+
+def _fetch(
+    db: apsw.Connection, sql: str, phrase: str, *more: apsw.CArrayBinding
+) -> tuple[Ids, NDArray[np.float64]]:
+    chunks, scores = row(db, sql, (phrase, *more)) or (None, None)
+    return numbers(chunks), numbers(scores) / _SCALE
+
+
+def _add(found: NDArray[np.float64], corpus: Corpus, chunks: Ids, scores: NDArray[np.float64]) -> None:
+    places = np.searchsorted(corpus.allowed, chunks)
+    places[places == len(corpus.allowed)] = 0
+    hit = corpus.allowed[places] == chunks if len(corpus.allowed) else np.zeros(len(chunks), np.bool_)
+    found[places[hit]] += scores[hit]
+
+
+def _weight(count: int, size: int) -> float:
+    """How much a word tells that stands in `count` of `size` chunks."""
+    return math.log1p((size - count + 0.5) / (count + 0.5))
+
+
+def _reweigh(count: int, size: int) -> float:
+    """What turns FTS5's score of one word into ours."""
+    ratio = (size - count + 0.5) / (count + 0.5)
+    theirs = max(math.log(ratio), _FTS5_LEAST_WEIGHT) if ratio > 0 else _FTS5_LEAST_WEIGHT
+    return _weight(count, size) / theirs

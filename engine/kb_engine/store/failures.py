@@ -1,12 +1,14 @@
 """Why a base cannot be opened. Each message is for the person who starts the engine.
 
-BaseRefused
+StoreError
 ├── BaseInUse          another process owns the base
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           the file is no SQLite file, is damaged, or belongs to another program
 ├── BaseTooNew         a later version of the engine has written it
 └── EmbedderMismatch   another embedder filled it
 """
+
+# ruff: noqa: N818 - the kinds are named for what is the matter, as in the tree above
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from pathlib import Path
 from kb_engine.store.port import EmbedderIdentity
 
 
-class BaseRefused(Exception):  # noqa: N818 - named as h11 names its errors: for what happened
+class StoreError(Exception):
     """The base at `path` cannot be opened; the message says why and what to do."""
 
     def __init__(self, path: Path, why: str) -> None:
@@ -23,7 +25,7 @@ class BaseRefused(Exception):  # noqa: N818 - named as h11 names its errors: for
         self.path = path
 
 
-class BaseInUse(BaseRefused):
+class BaseInUse(StoreError):
     """One process owns a base; `pid` is its number where it left one."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -32,15 +34,15 @@ class BaseInUse(BaseRefused):
         self.pid = pid
 
 
-class BaseUnwritable(BaseRefused):
+class BaseUnwritable(StoreError):
     """The operating system refuses to create or write it."""
 
 
-class NotABase(BaseRefused):
+class NotABase(StoreError):
     """What lies there is not (or no longer) a base."""
 
 
-class BaseTooNew(BaseRefused):
+class BaseTooNew(StoreError):
     """Its layout has a higher number than this engine knows; nothing was changed."""
 
     def __init__(self, path: Path, found: int, known: int) -> None:
@@ -53,7 +55,7 @@ class BaseTooNew(BaseRefused):
         self.known = known
 
 
-class EmbedderMismatch(BaseRefused):
+class EmbedderMismatch(StoreError):
     """Vectors of two embedders cannot be compared, so they are never mixed."""
 
     def __init__(self, path: Path, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:

@@ -1,0 +1,267 @@
+"""Collections, by the convention of one tag `collection:<name>` on every document.
+
+The engine knows tags and no collections, so that what belongs together is kept together here: names are
+checked, a submission carries exactly one collection tag, and a move takes the old one off before it puts
+the new one on. The command line goes through this module too.
+
+What is relied on: a document's `version` rises with every change of its tags, `If-Match` refuses another
+version, and `tags` lists them in the order in which they were added. An engine that orders them
+otherwise loses nothing but the say which of two collections is the younger one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from kb_contracts.models import Document, DocumentDetail
+from kb_contracts.operations import DocumentQuery
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import Engine
+from kb_server.engine_client.reporting import tool_error
+from kb_server.shielding import to_its_end
+from kb_server.tool import ToolError
+
+PREFIX = "collection:"
+DEFAULT = "documents"
+"""Where what names no collection goes."""
+
+CONVENTIONAL = (DEFAULT, "memory", "workspace")
+"""The names that agents agree on; any valid name is a collection."""
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
+_MAX_TAG_CHARS = 200
+_ROUNDS = 8
+_ADD_ATTEMPTS = 3
+_FAULTS = 1
+
+
+class Tagged(Protocol):
+    """A document as far as collections go."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags, in the order in which they were added."""
+
+    @property
+    def version(self) -> int:
+        """Raised by every change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Tags taken apart: the collection's name, None where there is none, and the other tags."""
+
+    collection: str | None
+    tags: list[str]
+
+
+def tag_of(collection: str) -> str:
+    """The tag that stands for a collection.
+
+    Raises:
+        ToolError: `invalid_collection`.
+    """
+    if not _NAME.fullmatch(collection):
+        raise ToolError(
+            "invalid_collection",
+            f"{collection[:80]!r} is no collection name. The parameter `collection` takes 1 to 63 lower-case "
+            "letters, digits, hyphens and underscores, the first a letter or a digit; such as `documents`, "
+            "`memory` or `workspace`.",
+            parameter="collection",
+        )
+    return PREFIX + collection
+
+
+def submitted(collection: str | None, tags: Sequence[str]) -> list[str]:
+    """The tags of a new document: its collection's first (default `documents`), then the others, each once.
+
+    Raises:
+        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none.
+    """
+    return [tag_of(DEFAULT if collection is None else collection), *checked(tags)]
+
+
+def searched(collection: str | None, tags: Sequence[str]) -> list[str]:
+    """The tags that a search asks for, all of them: the given ones, then the collection's, if any.
+
+    Raises:
+        ToolError: as `submitted`.
+    """
+    return [*checked(tags), *([] if collection is None else [tag_of(collection)])]
+
+
+def checked(tags: Sequence[str]) -> list[str]:
+    """The tags, each once and in order.
+
+    Raises:
+        ToolError: `invalid_tag`.
+    """
+    for tag in tags:
+        _check_tag(tag)
+    return list(dict.fromkeys(tags))
+
+
+def split(tags: Sequence[str]) -> Placed:
+    """The collection and the other tags. Of several collections the one added last is the document's."""
+    collections = _collections(tags)
+    return Placed(
+        collection=collections[-1].removeprefix(PREFIX) if collections else None,
+        tags=[tag for tag in tags if not tag.startswith(PREFIX)],
+    )
+
+
+def is_doubled(tags: Sequence[str]) -> bool:
+    """Whether a document with these tags is in more than one collection and needs `repair`."""
+    return len(_collections(tags)) > 1
+
+
+async def move(engine: Engine, document: Document, target: str) -> Document:
+    """Put a document into the collection `target` and into no other.
+
+    First the old tag is removed, then the new one is added, each only if the document is still as it was
+    seen; one that changed meanwhile is read again. Two moves at once therefore end in exactly one of the two
+    collections. An add that fails is tried again, then the old tag is put back. A caller that leaves in
+    the middle does not stop it half-way.
+
+    Raises:
+        ToolError: `invalid_collection`; `move_failed` with the collection the document is in now; or what
+            the engine refuses, such as `document_not_found`.
+    """
+    return await to_its_end(_Move(engine, tag_of(target), document.id).run(document))
+
+
+async def repair(engine: Engine, document: Tagged) -> Document | None:
+    """Take a document out of all collections but the one added last; None where nothing was to be done.
+
+    For a caller that came for something else: a failure is logged and is not the caller's. Something else
+    that changed the document meanwhile has the last word, and whoever sees it next repairs it.
+    """
+    version: int = document.version
+    repaired: Document | None = None
+    try:
+        for surplus in _collections(document.tags)[:-1]:
+            repaired = await engine.remove_tag(document.id, surplus, if_match=version)
+            version = repaired.version
+    except EngineFault as fault:
+        logger.warning(
+            "a document in several collections could not be repaired",
+            extra={"fields": {"document_id": document.id, "error": fault.code}},
+        )
+    return repaired
+
+
+@dataclass(slots=True)
+class _Move:
+    """One move; every change asks for the version last seen, so that none is made blindly."""
+
+    engine: Engine
+    target: str
+    document_id: int
+    came_from: str | None = None
+
+    async def run(self, document: Document) -> Document:
+        """As `move` has it."""
+        faults = 0
+        for _ in range(_ROUNDS):
+            try:
+                return await self._once(document)
+            except EngineFault as fault:
+                # A conflict names a newer version; after silence or a broken connection nobody knows what
+                # was done. Both are answered by looking, the second not for ever.
+                faults += 0 if _is_conflict(fault) else 1
+                if faults > _FAULTS or _is_final(fault):
+                    raise tool_error(fault, document_id=self.document_id) from fault
+            document = await self._read()
+        raise self._failure("other changes of the document kept coming in between.", document)
+
+    async def _once(self, document: Document) -> Document:
+        for tag in _collections(document.tags):
+            if tag != self.target:
+                self.came_from = tag
+                document = await self.engine.remove_tag(document.id, tag, if_match=document.version)
+        if self.target in document.tags:
+            return document
+        return await self._added(document)
+
+    async def _added(self, document: Document) -> Document:
+        """Add the target; where that fails for good, put the document back where it came from."""
+        why = ""
+        for _ in range(_ADD_ATTEMPTS):
+            try:
+                return await self.engine.add_tags(document.id, [self.target], if_match=document.version)
+            except EngineFault as fault:
+                if _is_conflict(fault):
+                    raise
+                why = fault.detail
+        document = await self._restored(document)
+        if self.target in document.tags:
+            return document
+        raise self._failure(why, document)
+
+    async def _restored(self, document: Document) -> Document:
+        try:
+            if self.came_from is not None:
+                return await self.engine.add_tags(document.id, [self.came_from], if_match=document.version)
+        except EngineFault:
+            # Also a conflict: an add that was done and not answered, or somebody else's move. Look.
+            with suppress(ToolError):
+                return await self._read()
+        return document
+
+    async def _read(self) -> DocumentDetail:
+        try:
+            return await self.engine.document(self.document_id, DocumentQuery(chunks=False))
+        except EngineFault as fault:
+            raise tool_error(fault, document_id=self.document_id) from fault
+
+    def _failure(self, why: str, document: Document) -> ToolError:
+        now_in = split(document.tags).collection
+        where = f"It is in `{now_in}`." if now_in else "It is in no collection now."
+        return ToolError(
+            "move_failed",
+            f"Document {self.document_id} could not be moved to `{self.target.removeprefix(PREFIX)}`: {why} "
+            f"{where} Try the move again.",
+            document_id=self.document_id,
+            collection=now_in,
+        )
+
+
+def _is_conflict(fault: EngineFault) -> bool:
+    return isinstance(fault, Refused) and fault.reason in ("version_conflict", "tag_not_found")
+
+
+def _is_final(fault: EngineFault) -> bool:
+    return isinstance(fault, Refused) and not _is_conflict(fault)
+
+
+def _check_tag(tag: str) -> None:
+    if tag.startswith(PREFIX):
+        raise ToolError(
+            "invalid_tag",
+            f"The tag {tag[:80]!r} names a collection. Leave it out of `tags` and pass its name in the "
+            "parameter `collection`.",
+            parameter="tags",
+        )
+    if not 1 <= len(tag) <= _MAX_TAG_CHARS or _NO_TAG.search(tag):
+        raise ToolError(
+            "invalid_tag",
+            f"{tag[:80]!r} is no tag: 1 to {_MAX_TAG_CHARS} characters, no control characters, commas or "
+            "slashes, no space at either end.",
+            parameter="tags",
+        )
+
+
+def _collections(tags: Sequence[str]) -> list[str]:
+    return [tag for tag in tags if tag.startswith(PREFIX)]

@@ -1,0 +1,42 @@
+"""The engine as the server sees it: a typed port, its faults, and one implementation over HTTP.
+
+    tool -> Engine (port) -> HttpEngine: version once -> circuit -> attempts -> exchange -> decoded answer
+                                             `------------- EngineFault, never anything else ------------'
+
+`HttpEngine` is in `kb_server.engine_client.http` and not gathered here: it imports aiohttp, and a stdio
+server starts for every conversation.
+"""
+
+from kb_server.engine_client.errors import (
+    EngineBadAnswer,
+    EngineBusy,
+    EngineFailed,
+    EngineFault,
+    EngineTimeout,
+    EngineTooOld,
+    EngineUnauthorized,
+    EngineUnreachable,
+    Refused,
+)
+from kb_server.engine_client.port import ENDED, REQUEST_ID, Engine, FileSource
+from kb_server.engine_client.reporting import engine_call, tool_error
+from kb_server.engine_client.version import MIN_ENGINE_VERSION
+
+__all__ = [
+    "ENDED",
+    "MIN_ENGINE_VERSION",
+    "REQUEST_ID",
+    "Engine",
+    "EngineBadAnswer",
+    "EngineBusy",
+    "EngineFailed",
+    "EngineFault",
+    "EngineTimeout",
+    "EngineTooOld",
+    "EngineUnauthorized",
+    "EngineUnreachable",
+    "FileSource",
+    "Refused",
+    "engine_call",
+    "tool_error",
+]

@@ -1,0 +1,137 @@
+"""From an HTTP answer to a model or a fault: pure, so that every misbehaviour can be tried in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from kb_contracts.errors import ERRORS
+from kb_contracts.operations import Operation
+from kb_server.engine_client.errors import (
+    EngineBadAnswer,
+    EngineBusy,
+    EngineFailed,
+    EngineFault,
+    EngineUnauthorized,
+    Refused,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_JSON_TYPES = frozenset({"application/json", "application/problem+json"})
+_SHOWN = 300
+_MAX_RETRY_AFTER = 3_600.0
+_BUSY = frozenset({"queue_full", "not_ready"})
+_NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
+_KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance", "retry_after"})
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnswer:
+    """An HTTP answer, read whole. `retry_after` is the header's text."""
+
+    status: int
+    content_type: str
+    body: bytes
+    retry_after: str | None = None
+
+
+def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
+    """The answer as `model`; members that it does not know are passed over.
+
+    Raises:
+        EngineFault: it is not a success, or not what the contract says.
+    """
+    if not 200 <= answer.status < 300:
+        raise fault_of(operation, answer, now=datetime.now(UTC))
+    if answer.content_type != "application/json":
+        shown = answer.content_type[:80] or "no content type"
+        raise EngineBadAnswer(f"It answered {_call(operation)} with {shown}, not with JSON.")
+    try:
+        return msgspec.json.decode(answer.body, type=model)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineBadAnswer(
+            f"Its answer to {_call(operation)} does not fit: {str(error)[:_SHOWN]}"
+        ) from error
+
+
+def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> EngineFault:
+    """The fault that an answer outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
+    problem = _problem(answer)
+    wait = _retry_after(answer, problem, now)
+    code = problem.get("code")
+    detail = _words(problem, answer)
+    if answer.status in (401, 403):
+        return EngineUnauthorized(detail)
+    if 300 <= answer.status < 400:
+        return EngineBadAnswer(f"It answered {_call(operation)} with a redirect ({answer.status}).")
+    if code in _BUSY or answer.status == 429:
+        return EngineBusy(detail, retry_after=wait)
+    if code in _NOT_THIS_API or (code is None and answer.status in (404, 405)):
+        return EngineBadAnswer(f"It does not serve {_call(operation)} ({answer.status}).")
+    if code in ERRORS and code != "internal":
+        return Refused(code, detail, retry_after=wait, members=_members(problem))
+    if answer.status == 503:
+        return EngineBusy(detail, retry_after=wait)
+    if answer.status >= 500:
+        return EngineFailed(detail, retry_after=wait)
+    if answer.status < 400:
+        return EngineBadAnswer(f"It answered {_call(operation)} with the status {answer.status}.")
+    return Refused("engine_refused", detail, retry_after=wait)
+
+
+def _problem(answer: RawAnswer) -> dict[str, Any]:
+    """The members of a problem document; none where the body is something else."""
+    if answer.content_type not in _JSON_TYPES:
+        return {}
+    try:
+        problem = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    if not isinstance(problem, dict):
+        return {}
+    return {key: value for key, value in problem.items() if key != "code" or isinstance(value, str)}
+
+
+def _members(problem: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in problem.items()
+        if key not in _KNOWN_MEMBERS and isinstance(value, str | int | float)
+    }
+
+
+def _words(problem: Mapping[str, Any], answer: RawAnswer) -> str:
+    for member in ("detail", "title"):
+        if isinstance(words := problem.get(member), str) and words:
+            return words[:_SHOWN]
+    return f"It answered with the status {answer.status}."
+
+
+def _retry_after(answer: RawAnswer, problem: Mapping[str, Any], now: datetime) -> float | None:
+    """Seconds to wait: the header's number or date, else the document's member; at most an hour."""
+    raw = answer.retry_after or problem.get("retry_after")
+    if raw is None:
+        return None
+    try:
+        seconds = float(raw)
+    except (TypeError, ValueError):
+        seconds = _until(str(raw), now)
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if seconds == seconds else None  # not for NaN
+
+
+def _until(date: str, now: datetime) -> float:
+    try:
+        moment = parsedate_to_datetime(date)
+    except ValueError:
+        return 0.0
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
+
+
+def _call(operation: Operation) -> str:
+    return f"{operation.method} {operation.path}"

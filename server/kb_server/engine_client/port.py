@@ -1,0 +1,86 @@
+"""The engine as the server sees it: one typed coroutine an operation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
+
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""The correlation id of the call being served; sent to the engine as `X-Request-ID`.
+
+A context variable, since it belongs to the call and not to any one operation.
+"""
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+"""The states that a job does not leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file to send. `blocks` opens it anew for every attempt and yields exactly `size` bytes in all."""
+
+    filename: str
+    size: int
+    blocks: Callable[[], AsyncIterator[bytes]]
+
+
+class Engine(Protocol):
+    """The engine API.
+
+    Raises (all methods but `healthy`): `EngineFault`, as the tree in `errors` has it.
+    Every mutation goes out under an idempotency key, one of its own where the caller gives none.
+    """
+
+    async def search(self, request: m.SearchRequest) -> m.SearchResponse:
+        """Find passages."""
+
+    async def add_note(self, note: m.NoteRequest, *, idempotency_key: str | None = None) -> m.Job:
+        """Take in a text."""
+
+    async def add_file(
+        self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
+    ) -> m.Job:
+        """Take in a file, streamed; there is no bound on the whole time, only on silence."""
+
+    async def job(self, job_id: str, *, wait: float = 0.0) -> m.Job:
+        """One job; `wait` seconds at the most for it to end."""
+
+    async def jobs(self, query: JobsQuery) -> m.JobList:
+        """Jobs, newest first."""
+
+    async def cancel_job(self, job_id: str) -> m.Job:
+        """Cancel a job that has not ended."""
+
+    async def documents(self, query: DocumentsQuery) -> m.DocumentList:
+        """Documents, filtered and sorted."""
+
+    async def document(self, key: int | str, query: DocumentQuery | None = None) -> m.DocumentDetail:
+        """One document with chunks, by number or uid."""
+
+    async def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document:
+        """Replace a note's text in place."""
+
+    async def add_tags(
+        self, key: int | str, tags: Sequence[str], *, if_match: int | None = None
+    ) -> m.Document:
+        """Add tags; `if_match` is the version that the document must still have."""
+
+    async def remove_tag(self, key: int | str, tag: str, *, if_match: int | None = None) -> m.Document:
+        """Take a tag off; `if_match` as in `add_tags`."""
+
+    async def tags(self, query: TagsQuery) -> m.TagList:
+        """Tags in use."""
+
+    async def delete(self, key: int | str) -> m.Removed:
+        """Remove one document."""
+
+    async def status(self) -> m.Status:
+        """What the engine tells of itself. Answered by an engine that is too old as well."""
+
+    async def healthy(self) -> bool:
+        """Whether the engine says that it can serve, asked once."""

@@ -1,0 +1,143 @@
+"""What the toolsets stand on: the settings, the engine and the uploads, each opened when first used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from secrets import token_hex
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+from kb_contracts.settings import SettingsError
+from kb_server.clock import SYSTEM_CLOCK, Clock
+from kb_server.engine_client.port import Engine
+from kb_server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from kb_server.engine_client.http import HttpEngine
+    from kb_server.uploads import Uploads
+
+SERVER_VERSION = "3.0.0"
+STAGED_FILES = 10
+"""The staging quota, in files of the largest size."""
+
+logger = logging.getLogger(__name__)
+
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - what is never handed to an agent
+
+
+class Services:
+    """Everything a toolset may ask for. Close it by leaving it as a context, or with `close`.
+
+    `http_base` is the base of the URLs handed to agents, None where no HTTP server runs (bare stdio); hosting
+    may set it once the port is known. `instance` names the staging folder; the workers of one server share
+    one.
+
+    Raises:
+        SettingsError: `KB_ENGINE_URL` or `KB_API_KEY` cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        http_base: str | None = None,
+        instance: str | None = None,
+        engine: Engine | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        _check_engine(settings)
+        self.settings = settings
+        self.clock = clock
+        self.http_base = http_base
+        self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
+        self._engine = engine
+        self._http_engine: HttpEngine | None = None
+        self._uploads: Uploads | None = None
+
+    async def __aenter__(self) -> Self:
+        """Clear away what servers that no longer run have left in the staging folder."""
+        from kb_server.uploads.staging import remove_dead
+
+        try:
+            await asyncio.to_thread(remove_dead, self.settings.home / "staging")
+        except OSError:
+            # A server that takes no uploads works without its data folder; an upload will say what is wrong.
+            logger.warning("the staging folder cannot be read", exc_info=True)
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """As `close`."""
+        await self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine client; it connects when it is first called."""
+        if self._engine is None:
+            self._engine = self._http_engine = self._connect()
+        return self._engine
+
+    @property
+    def uploads(self) -> Uploads:
+        """The uploads; the staging folder is made when one is started."""
+        if self._uploads is None:
+            self._uploads = self._start_uploads()
+        return self._uploads
+
+    async def ready(self) -> bool:
+        """Whether the engine can serve, asked now. The server itself serves without it."""
+        return await self.engine.healthy()
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        if self._uploads is not None:
+            await self._uploads.close()
+            self._uploads = None
+        if self._http_engine is not None:
+            await self._http_engine.close()
+
+    def _connect(self) -> HttpEngine:
+        # Imported here: aiohttp takes longer to import than a stdio server may take to start.
+        from kb_server.engine_client.http import HttpEngine
+
+        return HttpEngine(
+            self.settings.engine_url,
+            self.settings.engine_api_key,
+            silence=self.settings.request_timeout_ms / 1000,
+            clock=self.clock,
+        )
+
+    def _start_uploads(self) -> Uploads:
+        from kb_server.uploads import Limits, Uploads
+
+        limits = Limits(
+            file_bytes=self.settings.max_upload_bytes,
+            staging_bytes=STAGED_FILES * self.settings.max_upload_bytes,
+            seconds=self.settings.upload_ttl,
+        )
+        return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)
+
+
+def http_base(settings: ServerSettings, port: int | None = None) -> str:
+    """The base of the URLs handed to agents: `KB_PUBLIC_URL`, else the listening address.
+
+    `port` is the one listened on, where the setting left the choice to the system. It is never taken from a
+    request: whoever sends one must not choose where others upload to.
+    """
+    if settings.public_url:
+        return settings.public_url.rstrip("/")
+    host = "127.0.0.1" if settings.host in _WILDCARDS else settings.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+
+
+def _check_engine(settings: ServerSettings) -> None:
+    try:
+        parts = urlsplit(settings.engine_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SettingsError("KB_ENGINE_URL: takes the engine's base URL, such as http://engine:8000")
+    if not (settings.engine_api_key.isascii() and settings.engine_api_key.isprintable()):
+        raise SettingsError("KB_API_KEY: takes printable ASCII characters only")

@@ -1,0 +1,164 @@
+"""`kb_get`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_server import collections
+from kb_server.engine_client import engine_call
+from kb_server.tool import Annotations, Call, ToolError
+from kb_server.toolsets.kb.parameters import DocumentId, MaxChars
+from kb_server.toolsets.kb.service_tool import ServiceTool
+from kb_server.toolsets.kb.views import ChunkView, DocumentView, chunk_view, document_members, document_view
+
+DEFAULT_MAX_CHARS = 20_000
+DEFAULT_CHUNKS = 200
+
+
+class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_get`: `document_id` or `source_path`."""
+
+    document_id: DocumentId | None = None
+    source_path: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=1_000, description="exactly as given when the document was added"),
+        ]
+        | None
+    ) = None
+    chunk_offset: Annotated[int, Meta(ge=0, description="with document_id: how many chunks to pass over")] = 0
+    chunk_limit: Annotated[
+        int, Meta(ge=1, le=1_000, description="with document_id: how many chunks at the most")
+    ] = DEFAULT_CHUNKS
+    max_chars: MaxChars = DEFAULT_MAX_CHARS
+
+
+class KbGetResult(msgspec.Struct, kw_only=True):
+    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`."""
+
+    id: int | UnsetType = UNSET
+    uid: str | UnsetType = UNSET
+    title: str | UnsetType = UNSET
+    doc_type: str | UnsetType = UNSET
+    format: str | UnsetType | None = UNSET
+    filename: str | UnsetType | None = UNSET
+    source_path: str | UnsetType | None = UNSET
+    source_paths: list[str] | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+    collection: str | UnsetType | None = UNSET
+    tags: list[str] | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    status_reason: str | UnsetType | None = UNSET
+    extraction_method: str | UnsetType = UNSET
+    pages: int | UnsetType | None = UNSET
+    chunk_count: int | UnsetType = UNSET
+    version: int | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+    updated_at: str | UnsetType = UNSET
+    chunks: list[ChunkView] | UnsetType = UNSET
+    chunk_offset: int | UnsetType = UNSET
+    next_chunk_offset: int | UnsetType = UNSET
+    documents: list[DocumentView] | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    hint: str
+
+
+class KbGetTool(ServiceTool[KbGetArguments, KbGetResult]):
+    """Reads a document with its text, or lists those from one source."""
+
+    name = "kb_get"
+    title = "Get a document"
+    description = """\
+Read a document: by document_id its details with its text in chunks, by source_path the documents that came \
+from there (details only).
+
+Use it after kb_search to read more than the passages found, or to check for a note before writing one. Long \
+documents come in parts: when next_chunk_offset is in the answer there is more; pass it as chunk_offset.
+
+Examples: {"document_id": 42}; {"source_path": "memory/feedback_testing.md"}"""
+    annotations = Annotations(read_only=True, idempotent=True)
+    arguments = KbGetArguments
+    result = KbGetResult
+    max_result_chars = 400_000
+
+    async def run(self, arguments: KbGetArguments, call: Call) -> KbGetResult:
+        """`GET /documents/{id}` or `GET /documents`."""
+        match arguments.document_id, arguments.source_path:
+            case int() as document_id, None:
+                return await self._by_id(document_id, arguments, call)
+            case None, str() as source_path:
+                return await self._by_source(source_path, call)
+        raise ToolError(
+            "contradiction" if arguments.source_path is not None else "missing_required_parameter",
+            "kb_get takes either document_id or source_path, one of the two.",
+        )
+
+    async def _by_id(self, document_id: int, arguments: KbGetArguments, call: Call) -> KbGetResult:
+        query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
+        with engine_call(call, document_id=document_id):
+            document = await self.engine.document(document_id, query)
+        if (repaired := await collections.repair(self.engine, document)) is not None:
+            document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
+        return _detail(document, arguments)
+
+    async def _by_source(self, source_path: str, call: Call) -> KbGetResult:
+        with engine_call(call):
+            found = await self.engine.documents(DocumentsQuery(source_path=source_path))
+        documents = [await collections.repair(self.engine, each) or each for each in found.documents]
+        return KbGetResult(
+            documents=[document_view(document) for document in documents],
+            total=found.total,
+            hint=_found(found),
+        )
+
+
+def _detail(document: m.DocumentDetail, arguments: KbGetArguments) -> KbGetResult:
+    chunks = _bounded(document.chunks, arguments.max_chars)
+    following = arguments.chunk_offset + len(chunks)
+    more = max(0, document.chunk_count - following)
+    return KbGetResult(
+        **document_members(document),
+        chunks=chunks,
+        chunk_offset=arguments.chunk_offset,
+        next_chunk_offset=following if more else UNSET,
+        hint=_more(document, chunks, more, following),
+    )
+
+
+def _bounded(chunks: list[m.Chunk], max_chars: int) -> list[ChunkView]:
+    """The chunks whose texts fit into `max_chars` together; the first is cut rather than left out."""
+    left = max_chars
+    shown = [chunk_view(chunk) for chunk in chunks]
+    for kept, chunk in enumerate(shown):
+        left -= len(chunk.text)
+        if left < 0:
+            return shown[:kept] or [
+                msgspec.structs.replace(chunk, text=chunk.text[:max_chars], truncated=True)
+            ]
+    return shown
+
+
+def _more(document: m.DocumentDetail, chunks: list[ChunkView], more: int, following: int) -> str:
+    hints = []
+    if document.status == "empty":
+        hints.append(f"The document has no text: {document.status_reason or 'none was found in it'}.")
+    if any(chunk.truncated for chunk in chunks):
+        hints.append("The chunk is longer than max_chars and was cut: raise max_chars to read all of it.")
+    if more:
+        hints.append(f"{more} more chunks: call kb_get again with chunk_offset={following}.")
+    return " ".join(hints)
+
+
+def _found(found: m.DocumentList) -> str:
+    if not found.documents:
+        return "No document has this source_path; it must match exactly. kb_search finds by content."
+    if (left_out := found.total - len(found.documents)) > 0:
+        return f"{left_out} more documents are not shown."
+    return "kb_get with a document's id as document_id reads its text."

@@ -1,0 +1,141 @@
+"""`kb_addnote` and `kb_update_note`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kb_contracts import models as m
+from kb_server import collections
+from kb_server.engine_client import engine_call
+from kb_server.tool import Annotations, Call, ToolError
+from kb_server.toolsets.kb.parameters import (
+    Collection,
+    DocumentId,
+    Metadata,
+    NewTags,
+    SourcePath,
+    Title,
+    WaitSeconds,
+)
+from kb_server.toolsets.kb.service_tool import ServiceTool
+from kb_server.toolsets.kb.submissions import Submission, followed
+from kb_server.toolsets.kb.views import DocumentView, document_view
+
+NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
+
+
+class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_addnote`."""
+
+    text: Annotated[NoteText, Meta(description="the note, as plain text or Markdown")]
+    collection: Collection | None = None
+    tags: NewTags | None = None
+    title: Title | None = None
+    source_path: SourcePath | None = None
+    metadata: Metadata | None = None
+    wait_seconds: WaitSeconds = 0.0
+
+
+class KbAddnoteTool(ServiceTool[KbAddnoteArguments, Submission]):
+    """Submits a note with exactly one collection tag."""
+
+    name = "kb_addnote"
+    title = "Add a note"
+    description = """\
+Add a text note to the knowledge base, to be found by kb_search later.
+
+Use it for what should outlive this conversation: facts, decisions, preferences (collection `memory`), \
+drafts and intermediate results (`workspace`), reference text (`documents`, the default). One subject a \
+note, in words that a later question would use. If a note on the subject exists, change it with \
+kb_update_note instead of adding another: search first.
+
+Answers at once with a job_id; the note can be searched when its job has completed, mostly within a second. \
+Set wait_seconds to get its document_id in the same call. The same text twice in one collection stays one \
+document (deduplicated).
+
+Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
+    annotations = Annotations()
+    arguments = KbAddnoteArguments
+    result = Submission
+
+    async def run(self, arguments: KbAddnoteArguments, call: Call) -> Submission:
+        """`POST /jobs` as JSON."""
+        tags = collections.submitted(arguments.collection, arguments.tags or [])
+        note = m.NoteRequest(
+            text=arguments.text,
+            title=arguments.title,
+            tags=tags,
+            metadata=arguments.metadata or {},
+            source_path=arguments.source_path,
+            dedup_scope=tags[0],
+        )
+        with engine_call(call):
+            job = await self.engine.add_note(note)
+            call.log["job_id"] = job.id
+            return await followed(self.engine, job, _name(tags[0]), arguments.wait_seconds)
+
+
+class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_update_note`."""
+
+    document_id: DocumentId
+    text: Annotated[NoteText, Meta(description="the whole new text; it replaces the old one")]
+    title: Annotated[str, Meta(min_length=1, max_length=500, description="new title")] | None = None
+    expected_version: (
+        Annotated[
+            int,
+            Meta(ge=1, description="refuse if the note has another version, because it changed meanwhile"),
+        ]
+        | None
+    ) = None
+    collection: Annotated[Collection, Meta(description="move it into this collection as well")] | None = None
+
+
+class KbUpdateNoteTool(ServiceTool[KbUpdateNoteArguments, DocumentView]):
+    """Replaces a note's text in place."""
+
+    name = "kb_update_note"
+    title = "Update a note"
+    description = """\
+Replace the text of an existing note in place: its document_id and created_at stay, it is indexed anew, and \
+the old text is gone.
+
+Use it to keep one current note on a subject rather than adding another. Find the note with kb_search (its \
+document_id and version are in the result) or kb_get. Pass expected_version to be told when somebody else \
+changed it meanwhile. With `collection` the note moves there as well. Only notes can be updated, not \
+uploaded files.
+
+Example: {"document_id": 42, "text": "Updated preference: user prefers bullet points"}"""
+    annotations = Annotations(destructive=True, idempotent=True)
+    arguments = KbUpdateNoteArguments
+    result = DocumentView
+
+    async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> DocumentView:
+        """`PATCH /notes/{id}`, then the move."""
+        if arguments.collection is not None:
+            collections.tag_of(arguments.collection)  # refused before anything is changed
+        patch = m.NotePatch(
+            text=arguments.text, title=arguments.title, expected_version=arguments.expected_version
+        )
+        with engine_call(call, document_id=arguments.document_id):
+            document = await self.engine.patch_note(arguments.document_id, patch)
+            if arguments.collection is not None:
+                document = await self._moved(document, arguments.collection)
+            else:
+                document = await collections.repair(self.engine, document) or document
+            return document_view(document)
+
+    async def _moved(self, document: m.Document, collection: str) -> m.Document:
+        try:
+            return await collections.move(self.engine, document, collection)
+        except ToolError as error:
+            raise ToolError(
+                error.code, f"The text was updated. {error.message}", **error.details, text_updated=True
+            ) from error
+
+
+def _name(tag: str) -> str:
+    return tag.removeprefix(collections.PREFIX)

@@ -1,0 +1,145 @@
+"""`kb_status` and `kb_jobs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kb_contracts import models as m
+from kb_contracts.operations import JobsQuery
+from kb_server.engine_client import MIN_ENGINE_VERSION, EngineTooOld, engine_call
+from kb_server.engine_client.version import check_version
+from kb_server.services import SERVER_VERSION
+from kb_server.tool import Annotations, Call, NoArguments, ToolError
+from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
+from kb_server.toolsets.kb.service_tool import ServiceTool
+from kb_server.toolsets.kb.views import JobView, job_view
+
+_LIMIT = JobsQuery().limit
+
+
+class KbStatusResult(msgspec.Struct, kw_only=True):
+    """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well."""
+
+    version: str
+    server_version: str
+    min_engine_version: str
+    model: m.ModelInfo
+    device: m.DeviceInfo
+    documents: m.DocumentCounts
+    chunks: int
+    queue: m.QueueState
+    storage: m.StorageInfo
+    issues: list[str]
+    started_at: str
+    last_updated: str | None
+
+
+class KbStatusTool(ServiceTool[NoArguments, KbStatusResult]):
+    """Tells how the engine is."""
+
+    name = "kb_status"
+    title = "Status of the knowledge base"
+    description = """\
+Tell how the knowledge base is: the engine's version, its embedding model and device, how many documents and \
+chunks it holds, the state of the ingestion queue, storage, and any issues.
+
+Use it when something fails or is not found, or to see whether the base holds anything at all."""
+    annotations = Annotations(read_only=True, idempotent=True)
+    arguments = NoArguments
+    result = KbStatusResult
+
+    async def run(self, _arguments: NoArguments, call: Call) -> KbStatusResult:
+        """`GET /status`."""
+        with engine_call(call):
+            status = await self.engine.status()
+        return KbStatusResult(
+            version=status.version,
+            server_version=f"v{SERVER_VERSION}",
+            min_engine_version=MIN_ENGINE_VERSION,
+            model=status.model,
+            device=status.device,
+            documents=status.documents,
+            chunks=status.chunks,
+            queue=status.queue,
+            storage=status.storage,
+            issues=[*status.issues, *_outdated(status.version)],
+            started_at=status.started_at,
+            last_updated=status.last_updated,
+        )
+
+
+class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_jobs`."""
+
+    status: Annotated[m.JobStatus, Meta(description="only jobs in this state")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = _LIMIT
+    offset: Annotated[int, Meta(ge=0, description="how many to pass over")] = 0
+    job_id: Annotated[JobId, Meta(description="only this job")] | None = None
+    wait_seconds: Annotated[
+        WaitSeconds, Meta(description="with job_id: seconds to wait for the job to end")
+    ] = 0.0
+
+
+class KbJobsResult(msgspec.Struct, kw_only=True):
+    """Newest first; `total` counts all that match."""
+
+    jobs: list[JobView]
+    total: int
+    hint: str
+
+
+class KbJobsTool(ServiceTool[KbJobsArguments, KbJobsResult]):
+    """Lists jobs, or follows one."""
+
+    name = "kb_jobs"
+    title = "Ingestion jobs"
+    description = """\
+List recent ingestion jobs, newest first, or follow one by job_id. A job is queued, running, completed, \
+failed or cancelled; a completed one names its document_id, a failed one its error.
+
+Use it after kb_addnote or kb_upload_finish to learn when the content can be searched: \
+{"job_id": "...", "wait_seconds": 30} answers as soon as the job has ended. {"status": "failed"} lists what \
+went wrong."""
+    annotations = Annotations(read_only=True, idempotent=True)
+    arguments = KbJobsArguments
+    result = KbJobsResult
+
+    async def run(self, arguments: KbJobsArguments, call: Call) -> KbJobsResult:
+        """`GET /jobs` or `GET /jobs/{id}`."""
+        _check(arguments)
+        if arguments.job_id is not None:
+            with engine_call(call, job_id=arguments.job_id):
+                job = await self.engine.job(arguments.job_id, wait=arguments.wait_seconds)
+            return KbJobsResult(jobs=[job_view(job)], total=1, hint="")
+        query = JobsQuery(status=arguments.status, limit=arguments.limit, offset=arguments.offset)
+        with engine_call(call):
+            found = await self.engine.jobs(query)
+        return KbJobsResult(
+            jobs=[job_view(job) for job in found.jobs], total=found.total, hint=_more(found, arguments)
+        )
+
+
+def _check(arguments: KbJobsArguments) -> None:
+    listing = (arguments.status, arguments.limit, arguments.offset) != (None, _LIMIT, 0)
+    if arguments.job_id is not None and listing:
+        raise ToolError("contradiction", "job_id names one job; leave out status, limit and offset.")
+    if arguments.job_id is None and arguments.wait_seconds:
+        raise ToolError(
+            "missing_required_parameter", "wait_seconds needs the job_id to wait for.", parameter="job_id"
+        )
+
+
+def _more(found: m.JobList, arguments: KbJobsArguments) -> str:
+    following = arguments.offset + len(found.jobs)
+    return f"{found.total - following} more: offset={following}." if found.total > following else ""
+
+
+def _outdated(version: str) -> list[str]:
+    try:
+        check_version(version)
+    except EngineTooOld as fault:
+        return [fault.detail]
+    return []

@@ -1,0 +1,201 @@
+"""The toolset `kb-extra`: what an owner of a knowledge base needs beyond the nine tools of `kb`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kb_contracts.operations import DocumentQuery, TagsQuery
+from kb_server import collections
+from kb_server.engine_client import engine_call
+from kb_server.services import SERVER_VERSION, Services
+from kb_server.tool import Annotations, Call, Toolset
+from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId
+from kb_server.toolsets.kb.service_tool import ServiceTool
+from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
+
+
+class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_move`."""
+
+    document_id: DocumentId
+    collection: Annotated[Collection, Meta(description="where it shall be, and nowhere else")]
+
+
+class KbMoveTool(ServiceTool[KbMoveArguments, DocumentView]):
+    """Moves any document."""
+
+    name = "kb_move"
+    title = "Move a document"
+    description = """\
+Move a document into another collection. It leaves the one it was in: a document is in exactly one. Its text \
+and its other tags stay.
+
+Example: {"document_id": 42, "collection": "memory"}"""
+    annotations = Annotations(idempotent=True)
+    arguments = KbMoveArguments
+    result = DocumentView
+
+    async def run(self, arguments: KbMoveArguments, call: Call) -> DocumentView:
+        """Removes the old collection's tag, then adds the new one's."""
+        collections.tag_of(arguments.collection)
+        with engine_call(call, document_id=arguments.document_id):
+            document = await self.engine.document(arguments.document_id, DocumentQuery(chunks=False))
+            return document_view(await collections.move(self.engine, document, arguments.collection))
+
+
+class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_delete`."""
+
+    document_id: DocumentId
+
+
+class KbDeleteResult(msgspec.Struct, kw_only=True):
+    """What is gone; `bytes` is the size of the original."""
+
+    document_id: int
+    documents: int
+    chunks: int
+    bytes: int
+
+
+class KbDeleteTool(ServiceTool[KbDeleteArguments, KbDeleteResult]):
+    """Removes a document for good."""
+
+    name = "kb_delete"
+    title = "Delete a document"
+    description = """\
+Remove a document with all its chunks. This cannot be undone: make sure with kb_get that it is the right one.
+
+Example: {"document_id": 42}"""
+    annotations = Annotations(destructive=True, idempotent=True)
+    arguments = KbDeleteArguments
+    result = KbDeleteResult
+
+    async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
+        """`DELETE /documents/{id}`."""
+        with engine_call(call, document_id=arguments.document_id):
+            removed = await self.engine.delete(arguments.document_id)
+        return KbDeleteResult(
+            document_id=arguments.document_id,
+            documents=removed.documents,
+            chunks=removed.chunks,
+            bytes=removed.bytes,
+        )
+
+
+class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_tags`."""
+
+    prefix: Annotated[str, Meta(max_length=200, description="only tags that begin so")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = 200
+    offset: Annotated[int, Meta(ge=0, description="how many to pass over")] = 0
+
+
+class CollectionCount(msgspec.Struct, kw_only=True):
+    """How much a collection holds."""
+
+    collection: str
+    documents: int
+    chunks: int
+
+
+class TagCount(msgspec.Struct, kw_only=True):
+    """How much carries a tag."""
+
+    tag: str
+    documents: int
+    chunks: int
+
+
+class KbTagsResult(msgspec.Struct, kw_only=True):
+    """In alphabetical order; `total` counts collections and tags together."""
+
+    collections: list[CollectionCount]
+    tags: list[TagCount]
+    total: int
+    hint: str
+
+
+class KbTagsTool(ServiceTool[KbTagsArguments, KbTagsResult]):
+    """Lists collections and tags."""
+
+    name = "kb_tags"
+    title = "Collections and tags"
+    description = """\
+List the collections and tags in use, with how many documents and chunks each has. Use it to choose the \
+collection and tags for kb_search, and to tag alike what belongs together."""
+    annotations = Annotations(read_only=True, idempotent=True)
+    arguments = KbTagsArguments
+    result = KbTagsResult
+
+    async def run(self, arguments: KbTagsArguments, call: Call) -> KbTagsResult:
+        """`GET /tags`."""
+        query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
+        with engine_call(call):
+            found = await self.engine.tags(query)
+        following = arguments.offset + len(found.tags)
+        more = found.total - following
+        return KbTagsResult(
+            collections=[
+                CollectionCount(
+                    collection=each.tag.removeprefix(collections.PREFIX),
+                    documents=each.documents,
+                    chunks=each.chunks,
+                )
+                for each in found.tags
+                if each.tag.startswith(collections.PREFIX)
+            ],
+            tags=[
+                TagCount(tag=each.tag, documents=each.documents, chunks=each.chunks)
+                for each in found.tags
+                if not each.tag.startswith(collections.PREFIX)
+            ],
+            total=found.total,
+            hint=f"{more} more: offset={following}." if more > 0 else "",
+        )
+
+
+class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_cancel_job`."""
+
+    job_id: JobId
+
+
+class KbCancelJobTool(ServiceTool[KbCancelJobArguments, JobView]):
+    """Cancels a job."""
+
+    name = "kb_cancel_job"
+    title = "Cancel a job"
+    description = """\
+Cancel an ingestion job that has not ended; nothing of it is kept. A job that has ended cannot be cancelled: \
+remove its document with kb_delete."""
+    annotations = Annotations(destructive=True, idempotent=True)
+    arguments = KbCancelJobArguments
+    result = JobView
+
+    async def run(self, arguments: KbCancelJobArguments, call: Call) -> JobView:
+        """`DELETE /jobs/{id}`."""
+        with engine_call(call, job_id=arguments.job_id):
+            return job_view(await self.engine.cancel_job(arguments.job_id))
+
+
+def build(services: Services) -> Toolset:
+    """The toolset over `services`, which the caller opens and closes."""
+    return Toolset(
+        name="kb-extra",
+        server_name="kb-extra",
+        version=SERVER_VERSION,
+        title="Knowledge base, further tools",
+        instructions=(
+            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs."
+        ),
+        tools=(
+            KbMoveTool(services),
+            KbDeleteTool(services),
+            KbTagsTool(services),
+            KbCancelJobTool(services),
+        ),
+    )

@@ -1,0 +1,61 @@
+"""The upload URL: `PUT /uploads/<token>` with the file's raw bytes, such as `curl -T report.pdf URL`.
+
+The token is the only key to it and must stay out of logs. There are no CORS headers, so that no web page
+elsewhere can use a URL that it got hold of. Imported by HTTP hosting alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from kb_server.uploads.errors import UploadError
+from kb_server.uploads.service import Uploads
+
+PATH = "/uploads/{token}"
+"""Under which hosting must not log the token."""
+
+_READ_BYTES = 1 << 18
+_MAX_TOKEN = 128
+
+
+def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
+    """The route, served by what `uploads` gives when it is first needed."""
+
+    async def put(request: web.Request) -> web.StreamResponse:
+        token = request.match_info["token"][:_MAX_TOKEN]
+        try:
+            upload = await uploads().receive(token, request.content_length, _body(request))
+        except UploadError as error:
+            return _answer(error.status, error.payload())
+        return _answer(
+            201,
+            {
+                "upload_id": upload.id,
+                "received_bytes": upload.total_size,
+                "next": "Call kb_upload_finish with this upload_id.",
+            },
+        )
+
+    return [web.put(PATH, put)]
+
+
+async def _body(request: web.Request) -> AsyncIterator[bytes]:
+    try:
+        async for block in request.content.iter_chunked(_READ_BYTES):
+            yield block
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise UploadError(
+            "body_incomplete", "The body broke off; nothing of it is kept. Send it again."
+        ) from error
+
+
+def _answer(status: int, payload: dict[str, Any]) -> web.Response:
+    # Closed after a refusal: what may still arrive of a refused body is not worth reading.
+    response = web.Response(body=msgspec.json.encode(payload), status=status, content_type="application/json")
+    if status >= 400:
+        response.force_close()
+    return response

@@ -1,0 +1,445 @@
+"""Uploads as the tools and the upload URL use them: blocking work in threads, one at a time an upload.
+
+kb_upload_start ---> start
+kb_upload_chunk ---> chunk  -.
+PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.add_file, streamed from disk
+kb_upload_finish --> finish -'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, TypeVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from kb_contracts.models import FileFields, Job
+from kb_server.clock import SYSTEM_CLOCK, Clock
+from kb_server.engine_client.port import Engine, FileSource
+from kb_server.shielding import to_its_end
+from kb_server.uploads.errors import UploadError, not_found
+from kb_server.uploads.staging import Entry, Lock, Staging, hash_files, hash_token, remove_dead
+from kb_server.uploads.upload import (
+    MEBIBYTE,
+    Event,
+    State,
+    Upload,
+    advance,
+    check_body,
+    check_chunk,
+    check_chunk_shape,
+    check_filename,
+    check_sha256,
+    check_whole,
+    sha256_mismatch,
+    size_mismatch,
+)
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+OPEN_UPLOADS = 64
+TOKEN_BYTES = 32
+
+_BLOCK_BYTES = MEBIBYTE
+_SPARE_BYTES = 64 * MEBIBYTE
+_SWEEP_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What uploads may take. Bytes and seconds; `open_uploads` counts those of one credential."""
+
+    file_bytes: int
+    staging_bytes: int
+    seconds: float
+    open_uploads: int = OPEN_UPLOADS
+
+
+@dataclass(frozen=True, slots=True)
+class NewUpload:
+    """What an upload is to be. `tags` are all of the document's, `collection` the one of its collection."""
+
+    filename: str
+    total_size: int
+    tags: list[str]
+    collection: str
+    title: str | None = None
+    source_path: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A new upload; `token` is told once and not kept."""
+
+    upload: Upload
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What has arrived so far, in bytes and chunks."""
+
+    bytes: int
+    chunks: int
+    total_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The engine's job. `job` is its first answer, None where an earlier call got that."""
+
+    upload: Upload
+    job_id: str
+    job: Job | None
+
+
+class Uploads:
+    """The uploads of one instance.
+
+    Raises (all methods but `close`): `UploadError`; `EngineFault` where the engine is asked.
+    """
+
+    def __init__(
+        self, home: Path, instance: str, limits: Limits, engine: Engine, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._staging = Staging(home / "staging", instance)
+        self._limits = limits
+        self._engine = engine
+        self._clock = clock
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._opening = asyncio.Lock()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Stop sweeping and let go of the staging folder; the last worker of the instance removes it."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+            await asyncio.to_thread(self._staging.close)
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def start(self, new: NewUpload, credential: str) -> Started:
+        """Begin an upload and reserve its room."""
+        self._check_size(new.total_size)
+        token = token_urlsafe(TOKEN_BYTES)
+        upload = Upload(
+            id=str(uuid4()),
+            filename=check_filename(new.filename),
+            total_size=new.total_size,
+            tags=new.tags,
+            collection=new.collection,
+            title=new.title,
+            source_path=new.source_path,
+            metadata=new.metadata,
+            sha256=check_sha256(new.sha256),
+            token_sha256=hash_token(token),
+            credential=credential,
+            deadline=self._clock.monotonic() + self._limits.seconds,
+            expires_at=self._expiry(),
+        )
+        await self._open()
+        await self._in_thread(partial(self._staging.create, upload, partial(self._admit, upload)))
+        return Started(upload, token)
+
+    def _check_size(self, total_size: int) -> None:
+        if total_size < 1:
+            raise UploadError(
+                "invalid_parameter",
+                "total_size is the file's size in bytes, at least 1.",
+                parameter="total_size",
+            )
+        if total_size > self._limits.file_bytes:
+            raise UploadError(
+                "upload_too_large",
+                f"The file has {total_size} bytes; at most {self._limits.file_bytes} are taken. Split it, or "
+                "ask whoever runs the server to raise KB_MAX_UPLOAD_BYTES.",
+                max_bytes=self._limits.file_bytes,
+            )
+
+    def _expiry(self) -> str:
+        moment = self._clock.now() + timedelta(seconds=self._limits.seconds)
+        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    def _admit(self, upload: Upload, others: list[Upload]) -> None:
+        waiting = [other for other in others if other.job_id is None and not self._is_over(other)]
+        mine = sum(other.credential == upload.credential for other in waiting)
+        if mine >= self._limits.open_uploads:
+            raise UploadError(
+                "too_many_uploads",
+                f"{mine} uploads are open; at most {self._limits.open_uploads} may be. Finish one, or wait "
+                "until one expires.",
+                max_open=self._limits.open_uploads,
+            )
+        reserved = sum(other.total_size for other in waiting)
+        room = min(self._limits.staging_bytes - reserved, self._staging.free_bytes() - _SPARE_BYTES)
+        if upload.total_size > room:
+            raise UploadError(
+                "staging_full",
+                f"The file has {upload.total_size} bytes, and there is room for {max(0, room)} more. Finish "
+                "an open upload, or try again in some minutes.",
+                free_bytes=max(0, room),
+            )
+
+    # --- chunks -----------------------------------------------------------------------------------
+
+    async def chunk(self, upload_id: str, index: int, data: str, sha256: str | None = None) -> Received:
+        """Store one chunk, given as strict base64; the same index again replaces it."""
+        expected = check_sha256(sha256)
+        decoded = await asyncio.to_thread(_decoded, data)
+        check_chunk_shape(index, len(decoded))
+        if expected is not None and (actual := hashlib.sha256(decoded).hexdigest()) != expected:
+            raise sha256_mismatch(f"chunk {index}", expected, actual)
+        return await self._exclusively(upload_id, partial(self._store, index=index, data=decoded))
+
+    def _store(self, entry: Entry, *, index: int, data: bytes) -> Received:
+        upload = self._current(entry)
+        advance(entry.state(upload), Event.CHUNK, upload.id)
+        if entry.is_receiving():
+            raise _receiving(upload.id)
+        check_chunk(upload, entry.staged(), index, len(data))
+        entry.put_chunk(index, data)
+        return _received(upload, entry)
+
+    # --- the upload URL ---------------------------------------------------------------------------
+
+    async def receive(self, token: str, announced: int | None, blocks: AsyncIterator[bytes]) -> Upload:
+        """Take the whole file from `blocks`; a body that breaks off leaves nothing behind.
+
+        `announced` is the body's length in bytes where it is known beforehand.
+        """
+        await self._open()
+        upload_id = await self._in_thread(partial(self._staging.by_token, token))
+        receiving = Lock()
+        aside = self._staging.aside(upload_id)
+        try:
+            upload = await self._exclusively(
+                upload_id, partial(self._admit_body, announced=announced, receiving=receiving)
+            )
+            await self._pour(upload, aside, blocks)
+            await self._exclusively(upload_id, partial(self._adopt, aside=aside))
+        finally:
+            aside.unlink(missing_ok=True)
+            receiving.release()
+        return upload
+
+    def _admit_body(self, entry: Entry, *, announced: int | None, receiving: Lock) -> Upload:
+        upload = self._current(entry)
+        advance(entry.state(upload), Event.BODY, upload.id)
+        check_body(upload, entry.staged(), announced)
+        if not entry.hold_receiving(receiving):
+            raise _receiving(upload.id)
+        return upload
+
+    async def _pour(self, upload: Upload, aside: Path, blocks: AsyncIterator[bytes]) -> None:
+        size = 0
+        left = upload.deadline - self._clock.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                async for block in _gathered(blocks, _BLOCK_BYTES):
+                    size += len(block)
+                    if size > upload.total_size:
+                        raise size_mismatch(upload, size)
+                    await self._in_thread(partial(_append, aside, block))
+        except TimeoutError as error:
+            raise not_found(upload.id) from error
+        if size != upload.total_size:
+            raise size_mismatch(upload, size)
+
+    def _adopt(self, entry: Entry, *, aside: Path) -> None:
+        upload = self._current(entry)
+        advance(entry.state(upload), Event.BODY, upload.id)
+        check_body(upload, entry.staged(), None)
+        entry.adopt_body(aside)
+
+    # --- finish -----------------------------------------------------------------------------------
+
+    async def finish(self, upload_id: str, sha256: str | None = None) -> Finished:
+        """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
+        expected = check_sha256(sha256)
+        finishing = Lock()
+        try:
+            upload, paths = await self._exclusively(
+                upload_id, partial(self._begin_finish, finishing=finishing)
+            )
+            if upload.job_id is not None:
+                return Finished(upload, upload.job_id, None)
+            await self._verify(upload, paths, expected)
+            job = await self._forward(upload, paths)
+            await self._exclusively(upload_id, partial(self._accepted, job_id=job.id))
+        finally:
+            finishing.release()
+        return Finished(upload, job.id, job)
+
+    def _begin_finish(self, entry: Entry, *, finishing: Lock) -> tuple[Upload, list[Path]]:
+        """The upload and its files, in order; none of one that is done."""
+        upload = self._current(entry)
+        state = advance(entry.state(upload), Event.FINISH, upload.id)
+        if state is State.DONE:
+            return upload, []
+        if entry.is_receiving():
+            raise _receiving(upload.id)
+        check_whole(upload, entry.staged())
+        entry.hold_finishing(finishing)
+        return upload, entry.content()
+
+    async def _verify(self, upload: Upload, paths: list[Path], expected: str | None) -> None:
+        announced = [value for value in (upload.sha256, expected) if value is not None]
+        if not announced:
+            return
+        actual = await self._in_thread(partial(hash_files, paths))
+        for value in announced:
+            if value != actual:
+                raise sha256_mismatch("the file", value, actual)
+
+    async def _forward(self, upload: Upload, paths: list[Path]) -> Job:
+        source = FileSource(upload.filename, upload.total_size, lambda: _blocks(paths))
+        fields = FileFields(
+            title=upload.title,
+            tags=upload.tags,
+            metadata=upload.metadata,
+            source_path=upload.source_path,
+            dedup_scope=upload.collection,
+        )
+        return await self._engine.add_file(source, fields, idempotency_key=upload.id)
+
+    def _accepted(self, entry: Entry, *, job_id: str) -> None:
+        upload = entry.read()
+        advance(State.FINISHING, Event.ACCEPTED, upload.id)
+        entry.write(msgspec.structs.replace(upload, job_id=job_id))
+        entry.empty()
+
+    # --- the end of their time --------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Remove the uploads whose time is over, but for those being worked on; how many."""
+        removed = 0
+        for upload_id in await self._in_thread(self._staging.ids):
+            with suppress(UploadError):
+                removed += await self._exclusively(upload_id, self._remove_if_over)
+        return removed
+
+    def _remove_if_over(self, entry: Entry) -> bool:
+        upload = entry.read()
+        if not self._is_over(upload):
+            return False
+        if entry.state(upload) is State.FINISHING or entry.is_receiving():
+            return False
+        self._staging.remove(entry, upload)
+        return True
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(min(_SWEEP_SECONDS, self._limits.seconds / 4))
+            try:
+                await self.sweep()
+            except UploadError:
+                logger.exception("the staging folder could not be swept")
+
+    # --- in common --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._sweeper is None:
+                await self._in_thread(partial(remove_dead, self._staging.root))
+                await self._in_thread(self._staging.open)
+                self._sweeper = asyncio.create_task(self._sweep_for_ever(), name="uploads-sweeper")
+
+    async def _exclusively(self, upload_id: str, work: Callable[[Entry], T]) -> T:
+        """Run `work` in a thread, alone with the upload: the lock here keeps waiters out of the threads."""
+        await self._open()
+        lock = self._locks.get(upload_id)
+        if lock is None:
+            lock = self._locks[upload_id] = asyncio.Lock()
+        async with lock:
+            return await self._in_thread(partial(self._staging.with_entry, upload_id, work))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run blocking `work`; a caller that is cancelled waits for its end, so that no lock is lost."""
+        try:
+            return await to_its_end(asyncio.to_thread(work))
+        except OSError as error:
+            raise UploadError(
+                "staging_failed",
+                f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). Whoever "
+                "runs it must see to KB_HOME.",
+            ) from error
+
+    def _current(self, entry: Entry) -> Upload:
+        upload = entry.read()
+        if self._is_over(upload):
+            raise not_found(upload.id)
+        return upload
+
+    def _is_over(self, upload: Upload) -> bool:
+        return self._clock.monotonic() >= upload.deadline
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UploadError(
+            "invalid_base64",
+            "data is not strict base64: A-Z, a-z, 0-9, + and /, padded with =, without line breaks, blanks "
+            "or a data: prefix. Encode the chunk again.",
+            parameter="data",
+        ) from error
+
+
+def _received(upload: Upload, entry: Entry) -> Received:
+    staged = entry.staged()
+    return Received(staged.received, len(staged.chunks), upload.total_size)
+
+
+def _receiving(upload_id: str) -> UploadError:
+    return UploadError(
+        "upload_receiving",
+        "The file is arriving at the upload URL just now. Wait for its end, then call kb_upload_finish.",
+        upload_id=upload_id,
+    )
+
+
+def _append(path: Path, block: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(block)
+
+
+async def _gathered(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[bytes]:
+    """The same bytes in blocks of at least `size`, so that each is worth a trip to a thread."""
+    gathered = bytearray()
+    async for block in blocks:
+        gathered += block
+        if len(gathered) >= size:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+async def _blocks(paths: list[Path]) -> AsyncIterator[bytes]:
+    for path in paths:
+        file = await asyncio.to_thread(path.open, "rb")
+        try:
+            while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
+                yield block
+        finally:
+            file.close()

@@ -1,0 +1,336 @@
+"""The staging folder: what lies on disk of uploads, shared by the workers of one instance.
+
+    <home>/staging/                     0700
+        <instance>/                     one running server; its workers share it
+            .alive                      each worker holds a shared lock on it while it lives
+            .quota                      locked while room is reserved
+            token-<sha256>              the id of the upload whose URL has this token
+            <upload id>/
+                .lock                   locked while its state is looked at or changed
+                .finishing  .receiving  locked for as long as that goes on
+                upload.json             what is known of it; replaced by renaming
+                chunk-<index>  body     written aside and renamed
+
+A lock dies with its process. A folder whose `.alive` can be locked exclusively therefore belongs to
+nobody, and is removed by the next server that starts.
+
+Everything here blocks; callers run it in a thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+import msgspec
+
+from kb_server.uploads.errors import UploadError, not_found
+from kb_server.uploads.upload import Staged, State, Upload
+
+T = TypeVar("T")
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ALIVE = ".alive"
+_FINISHING = ".finishing"
+_RECEIVING = ".receiving"
+_CHUNK = "chunk-"
+_TOKEN = "token-"  # noqa: S105 - the beginning of a file name
+_READ_BYTES = 1024 * 1024
+
+
+class Lock:
+    """A lock on a file, until it is released or the process ends."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def acquire(self, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        """Lock `path`, which is made where it is missing; False where another holds it and `wait` is false.
+
+        Raises:
+            OSError: its folder is gone, or cannot be written.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, mode)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def is_on(self, path: Path) -> bool:
+        """Whether the locked file is still the one at `path`."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.stat())
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Let go, if held. Closing is enough: nothing else has this description of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, waiting for it."""
+    lock = Lock()
+    lock.acquire(path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def remove_dead(root: Path) -> list[str]:
+    """Remove the folders of servers that no longer run; their names."""
+    removed = []
+    for folder in root.iterdir() if root.is_dir() else ():
+        if folder.is_dir() and _remove_if_dead(folder):
+            removed.append(folder.name)
+    return removed
+
+
+def _remove_if_dead(folder: Path) -> bool:
+    lock = Lock()
+    try:
+        if not lock.acquire(folder / _ALIVE, wait=False):
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+    except FileNotFoundError:  # somebody else removed it just now
+        return False
+    finally:
+        lock.release()
+    return True
+
+
+class Entry:
+    """One upload's folder. Its methods but the constructor are called under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self) -> Upload:
+        """Raises `UploadError`: `upload_not_found`, where it was removed meanwhile."""
+        try:
+            return msgspec.json.decode((self.folder / "upload.json").read_bytes(), type=Upload)
+        except FileNotFoundError as error:
+            raise not_found(self.folder.name) from error
+
+    def write(self, upload: Upload) -> None:
+        """Replace what is known of the upload."""
+        self.put("upload.json", msgspec.json.encode(upload))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file whole or not at all."""
+        aside = aside_in(self.folder)
+        try:
+            _write(aside, data)
+            aside.replace(self.folder / name)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def put_chunk(self, index: int, data: bytes) -> None:
+        """Store or replace a chunk."""
+        self.put(f"{_CHUNK}{index}", data)
+
+    def adopt_body(self, aside: Path) -> None:
+        """Make the file `aside` the upload's body."""
+        aside.replace(self.folder / "body")
+
+    def staged(self) -> Staged:
+        """What has arrived."""
+        body = self.folder / "body"
+        return Staged(
+            chunks={_index(found): found.stat().st_size for found in self._chunks()},
+            body=body.stat().st_size if body.exists() else None,
+        )
+
+    def content(self) -> list[Path]:
+        """The files that make up the uploaded one, in order."""
+        body = self.folder / "body"
+        return [body] if body.exists() else [Path(found) for found in sorted(self._chunks(), key=_index)]
+
+    def state(self, upload: Upload) -> State:
+        """The state; finishing is a lock that somebody holds."""
+        if upload.job_id is not None:
+            return State.DONE
+        return State.FINISHING if self._is_held(_FINISHING) else State.OPEN
+
+    def is_receiving(self) -> bool:
+        """Whether a body is arriving just now."""
+        return self._is_held(_RECEIVING)
+
+    def hold_finishing(self, lock: Lock) -> bool:
+        """Make the upload finishing for as long as `lock` is held; False where it is already."""
+        return lock.acquire(self.folder / _FINISHING, wait=False)
+
+    def hold_receiving(self, lock: Lock) -> bool:
+        """Make the upload receiving for as long as `lock` is held; False where it is already."""
+        return lock.acquire(self.folder / _RECEIVING, wait=False)
+
+    def empty(self) -> None:
+        """Remove what has arrived."""
+        for path in self.content():
+            path.unlink(missing_ok=True)
+
+    def _is_held(self, name: str) -> bool:
+        if not (self.folder / name).exists():
+            return False
+        lock = Lock()
+        free = lock.acquire(self.folder / name, wait=False)
+        lock.release()
+        return not free
+
+    def _chunks(self) -> list[os.DirEntry[str]]:
+        with os.scandir(self.folder) as found:
+            return [each for each in found if each.name.startswith(_CHUNK)]
+
+
+class Staging:
+    """The folder of one instance."""
+
+    def __init__(self, root: Path, instance: str) -> None:
+        self.root = root
+        self.folder = root / instance
+        self._alive = Lock()
+
+    def open(self) -> None:
+        """Make the folder and hold it.
+
+        Raises:
+            OSError: the data folder cannot be written.
+        """
+        while True:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.folder.mkdir(exist_ok=True, mode=0o700)
+            with suppress(FileNotFoundError):
+                self._alive.acquire(self.folder / _ALIVE, shared=True)
+                if self._alive.is_on(self.folder / _ALIVE):
+                    return
+                self._alive.release()
+            # A server that started at the same moment took the new folder for a dead one: once more.
+
+    def close(self) -> None:
+        """Let go of the folder; the last one out removes it."""
+        self._alive.release()
+        _remove_if_dead(self.folder)
+
+    def create(self, upload: Upload, admit: Callable[[list[Upload]], None]) -> None:
+        """Add an upload, if `admit`, given all others, does not raise."""
+        with locked(self.folder / ".quota"):
+            admit([found for other in self.ids() if (found := self._peek(other)) is not None])
+            aside = self.folder / f".{upload.id}"
+            aside.mkdir(mode=0o700)
+            Entry(aside).write(upload)
+            if upload.token_sha256 is not None:
+                _write(self._token_file(upload.token_sha256), upload.id.encode())
+            aside.rename(self.folder / upload.id)
+
+    def ids(self) -> list[str]:
+        """The uploads there are."""
+        return [path.name for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
+
+    def with_entry(self, upload_id: str, work: Callable[[Entry], T]) -> T:
+        """Do `work` while nobody else touches the upload.
+
+        Raises:
+            UploadError: `upload_not_found`, also where `upload_id` is no id.
+        """
+        if not _ID.fullmatch(upload_id):
+            raise not_found(upload_id)
+        entry = Entry(self.folder / upload_id)
+        try:
+            with locked(entry.folder / ".lock"):
+                return work(entry)
+        except FileNotFoundError as error:
+            if entry.folder.exists():
+                raise
+            raise not_found(upload_id) from error
+
+    def aside(self, upload_id: str) -> Path:
+        """A new name in the upload's folder, for a file that is not whole yet."""
+        return aside_in(self.folder / upload_id)
+
+    def remove(self, entry: Entry, upload: Upload) -> None:
+        """Remove an upload with all that belongs to it."""
+        if upload.token_sha256 is not None:
+            self._token_file(upload.token_sha256).unlink(missing_ok=True)
+        shutil.rmtree(entry.folder, ignore_errors=True)
+
+    def by_token(self, token: str) -> str:
+        """The id of the upload whose URL has this token.
+
+        Raises:
+            UploadError: `upload_not_found`; the token is not repeated.
+        """
+        digest = hash_token(token)
+        try:
+            upload_id = self._token_file(digest).read_text("ascii")
+        except FileNotFoundError:
+            upload_id = ""
+        upload = self._peek(upload_id) if upload_id else None
+        # The name of the file has matched; the comparison that counts takes the same time for any token.
+        if upload is None or not hmac.compare_digest((upload.token_sha256 or "").encode(), digest.encode()):
+            raise UploadError(
+                "upload_not_found",
+                "There is no upload at this URL: it has ended, or the server was restarted. Start again with "
+                "kb_upload_start.",
+            )
+        return upload_id
+
+    def free_bytes(self) -> int:
+        """Room left on the disk."""
+        return shutil.disk_usage(self.folder).free
+
+    def _peek(self, upload_id: str) -> Upload | None:
+        with suppress(UploadError):
+            return Entry(self.folder / upload_id).read()
+        return None
+
+    def _token_file(self, digest: str) -> Path:
+        return self.folder / f"{_TOKEN}{digest}"
+
+
+def aside_in(folder: Path) -> Path:
+    """A new name in `folder`, for a file that is not whole yet."""
+    return folder / f".{token_hex(8)}"
+
+
+def hash_token(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def hash_files(paths: list[Path]) -> str:
+    """The SHA-256 of the files' bytes, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(_READ_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _index(chunk: os.DirEntry[str]) -> int:
+    return int(chunk.name.removeprefix(_CHUNK))
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

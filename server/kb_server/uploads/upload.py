@@ -1,0 +1,263 @@
+"""An upload as a state machine and pure checks; what lies on disk is told to them.
+
+event      open       finishing          done
+---------  ---------  -----------------  -----------------
+chunk      open       upload_finishing   upload_done
+body       open       upload_finishing   upload_done
+finish     finishing  upload_finishing   done (same job)
+accepted   -          done               -
+failed     -          open               -
+
+Only done is written down. Finishing is a lock that the finisher holds, so that a process that dies in
+the middle leaves an open upload behind and not a stuck one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from kb_server.uploads.errors import UploadError
+
+MEBIBYTE = 1024 * 1024
+CHUNK_BYTES = 8 * MEBIBYTE
+MAX_CHUNKS = 10_000
+MAX_FILENAME_CHARS = 255
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHOWN = 20
+_LISTED = 100
+
+
+class State(StrEnum):
+    """The states of the table above."""
+
+    OPEN = "open"
+    FINISHING = "finishing"
+    DONE = "done"
+
+
+class Event(StrEnum):
+    """The events of the table above."""
+
+    CHUNK = "chunk"
+    BODY = "body"
+    FINISH = "finish"
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+
+
+_NEXT: Mapping[tuple[State, Event], State] = {
+    (State.OPEN, Event.CHUNK): State.OPEN,
+    (State.OPEN, Event.BODY): State.OPEN,
+    (State.OPEN, Event.FINISH): State.FINISHING,
+    (State.FINISHING, Event.ACCEPTED): State.DONE,
+    (State.FINISHING, Event.FAILED): State.OPEN,
+    (State.DONE, Event.FINISH): State.DONE,
+}
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an upload from its start on; sizes in bytes.
+
+    `deadline` is a reading of the monotonic clock, `expires_at` the same moment for people. `token_sha256`
+    is all that is kept of the upload URL's token. `job_id` is set when the engine has accepted the file.
+    """
+
+    id: str
+    filename: str
+    total_size: int
+    tags: list[str]
+    collection: str
+    deadline: float
+    expires_at: str
+    credential: str
+    title: str | None = None
+    source_path: str | None = None
+    metadata: dict[str, Any] = {}
+    sha256: str | None = None
+    token_sha256: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What lies on disk of an upload: the size of each chunk by its index, and of the body, in bytes."""
+
+    chunks: Mapping[int, int] = field(default_factory=dict)
+    body: int | None = None
+
+    @property
+    def received(self) -> int:
+        """Bytes in all."""
+        return sum(self.chunks.values()) if self.body is None else self.body
+
+
+def advance(state: State, event: Event, upload_id: str) -> State:
+    """The state after `event`.
+
+    Raises:
+        UploadError: `upload_finishing` or `upload_done`.
+    """
+    if (following := _NEXT.get((state, event))) is not None:
+        return following
+    if state is State.DONE:
+        raise UploadError(
+            "upload_done",
+            "This upload was finished already. kb_upload_finish gives its job; start another upload for "
+            "another file.",
+            upload_id=upload_id,
+        )
+    raise UploadError(
+        "upload_finishing",
+        "This upload is being handed to the engine by another call. Call kb_upload_finish in a moment for "
+        "its job.",
+        upload_id=upload_id,
+    )
+
+
+def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> None:
+    """Whether a chunk of `size` bytes may be stored; one of the same index is replaced.
+
+    Raises:
+        UploadError: `contradiction` or `size_exceeded`.
+    """
+    if staged.body is not None:
+        raise UploadError(
+            "contradiction", "The file came through the upload URL already. Call kb_upload_finish now."
+        )
+    total = staged.received - staged.chunks.get(index, 0) + size
+    if total > upload.total_size:
+        raise UploadError(
+            "size_exceeded",
+            f"With this chunk the upload would have {total} bytes, but {upload.total_size} were announced as "
+            "total_size. Send the right bytes, or start again with the right total_size.",
+            received_bytes=staged.received,
+            total_size=upload.total_size,
+        )
+
+
+def check_chunk_shape(index: int, size: int) -> None:
+    """Whether a chunk can be one of any upload.
+
+    Raises:
+        UploadError: `chunk_too_large` or `invalid_parameter`.
+    """
+    if not 0 <= index < MAX_CHUNKS:
+        raise UploadError(
+            "invalid_parameter",
+            f"chunk_index counts from 0 to {MAX_CHUNKS - 1}; got {index}.",
+            parameter="chunk_index",
+        )
+    if size == 0:
+        raise UploadError("invalid_parameter", "A chunk has at least one byte.", parameter="data")
+    if size > CHUNK_BYTES:
+        raise UploadError(
+            "chunk_too_large",
+            f"This chunk has {size} bytes; at most {CHUNK_BYTES} are taken. Cut the file into smaller ones.",
+            max_bytes=CHUNK_BYTES,
+        )
+
+
+def check_body(upload: Upload, staged: Staged, announced: int | None) -> None:
+    """Whether a body of `announced` bytes (None: not said) may arrive at the upload URL.
+
+    Raises:
+        UploadError: `upload_url_spent`, `contradiction` or `size_mismatch`.
+    """
+    if staged.body is not None:
+        raise UploadError(
+            "upload_url_spent",
+            "The file has arrived already. Call kb_upload_finish now.",
+            upload_id=upload.id,
+        )
+    if staged.chunks:
+        raise UploadError(
+            "contradiction",
+            "This upload has begun with kb_upload_chunk. Go on with chunks, or start another upload.",
+            upload_id=upload.id,
+        )
+    if announced is not None and announced != upload.total_size:
+        raise size_mismatch(upload, announced)
+
+
+def check_whole(upload: Upload, staged: Staged) -> None:
+    """Whether all bytes are there.
+
+    Raises:
+        UploadError: `missing_chunks` or `size_mismatch`.
+    """
+    missing = missing_chunks(staged)
+    if missing:
+        shown = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
+        raise UploadError(
+            "missing_chunks",
+            f"These chunks are missing: {shown}. Send them with kb_upload_chunk, then finish again.",
+            missing=missing[:_LISTED],
+            missing_total=len(missing),
+        )
+    if staged.received != upload.total_size:
+        raise size_mismatch(upload, staged.received)
+
+
+def missing_chunks(staged: Staged) -> list[int]:
+    """The indexes that no chunk has, up to the last that was sent; the first where nothing was sent."""
+    if staged.body is not None:
+        return []
+    return [index for index in range(max(staged.chunks, default=0) + 1) if index not in staged.chunks]
+
+
+def size_mismatch(upload: Upload, received: int) -> UploadError:
+    """Another number of bytes than announced."""
+    return UploadError(
+        "size_mismatch",
+        f"{received} bytes were received, but {upload.total_size} were announced as total_size. Send what is "
+        "missing, or start again with the right total_size.",
+        received_bytes=received,
+        total_size=upload.total_size,
+    )
+
+
+def check_sha256(value: str | None) -> str | None:
+    """A SHA-256 in lower-case hexadecimal, or None where none was given.
+
+    Raises:
+        UploadError: `invalid_parameter`.
+    """
+    if value is None or _SHA256.fullmatch(value.lower()):
+        return value and value.lower()
+    raise UploadError("invalid_parameter", "sha256 is 64 hexadecimal digits.", parameter="sha256")
+
+
+def sha256_mismatch(what: str, expected: str, actual: str) -> UploadError:
+    """The bytes are not the announced ones."""
+    return UploadError(
+        "sha256_mismatch",
+        f"The SHA-256 of {what} is {actual}, but {expected} was announced. Send it again.",
+        sha256=actual,
+    )
+
+
+def check_filename(filename: str) -> str:
+    """A bare file name. It is handed to the engine and never used as a path here.
+
+    Raises:
+        UploadError: `invalid_parameter`.
+    """
+    name = filename.strip()
+    if not name or name in {".", ".."} or "/" in name or "\\" in name:
+        raise _filename("a bare name such as report.pdf, without folders")
+    if len(name) > MAX_FILENAME_CHARS:
+        raise _filename(f"at most {MAX_FILENAME_CHARS} characters")
+    if not name.isprintable():
+        raise _filename("printable characters only")
+    return name
+
+
+def _filename(takes: str) -> UploadError:
+    return UploadError("invalid_parameter", f"filename takes {takes}.", parameter="filename")

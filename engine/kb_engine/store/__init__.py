@@ -2,11 +2,11 @@
 
 from kb_engine.store.failures import (
     BaseInUse,
+    BaseRefused,
     BaseTooNew,
     BaseUnwritable,
     EmbedderMismatch,
     NotABase,
-    StoreError,
 )
 from kb_engine.store.port import (
     Counts,
@@ -27,6 +27,7 @@ from kb_engine.store.sqlite import SqliteStore, open_sqlite
 
 __all__ = [
     "BaseInUse",
+    "BaseRefused",
     "BaseTooNew",
     "BaseUnwritable",
     "Counts",
@@ -44,7 +45,6 @@ __all__ = [
     "Selection",
     "SqliteStore",
     "Store",
-    "StoreError",
     "Vectors",
     "open_sqlite",
 ]

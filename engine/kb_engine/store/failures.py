@@ -1,6 +1,6 @@
 """Why a base cannot be opened. Each message is for the person who starts the engine.
 
-StoreError
+BaseRefused
 ├── BaseInUse          another process owns the base
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           the file is no SQLite file, is damaged, or belongs to another program
@@ -17,7 +17,7 @@ from pathlib import Path
 from kb_engine.store.port import EmbedderIdentity
 
 
-class StoreError(Exception):
+class BaseRefused(Exception):
     """The base at `path` cannot be opened; the message says why and what to do."""
 
     def __init__(self, path: Path, why: str) -> None:
@@ -25,7 +25,7 @@ class StoreError(Exception):
         self.path = path
 
 
-class BaseInUse(StoreError):
+class BaseInUse(BaseRefused):
     """One process owns a base; `pid` is its number where it left one."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -34,15 +34,15 @@ class BaseInUse(StoreError):
         self.pid = pid
 
 
-class BaseUnwritable(StoreError):
+class BaseUnwritable(BaseRefused):
     """The operating system refuses to create or write it."""
 
 
-class NotABase(StoreError):
+class NotABase(BaseRefused):
     """What lies there is not (or no longer) a base."""
 
 
-class BaseTooNew(StoreError):
+class BaseTooNew(BaseRefused):
     """Its layout has a higher number than this engine knows; nothing was changed."""
 
     def __init__(self, path: Path, found: int, known: int) -> None:
@@ -55,7 +55,7 @@ class BaseTooNew(StoreError):
         self.known = known
 
 
-class EmbedderMismatch(StoreError):
+class EmbedderMismatch(BaseRefused):
     """Vectors of two embedders cannot be compared, so they are never mixed."""
 
     def __init__(self, path: Path, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:

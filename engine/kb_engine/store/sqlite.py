@@ -66,7 +66,7 @@ async def open_sqlite(
     """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
 
     Raises:
-        StoreError: one of its kinds, with a message for the person who starts the engine.
+        BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
     return await asyncio.to_thread(_open, path, embedder, max_queued, max_attempts, clock)
 

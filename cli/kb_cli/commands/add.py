@@ -1,0 +1,222 @@
+"""`kb add`: files and folders, sent one after the other while the engine already reads the first.
+
+walk ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
+            │ 415: skipped, and its kind is not tried again in this run
+            │ 429: the queue is full; wait for the oldest of our jobs, then send again
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kb_cli.connect import engine
+from kb_cli.exits import CliError, Exit
+from kb_cli.labels import labels
+from kb_cli.output import Output
+from kb_cli.progress import Outcome, Progress, Result, progress_on
+from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+_SOURCE_PATH_CHARS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to send. `named`: the user named it, so that to skip it would be to fail."""
+
+    path: Path
+    size: int
+    named: bool
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Send all files and tell what became of each."""
+    tags = labels(options).submitted()
+    found = list(walk([Path(path).expanduser() for path in options.paths]))
+    with ExitStack() as stack:
+        client = stack.enter_context(engine(options))
+        progress = stack.enter_context(progress_on(out))
+        progress.began(len(found), sum(file.size for file in found))
+        results = Adding(client, tags, progress, wait=not options.no_wait).run(found)
+    if out.as_json:
+        out.document(results)
+    else:
+        _sum_up(results, out)
+    return status_of(results)
+
+
+def walk(paths: Iterable[Path]) -> Iterator[Found]:
+    """The files at and under `paths`, folders in the order of their names, each file once.
+
+    Hidden files and folders inside a named folder are passed over, and links to folders are not followed.
+
+    Raises:
+        CliError: a path that was named does not exist.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
+        named = not path.is_dir()
+        for file in [path] if named else _under(path):
+            if (real := file.resolve()) not in seen:
+                seen.add(real)
+                yield Found(file, _size(file), named)
+
+
+def _under(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.is_symlink():
+                yield from _under(entry)
+        elif entry.is_file():
+            yield entry
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+@dataclass
+class Adding:
+    """One run of `kb add`. `tags` start with the collection's."""
+
+    client: EngineClient
+    tags: list[str]
+    progress: Progress
+    wait: bool = True
+    _refused_kinds: dict[str, str] = field(default_factory=dict)
+    _waiting: deque[tuple[Found, str]] = field(default_factory=deque)
+    _results: list[Result] = field(default_factory=list)
+
+    def run(self, files: Iterable[Found]) -> list[Result]:
+        """Send `files`, then wait for what was sent.
+
+        Raises:
+            CliError: the engine does not answer any more, or refuses the key.
+        """
+        for file in files:
+            self._send(file)
+        while self._waiting:
+            self._await_oldest()
+        return self._results
+
+    def _send(self, file: Found) -> None:
+        kind = file.path.suffix.lower()
+        if kind in self._refused_kinds:
+            self._pass_over(file, self._refused_kinds[kind])
+            return
+        from kb_cli.client import UnsupportedFormat
+
+        try:
+            job = self._accepted(file)
+        except UnsupportedFormat as error:
+            self._refused_kinds[kind] = error.message
+            self._pass_over(file, error.message)
+        except OSError as error:
+            self._end(Result(str(file.path), "failed", reason=error.strerror or str(error)))
+        except CliError as error:
+            if error.status is Exit.UNREACHABLE:
+                raise
+            self._end(Result(str(file.path), "failed", reason=error.message))
+        else:
+            self._keep(file, job)
+
+    def _accepted(self, file: Found) -> m.Job:
+        """Send one file, as often as the engine's queue is full and jobs of ours are in it."""
+        from kb_cli.client import QueueFull
+
+        while True:
+            try:
+                with _Watched(io.FileIO(file.path), self.progress) as content:
+                    return self.client.add_file(file.path.name, content, self._fields(file))
+            except QueueFull:
+                if not self._waiting:
+                    raise
+                self._await_oldest()
+
+    def _fields(self, file: Found) -> m.FileFields:
+        source = str(file.path.absolute())
+        return m.FileFields(
+            tags=self.tags,
+            # Longer than the engine takes, it is left out rather than cut to another file's name.
+            source_path=source if len(source) <= _SOURCE_PATH_CHARS else None,
+            dedup_scope=self.tags[0],
+        )
+
+    def _keep(self, file: Found, job: m.Job) -> None:
+        if self.wait:
+            self._waiting.append((file, job.id))
+        else:
+            self._end(Result(str(file.path), "submitted", job_id=job.id))
+
+    def _pass_over(self, file: Found, reason: str) -> None:
+        self._end(Result(str(file.path), "failed" if file.named else "skipped", reason=reason))
+
+    def _await_oldest(self) -> None:
+        file, job_id = self._waiting.popleft()
+        self._end(self._result(str(file.path), self.client.ended_job(job_id)))
+
+    def _result(self, path: str, job: m.Job) -> Result:
+        if job.document_id is None:
+            reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
+            return Result(path, "failed", job_id=job.id, reason=reason)
+        empty = self._emptiness(job.document_id)
+        outcome: Outcome = "empty" if empty else "already there" if job.deduplicated else "added"
+        return Result(path, outcome, job.document_id, job.id, empty)
+
+    def _emptiness(self, document_id: int) -> str | None:
+        """Why no text was found in the document; a scan must not read as success."""
+        try:
+            document = self.client.document(document_id, DocumentQuery(chunks=False))
+        except CliError as error:
+            if error.status is Exit.NOT_FOUND:
+                return None  # removed meanwhile
+            raise
+        return (document.status_reason or "no text was found in it") if document.status == "empty" else None
+
+    def _end(self, result: Result) -> None:
+        self._results.append(result)
+        self.progress.ended(result)
+
+
+def status_of(results: list[Result]) -> Exit:
+    """The exit status: skipped files are no failures, files without text are."""
+    failed = [result for result in results if result.outcome in ("failed", "empty")]
+    if not failed:
+        return Exit.OK
+    done = [result for result in results if result.outcome in ("added", "already there", "submitted")]
+    return Exit.PARTLY if done else Exit.FAILED
+
+
+def _sum_up(results: list[Result], out: Output) -> None:
+    counts = Counter(result.outcome for result in results)
+    out.text(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "No files there.")
+
+
+class _Watched(io.BufferedReader):
+    """A file that tells how much of it was read."""
+
+    def __init__(self, file: io.FileIO, progress: Progress) -> None:
+        super().__init__(file)
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self._progress.sent(len(data))
+        return data

@@ -1,0 +1,165 @@
+"""`kb get`, `kb rm` and `kb move`: documents that are there already."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from kb_cli.connect import engine, settings_of
+from kb_cli.exits import CliError, Exit
+from kb_cli.labels import shown
+from kb_cli.output import Output
+from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery, DocumentsQuery
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+_LISTED = 1_000
+
+
+def get(options: argparse.Namespace, out: Output) -> int:
+    """Show one document with its text, or list those from one source."""
+    if (options.document is None) == (options.source_path is None):
+        raise CliError(Exit.USAGE, "give a document's number or uid, or --source-path, not both")
+    with engine(options) as client:
+        if options.source_path is not None:
+            return _list(
+                client.documents(DocumentsQuery(source_path=options.source_path, limit=_LISTED)), out
+            )
+        query = DocumentQuery(
+            chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit
+        )
+        return _one(client.document(options.document, query), out)
+
+
+def remove(options: argparse.Namespace, out: Output) -> int:
+    """Remove documents, each after a yes."""
+    removed: list[m.Removed] = []
+    failures: list[CliError] = []
+    with engine(options) as client:
+        for key in options.documents:
+            try:
+                if options.yes or _confirmed(client, key):
+                    removed.append(client.delete(key))
+            except CliError as error:
+                failures.append(error)
+                if error.status is not Exit.NOT_FOUND:
+                    break
+                out.note(error.message)
+    return _told(removed, failures, out)
+
+
+def move(options: argparse.Namespace, out: Output) -> int:
+    """Put a document into another collection, as the server does it."""
+    document = asyncio.run(_move(options))
+    if out.as_json:
+        out.document(document)
+    else:
+        collection, _ = shown(document.tags)
+        out.text(f"Document {document.id} is in {collection}.", style="green")
+    return Exit.OK
+
+
+async def _move(options: argparse.Namespace) -> m.Document:
+    # The server's client and not ours: a move is a conversation with retries, and it is written once.
+    from kb_server import collections
+    from kb_server.engine_client import EngineFault, tool_error
+    from kb_server.engine_client.http import HttpEngine
+    from kb_server.tool import ToolError
+
+    settings = settings_of(options)
+    port = HttpEngine(settings.engine_url, settings.api_key)
+    try:
+        document = await port.document(options.document, DocumentQuery(chunks=False))
+        return await collections.move(port, document, options.to)
+    except ToolError as error:
+        raise CliError(_status(error.code), error.message) from error
+    except EngineFault as fault:
+        refused = tool_error(fault, document_id=options.document)
+        raise CliError(_status(refused.code), refused.message) from fault
+    finally:
+        await port.close()
+
+
+def _status(code: str) -> Exit:
+    known = {
+        "document_not_found": Exit.NOT_FOUND,
+        "engine_unreachable": Exit.UNREACHABLE,
+        "invalid_collection": Exit.USAGE,
+    }
+    return known.get(code, Exit.FAILED)
+
+
+def _confirmed(client: EngineClient, key: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CliError(Exit.USAGE, "removing asks for a yes on a terminal; elsewhere say --yes")
+    document = client.document(key, DocumentQuery(chunks=False))
+    out = Output(stdout=sys.stderr)
+    out.note(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks? [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _told(removed: list[m.Removed], failures: list[CliError], out: Output) -> int:
+    if failures and not removed:
+        raise failures[-1]
+    total = m.Removed(
+        documents=sum(one.documents for one in removed),
+        chunks=sum(one.chunks for one in removed),
+        bytes=sum(one.bytes for one in removed),
+        jobs_cancelled=sum(one.jobs_cancelled for one in removed),
+    )
+    if out.as_json:
+        out.document(total)
+    else:
+        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+    return Exit.PARTLY if failures else Exit.OK
+
+
+def _list(found: m.DocumentList, out: Output) -> int:
+    if out.as_json:
+        out.document(found)
+        return Exit.OK
+    rows = [
+        [one.id, one.title, one.doc_type, *shown(one.tags), one.chunk_count, one.updated_at]
+        for one in found.documents
+    ]
+    out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
+    return Exit.OK
+
+
+def _one(document: m.DocumentDetail, out: Output) -> int:
+    if out.as_json:
+        out.document(document)
+        return Exit.OK
+    out.table(["", ""], [[name, value] for name, value in _facts(document) if value not in (None, "")])
+    for chunk in document.chunks:
+        out.text(chunk.text + "\n")
+    end = document.chunk_offset + len(document.chunks)
+    if document.chunks and end < document.chunk_count:
+        out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
+    return Exit.OK
+
+
+def _facts(document: m.DocumentDetail) -> list[tuple[str, object]]:
+    collection, tags = shown(document.tags)
+    return [
+        ("document", document.id),
+        ("title", document.title),
+        ("type", document.doc_type),
+        ("status", document.status),
+        ("reason", document.status_reason),
+        ("collection", collection),
+        ("tags", tags),
+        ("source", ", ".join(document.source_paths)),
+        ("file", document.filename),
+        ("bytes", document.size_bytes),
+        ("pages", document.pages),
+        ("chunks", document.chunk_count),
+        ("version", document.version),
+        ("created", document.created_at),
+        ("updated", document.updated_at),
+        ("uid", document.uid),
+    ]

@@ -1,0 +1,71 @@
+"""`kb addnote` and `kb updatenote`: short texts, remembered and revised."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from kb_cli.connect import engine
+from kb_cli.exits import CliError, Exit
+from kb_cli.labels import labels, shown
+from kb_cli.output import Output
+from kb_contracts import models as m
+
+
+def add(options: argparse.Namespace, out: Output) -> int:
+    """Take in a note, and wait until it can be found."""
+    tags = labels(options).submitted()
+    note = m.NoteRequest(
+        text=_text(options.text),
+        title=options.title,
+        tags=tags,
+        source_path=options.source_path,
+        # As the server does it: the same note twice is one within its collection, two across collections.
+        dedup_scope=tags[0],
+    )
+    with engine(options) as client:
+        job = client.add_note(note)
+        if not options.no_wait:
+            job = client.ended_job(job.id)
+    return _tell(job, out)
+
+
+def update(options: argparse.Namespace, out: Output) -> int:
+    """Replace a note's text in place."""
+    patch = m.NotePatch(
+        text=_text(options.text), title=options.title, expected_version=options.expected_version
+    )
+    with engine(options) as client:
+        document = client.patch_note(options.document_id, patch)
+    if out.as_json:
+        out.document(document)
+    else:
+        out.text(f"Note {document.id} is updated (version {document.version}).", style="green")
+    return Exit.OK
+
+
+def _text(given: str) -> str:
+    """The text of a note: as given, or all of stdin for `-`."""
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise CliError(Exit.USAGE, "a note needs a text")
+    if len(text) > m.MAX_NOTE_CHARS:
+        raise CliError(
+            Exit.USAGE,
+            f"a note has at most {m.MAX_NOTE_CHARS} characters; take it in as a file with `kb add`",
+        )
+    return text
+
+
+def _tell(job: m.Job, out: Output) -> int:
+    if out.as_json:
+        out.document(job)
+    elif job.status == "completed":
+        collection, _ = shown(job.tags)
+        same = "; the same text was there already" if job.deduplicated else ""
+        out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
+    elif job.error is None:
+        out.text(f"Job {job.id} is {job.status}.")
+    if job.error is not None and not out.as_json:
+        raise CliError(Exit.FAILED, f"job {job.id} failed: {job.error.message} ({job.error.code})")
+    return Exit.FAILED if job.status in ("failed", "cancelled") else Exit.OK

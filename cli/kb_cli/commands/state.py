@@ -1,0 +1,68 @@
+"""`kb status` and `kb jobs`: how the engine is, and what it is at."""
+
+from __future__ import annotations
+
+import argparse
+
+from kb_cli.connect import engine
+from kb_cli.exits import Exit
+from kb_cli.output import Output
+from kb_contracts import models as m
+from kb_contracts.operations import JobsQuery
+
+
+def status(options: argparse.Namespace, out: Output) -> int:
+    """Version, model, counts, queue, storage, and what is wrong."""
+    with engine(options) as client:
+        answer = client.status()
+    if out.as_json:
+        out.document(answer)
+        return Exit.OK
+    out.table(["", ""], _facts(answer))
+    for issue in answer.issues:
+        out.note(f"issue: {issue}")
+    return Exit.OK
+
+
+def jobs(options: argparse.Namespace, out: Output) -> int:
+    """The recent jobs, or one."""
+    with engine(options) as client:
+        if options.job is not None:
+            found = [client.job(options.job)]
+            answer: m.Job | m.JobList = found[0]
+        else:
+            answer = client.jobs(JobsQuery(status=options.status, limit=options.limit))
+            found = answer.jobs
+    if out.as_json:
+        out.document(answer)
+        return Exit.OK
+    rows = [[job.id, job.status, _state(job), job.title, job.document_id, job.created_at] for job in found]
+    out.table(["job", "status", "step", "title", "document", "created"], rows)
+    if isinstance(answer, m.JobList) and answer.total > len(found):
+        out.note(f"{len(found)} of {answer.total} jobs; --limit shows more")
+    return Exit.OK
+
+
+def _state(job: m.Job) -> str:
+    if job.error is not None:
+        return f"{job.error.code}: {job.error.message}"
+    return f"{job.step} {job.progress:.0%}" if job.status == "running" else job.step
+
+
+def _facts(answer: m.Status) -> list[list[object]]:
+    documents, queue, storage = answer.documents, answer.queue, answer.storage
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
+    return [
+        ["engine", answer.version],
+        ["model", f"{answer.model.name}, {answer.model.dimensions} dimensions"],
+        ["device", f"{answer.device.type}, {answer.device.threads} threads"],
+        ["documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"],
+        ["chunks", answer.chunks],
+        ["queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"],
+        ["storage", f"{storage.path}, {_mebibytes(storage.bytes)}, {_mebibytes(storage.free_bytes)} free"],
+        ["last change", answer.last_updated or "never"],
+    ]
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 1_048_576:,.1f} MiB"

@@ -1,0 +1,123 @@
+"""Settings for every command: flags over the environment over `kb.toml` over the defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_contracts.settings import Described, Setting, Settings, SettingsError
+
+S = TypeVar("S", bound=Settings)
+
+DEFAULT_FILE = Path("kb.toml")
+FILE_VARIABLE = "KB_CONFIG"
+
+
+class ClientSettings(Settings, frozen=True, kw_only=True):
+    """What a command needs to ask an engine."""
+
+    engine_url: Annotated[str, Setting("KB_ENGINE_URL", "base URL of the engine")] = "http://127.0.0.1:8000"
+    api_key: Annotated[str, Setting("KB_API_KEY", "the engine's bearer key", secret=True)] = ""
+
+
+class Row(msgspec.Struct):
+    """One setting as `kb config` shows it; `parts` are those that read it."""
+
+    variable: str
+    value: str
+    source: str
+    help: str
+    parts: list[str]
+
+
+def read(
+    kind: type[S], options: argparse.Namespace, *, environ: Mapping[str, str] = os.environ, **flags: Any
+) -> S:
+    """The settings of one part.
+
+    Raises:
+        CliError: a value does not fit, or the file is missing, unreadable or names an unknown setting.
+    """
+    try:
+        return kind.read(environ, file=config_file(options, environ), **flags)
+    except SettingsError as error:
+        raise CliError(Exit.USAGE, str(error)) from error
+
+
+def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file of settings: `--config`, else KB_CONFIG, else ./kb.toml where there is one; checked.
+
+    Raises:
+        CliError: it was asked for and is not there, or it cannot be used.
+    """
+    asked = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
+    file = Path(asked).expanduser() if asked else DEFAULT_FILE
+    if not file.is_file():
+        if asked:
+            raise CliError(Exit.USAGE, f"{file}: there is no such file of settings")
+        return None
+    _refuse_unknown(file)
+    return file
+
+
+def show(options: argparse.Namespace, out: Output) -> int:
+    """`kb config`: every setting, its value and where that came from; never a secret."""
+    rows = described(options)
+    if out.as_json:
+        out.document(rows)
+    else:
+        cells = [[row.variable, row.value, row.source, ", ".join(row.parts), row.help] for row in rows]
+        out.table(["variable", "value", "source", "part", "what it is"], cells)
+    return Exit.OK
+
+
+def described(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:
+    """All settings of all parts, one row a variable, in alphabetical order.
+
+    Raises:
+        CliError: as `read`.
+    """
+    file = config_file(options, environ)
+    rows: dict[str, Row] = {}
+    try:
+        for part, kind in _parts().items():
+            for entry in kind.describe(environ, file=file):
+                _add(rows, part, entry)
+    except SettingsError as error:
+        raise CliError(Exit.USAGE, str(error)) from error
+    return [rows[variable] for variable in sorted(rows)]
+
+
+def _add(rows: dict[str, Row], part: str, entry: Described) -> None:
+    fresh = Row(entry.variable, entry.value, entry.source, entry.help, [])
+    rows.setdefault(entry.variable, fresh).parts.append(part)
+
+
+def _parts() -> dict[str, type[Settings]]:
+    from kb_engine.settings import EngineSettings
+    from kb_server.settings import ServerSettings
+
+    return {"server": ServerSettings, "engine": EngineSettings}
+
+
+def _refuse_unknown(file: Path) -> None:
+    """A misspelt name in the file is an error, for nothing else would ever tell of it."""
+    try:
+        named: Iterable[str] = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CliError(Exit.USAGE, f"{file}: {error}") from error
+    known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
+    for name in named:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{hint}")

@@ -1,0 +1,32 @@
+"""The engine that a command asks, from its options and settings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from kb_cli.config import ClientSettings, read
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+
+def settings_of(options: argparse.Namespace) -> ClientSettings:
+    """Where the engine is, and its key.
+
+    Raises:
+        CliError: a setting cannot be used.
+    """
+    return read(ClientSettings, options, engine_url=options.url, api_key=options.api_key)
+
+
+def engine(options: argparse.Namespace) -> EngineClient:
+    """A client, to be used as a context manager.
+
+    Raises:
+        CliError: a setting cannot be used.
+    """
+    from kb_cli.client import EngineClient
+
+    settings = settings_of(options)
+    return EngineClient(settings.engine_url, settings.api_key)

@@ -1,0 +1,42 @@
+"""The MCP server over HTTP, put together from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.http import Readiness, build_app
+from kb_server.hosting.serve import serve
+from kb_server.services import Services, http_base
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import TOOLSETS, build_toolset
+from kb_server.uploads.routes import routes
+
+
+async def run(settings: ServerSettings, shown: Sequence[str], *, on_ready: Callable[[str], None]) -> None:
+    """Serve every toolset at its own path and `shown` at `/mcp`; `on_ready` learns the base URL.
+
+    Raises:
+        CannotListen: the address cannot be listened on.
+        SettingsError: a setting cannot be used.
+    """
+    async with Services(settings, http_base=http_base(settings)) as services:
+        toolsets = [build_toolset(name, services) for name in TOOLSETS]
+        app = build_app(
+            settings,
+            endpoints_for(toolsets, shown),
+            routes=routes(lambda: services.uploads),
+            ready=lambda: _readiness(services),
+        )
+
+        def bound(_host: str, port: int) -> None:
+            services.http_base = http_base(settings, port)
+            on_ready(services.http_base)
+
+        await serve(app, settings.host, settings.port, on_bound=bound)
+
+
+async def _readiness(services: Services) -> Readiness:
+    if await services.ready():
+        return Readiness(True)
+    return Readiness(False, f"no engine is ready at {services.settings.engine_url}")

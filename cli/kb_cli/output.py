@@ -1,0 +1,82 @@
+"""Where a command's answer goes: coloured tables on a terminal, tab-separated lines into a pipe, or JSON.
+
+rich is imported when there is a terminal to colour and not before: it costs a script a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+from kb_cli import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass
+class Output:
+    """The standard streams of one command. Everything that passes is made printable on the way.
+
+    `as_json`: the answer is one JSON document, and nothing else reaches stdout.
+    """
+
+    as_json: bool = False
+    stdout: TextIO = field(default_factory=lambda: sys.stdout)
+    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks at stdout."""
+        return not self.as_json and self.stdout.isatty()
+
+    def document(self, value: Any) -> None:
+        """Write `value` as one JSON document."""
+        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        self.stdout.write(printable.json(encoded) + "\n")
+
+    def text(self, value: str, style: str = "") -> None:
+        """Write a text of one or more lines; `style` is rich's and shows on a terminal only."""
+        shown = printable.text(value)
+        if style and self.is_terminal:
+            self._print(shown, style)
+        else:
+            self.stdout.write(shown + "\n")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+        """Write a table; into a pipe without the title, a header line first."""
+        cells = [["" if cell is None else printable.line(str(cell)) for cell in row] for row in rows]
+        if self.is_terminal:
+            self._print_table(columns, cells, title)
+        else:
+            for row in (columns, *cells):
+                self.stdout.write("\t".join(row) + "\n")
+
+    def note(self, message: str) -> None:
+        """Tell a person something beside the answer, on stderr."""
+        self.stderr.write(printable.line(message) + "\n")
+
+    def console(self) -> Console:
+        """A console on stdout, with nothing in a text taken for markup."""
+        from rich.console import Console
+
+        return Console(file=self.stdout, markup=False, highlight=False, emoji=False)
+
+    def _print(self, shown: str, style: str) -> None:
+        from rich.text import Text
+
+        self.console().print(Text(shown, style=style), soft_wrap=True)
+
+    def _print_table(self, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
+        for row in cells:
+            table.add_row(*(Text(cell) for cell in row))
+        self.console().print(table)

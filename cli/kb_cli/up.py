@@ -1,0 +1,153 @@
+"""`kb up`: engine and MCP server as two children of one command.
+
+start the engine ─▶ it tells its URL ─▶ start the server with it ─▶ it tells its URL ─▶ say so
+Ctrl-C, SIGTERM ─▶ stop the server, so that its calls can end ─▶ stop the engine ─▶ exit 0
+a child ends by itself ─▶ say so ─▶ stop the other ─▶ exit 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kb_cli.child import Child
+from kb_cli.config import config_file, read
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_engine.settings import EngineSettings
+from kb_server.settings import ServerSettings
+
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where everything is listened on
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Run both until one ends or we are told to stop."""
+    # Read here too, so that a wrong value is told before anything starts.
+    server = read(ServerSettings, options, home=options.home, port=options.port, toolsets=options.toolsets)
+    read(EngineSettings, options, home=options.home, port=options.engine_port)
+    return asyncio.run(Up(options, server, out).run())
+
+
+class Up:
+    """The two children and who waits for them."""
+
+    def __init__(self, options: argparse.Namespace, settings: ServerSettings, out: Output) -> None:
+        self._options = options
+        self._settings = settings
+        self._out = out
+        self._children: list[Child] = []
+
+    async def run(self) -> int:
+        """Start both, wait, stop both; the exit status.
+
+        Raises:
+            CliError: a child ended by itself.
+        """
+        try:
+            with _stop_signals(self._kill) as stop:
+                return await self._until(stop)
+        finally:
+            for child in reversed(self._children):
+                await child.stop()
+
+    async def _until(self, stop: asyncio.Event) -> int:
+        stopped = asyncio.ensure_future(stop.wait())
+        started = asyncio.ensure_future(self._start())
+        await asyncio.wait({stopped, started}, return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            started.cancel()
+            return Exit.OK
+        if (failed := started.result()) is not None:
+            return await _status_of(failed)
+        ends = {asyncio.ensure_future(child.ended()): child for child in self._children}
+        await asyncio.wait({stopped, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return Exit.OK
+        ended = next(child for end, child in ends.items() if end.done())
+        raise CliError(Exit.FAILED, f"the {ended.name} {await ended.ended()}; stopping")
+
+    async def _start(self) -> Child | None:
+        """Start both; the one that ended before it was ready, if one did."""
+        options = self._options
+        engine = await self._child("engine", "engine", home=options.home, port=options.engine_port)
+        engine_url = await engine.url()
+        if engine_url is None:
+            return engine
+        server = await self._child(
+            "MCP server",
+            "serve",
+            home=options.home,
+            port=options.port,
+            toolsets=options.toolsets,
+            engine_url=_reachable(engine_url),
+        )
+        url = await server.url()
+        if url is None:
+            return server
+        self._announce(url, engine_url)
+        return None
+
+    async def _child(self, name: str, command: str, **flags: str | None) -> Child:
+        flags |= {"log_level": self._options.log_level, "config": _text(config_file(self._options))}
+        arguments = [
+            part
+            for flag, value in flags.items()
+            if value is not None
+            for part in (f"--{flag.replace('_', '-')}", value)
+        ]
+        child = await Child.start(name, [command, *arguments])
+        self._children.append(child)
+        return child
+
+    def _announce(self, url: str, engine_url: str) -> None:
+        header = ' --header "Authorization: Bearer $KB_MCP_API_KEY"' if self._settings.api_key else ""
+        self._out.text("kb is up; Ctrl-C stops it.", style="bold green")
+        self._out.text(
+            f"  endpoint     {url}/mcp\n"
+            f"  engine       {engine_url}\n"
+            f"  data folder  {self._settings.home}\n\n"
+            "Claude Code learns of it with:\n"
+            f"  claude mcp add --transport http kb {url}/mcp{header}"
+        )
+        self._out.stdout.flush()
+
+    def _kill(self) -> None:
+        for child in self._children:
+            child.kill()
+
+
+async def _status_of(child: Child) -> int:
+    """The exit status of a child that did not start: its own, for it has told why in a line of its own."""
+    how = await child.ended()
+    if child.status in (Exit.FAILED, Exit.USAGE):
+        return child.status
+    raise CliError(Exit.FAILED, f"the {child.name} {how} before it was ready")
+
+
+def _reachable(url: str) -> str:
+    """The engine's URL as this machine can ask it, where it listens on every address."""
+    parts = urlsplit(url)
+    return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+@contextmanager
+def _stop_signals(again: Callable[[], None]) -> Iterator[asyncio.Event]:
+    """An event that the first SIGTERM or SIGINT sets; a further one calls `again`."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def heard() -> None:
+        again() if stop.is_set() else stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, heard)
+    yield stop
+    # Not given back: while the children are being stopped a second Ctrl-C must still kill them.

@@ -1,4 +1,4 @@
-"""The multipart body of `POST /jobs`, read as it arrives; the file goes to a sink, never whole into memory."""
+"""The multipart body of `POST /jobs`, read as it arrives; the file goes to a sink, not whole into memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
 
 from kb_contracts.errors import EngineError
 from kb_contracts.models import FileFields
@@ -51,7 +53,7 @@ async def receive_file(
     """
     try:
         return await _receive(await request.multipart(), open_sink, max_bytes)
-    except (ValueError, AssertionError, LookupError) as error:
+    except (ValueError, AssertionError, LookupError, RequestPayloadError) as error:
         raise EngineError("invalid_request", f"The body is not valid multipart/form-data: {error}") from error
 
 
@@ -61,7 +63,7 @@ async def _receive(
     fields: dict[str, Any] = {}
     file: tuple[str, int, str] | None = None
     parts = 0
-    while (part := await reader.next()) is not None:
+    while (part := await _next_part(reader)) is not None:
         parts += 1
         name = part.name if isinstance(part, BodyPartReader) else None
         if not isinstance(part, BodyPartReader) or name is None or parts > _PARTS:
@@ -82,6 +84,13 @@ async def _receive(
     except msgspec.ValidationError as error:
         raise misfit(error) from error
     return ReceivedFile(converted, *file)
+
+
+async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    try:
+        return await reader.next()
+    except (HttpProcessingError, RuntimeError) as error:  # a part's header, or a part named `_charset_`
+        raise ValueError("the header of a part cannot be read") from error
 
 
 async def _pour(part: BodyPartReader, sink: Sink, max_bytes: int) -> tuple[int, str]:

@@ -1,0 +1,83 @@
+"""The engine's settings: one typed object, read once, refused at start when a value is wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kb_contracts.settings import Setting, Settings, SettingsError
+
+MEBIBYTE = 1024 * 1024
+GIBIBYTE = 1024 * MEBIBYTE
+_SQLITE = "sqlite:"
+_MOST_WORKERS = 4
+
+
+def _default_workers() -> int:
+    # One core stays with the searches; more than a few workers only hold memory.
+    return max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) - 1))
+
+
+class EngineSettings(Settings, frozen=True, kw_only=True):
+    """Settings of the engine. Sizes are bytes, times are seconds."""
+
+    home: Annotated[Path, Setting("KB_HOME", "data folder; the engine keeps to its folder `engine`")] = Path(
+        "~/.local/share/kb"
+    )
+    host: Annotated[str, Setting("KB_ENGINE_HOST", "address to listen on")] = "127.0.0.1"
+    port: Annotated[
+        int, Setting("KB_ENGINE_PORT", "port to listen on; 0: any free one"), msgspec.Meta(ge=0, le=65535)
+    ] = 8000
+    api_key: Annotated[
+        str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
+    ] = ""
+    store: Annotated[str, Setting("KB_STORE", "sqlite:PATH; empty: a SQLite base in KB_HOME")] = ""
+    embedder: Annotated[str, Setting("KB_EMBEDDER", "the embedding model: minilm or hash")] = "minilm"
+    max_upload_bytes: Annotated[
+        int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
+    ] = 100 * MEBIBYTE
+    extract_timeout: Annotated[
+        float, Setting("KB_EXTRACT_TIMEOUT", "seconds that reading one file may take"), msgspec.Meta(gt=0)
+    ] = 300.0
+    extract_memory_bytes: Annotated[
+        int,
+        Setting("KB_EXTRACT_MEMORY_BYTES", "memory that reading one file may take"),
+        msgspec.Meta(ge=64 * MEBIBYTE),
+    ] = 2 * GIBIBYTE
+    max_queued_jobs: Annotated[
+        int, Setting("KB_MAX_QUEUED_JOBS", "jobs that may wait"), msgspec.Meta(ge=1)
+    ] = 10_000
+    ingest_workers: Annotated[
+        int, Setting("KB_INGEST_WORKERS", "jobs worked on at once"), msgspec.Meta(ge=1, le=64)
+    ] = msgspec.field(default_factory=_default_workers)
+    log_level: Annotated[
+        str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
+    ] = "info"
+
+    def __post_init__(self) -> None:
+        if self.store and not self.store.removeprefix(_SQLITE):
+            raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
+        if self.store and not self.store.startswith(_SQLITE):
+            raise SettingsError(
+                f"KB_STORE={self.store!r}: takes sqlite:PATH, or nothing for a base in KB_HOME"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Where the engine keeps its data."""
+        return self.home / "engine"
+
+    @property
+    def database(self) -> Path:
+        """The file of the SQLite base."""
+        if self.store:
+            return Path(self.store.removeprefix(_SQLITE)).expanduser()
+        return self.folder / "kb.sqlite"
+
+    @property
+    def spool_folder(self) -> Path:
+        """Where uploads lie until they are taken in."""
+        return self.folder / "spool"

@@ -1,0 +1,144 @@
+"""Uploaded files between their acceptance and the end of their job, on disk, one file a job.
+
+    receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed
+       └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
+
+A file belongs to the job of the same name. Only `sweep` looks for files that belong to none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from kb_contracts.errors import EngineError
+
+T = TypeVar("T")
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class SpoolFile:
+    """A file that is being received; a sink for `kb_contracts.multipart`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    async def write(self, data: bytes) -> None:
+        """Append bytes. Raises `storage_full`."""
+        await _on_disk(lambda: self._file.write(data))
+
+    async def seal(self) -> None:
+        """Make what was written survive a power cut. Raises `storage_full`."""
+        await _on_disk(self._sync)
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class Spool:
+    """The folder of uploads that wait for, or are in, their job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held: set[str] = set()
+
+    def path(self, name: str) -> Path:
+        """Where the file of that name lies."""
+        return self.folder / name
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Keep `sweep` away from a file whose job is not accepted yet."""
+        self._held.add(name)
+        try:
+            yield
+        finally:
+            self._held.discard(name)
+
+    @asynccontextmanager
+    async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
+        """A new file to write; durable when the block ends well, gone when it does not.
+
+        Raises:
+            EngineError: `storage_full`.
+        """
+        path = self.path(name)
+        file = await _on_disk(lambda: path.open("xb"))
+        try:
+            received = SpoolFile(file)
+            yield received
+            await received.seal()
+            await _on_disk(lambda: _sync_folder(self.folder))
+        except BaseException:  # also a cancelled request leaves nothing behind
+            _close(file)
+            path.unlink(missing_ok=True)
+            raise
+        _close(file)
+
+    async def remove(self, name: str) -> None:
+        """Delete the file of that name, if there is one."""
+        await asyncio.to_thread(self.path(name).unlink, missing_ok=True)
+
+    async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
+        """Delete the files that no job needs; how many.
+
+        `needed` is asked after the folder was read: a file accepted in between is then among the needed.
+        """
+        held = set(self._held)
+        present = await asyncio.to_thread(self._names)
+        orphans = present - held - await needed()
+        for name in orphans:
+            await self.remove(name)
+        return len(orphans)
+
+    async def size(self) -> int:
+        """Bytes of all files."""
+        return await asyncio.to_thread(self._size)
+
+    def _names(self) -> set[str]:
+        return {entry.name for entry in os.scandir(self.folder) if entry.is_file()}
+
+    def _size(self) -> int:
+        total = 0
+        for name in self._names():
+            try:
+                total += self.path(name).stat().st_size
+            except FileNotFoundError:  # its job ended meanwhile
+                continue
+        return total
+
+
+async def _on_disk(work: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(work)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise EngineError(
+                "storage_full",
+                "No space is left for the file; free some or remove documents.",
+                retry_after=60.0,
+            ) from error
+        raise
+
+
+def _close(file: BinaryIO) -> None:
+    try:
+        file.close()
+    except OSError:  # what could not be flushed belongs to a file that is thrown away, or was synced before
+        return
+
+
+def _sync_folder(folder: Path) -> None:
+    # The name of a new file is durable only when its folder is.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

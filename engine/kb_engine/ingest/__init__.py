@@ -1,0 +1,8 @@
+"""Ingestion: from an accepted job to a document that can be found."""
+
+from kb_engine.ingest.pipeline import LeaseVoid, Pipeline, Progress
+from kb_engine.ingest.titles import title_of
+from kb_engine.ingest.waiting import JobEnds
+from kb_engine.ingest.workers import Workers
+
+__all__ = ["JobEnds", "LeaseVoid", "Pipeline", "Progress", "Workers", "title_of"]

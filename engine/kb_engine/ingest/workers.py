@@ -1,0 +1,212 @@
+"""The workers: each takes the oldest job, prepares it and commits it, then takes the next.
+
+    queued ──take──▶ running ──commit──▶ completed
+                        ├────fail──────▶ failed       (an error of the contract, or `internal`)
+                        ├────cancel────▶ cancelled    (the task is stopped, its child process killed)
+                        └─ the process ends ─▶ queued again at the next start
+
+A spool file goes when its job has ended, whichever way; it stays when the process ends before the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from uuid import uuid4
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.extract import ExtractionFailed
+from kb_engine.ingest.duplicates import DuplicateGone, unprepared
+from kb_engine.ingest.pipeline import LeaseVoid, Pipeline, Progress
+from kb_engine.ingest.waiting import JobEnds
+from kb_engine.spool import Spool
+from kb_engine.store.port import LeasedJob, NewJob, Prepared, Store
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 15.0  # acceptance wakes the workers; this finds what another process put into the base
+_REPORT_SECONDS = 0.2
+_RETRY_SECONDS = 5.0
+
+
+class Workers:
+    """`count` workers over one store. `wake` them when a job was accepted."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        spool: Spool,
+        pipeline: Pipeline,
+        ends: JobEnds,
+        count: int,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._spool = spool
+        self._pipeline = pipeline
+        self._ends = ends
+        self._count = count
+        self._pause = pause
+        self._woken = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._loops = [
+            asyncio.create_task(self._serve(), name=f"worker-{number}") for number in range(self._count)
+        ]
+
+    def wake(self) -> None:
+        """Say that a job waits."""
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """Stop taking jobs and drop those in hand; they are queued again at the next start."""
+        await _cancelled(self._loops)
+        self._loops = []
+
+    async def cancel(self, job_id: str) -> None:
+        """Stop working on a job that the store has cancelled; returns when its work has stopped."""
+        if (task := self._running.get(job_id)) is not None:
+            await _cancelled([task])
+
+    async def cancel_void(self) -> None:
+        """Stop working on every job that the store does not call running any more."""
+        for job_id in list(self._running):
+            if (await self._store.job(job_id)).status != "running":
+                await self.cancel(job_id)
+
+    async def _serve(self) -> None:
+        while True:
+            leased = await self._next()
+            task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
+            self._running[leased.job.id] = task
+            try:
+                await asyncio.wait([task])  # unlike awaiting it, a cancelled job leaves the worker alive
+            except asyncio.CancelledError:
+                await _cancelled([task])
+                raise
+            finally:
+                del self._running[leased.job.id]
+            await self._ended(leased.job)
+
+    async def _next(self) -> LeasedJob:
+        while True:
+            self._woken.clear()  # before taking, so that an acceptance in between is not missed
+            if (leased := await self._take()) is not None:
+                self._woken.set()  # there may be more: the next worker looks too
+                return leased
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._woken.wait()
+
+    async def _take(self) -> LeasedJob | None:
+        try:
+            return await self._store.take(str(uuid4()))
+        except EngineError as error:
+            logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
+            return None
+
+    async def _work(self, leased: LeasedJob) -> None:
+        try:
+            await self._attempt(leased)
+        except LeaseVoid:
+            logger.info("job given up", extra={"job": leased.job.id})
+        except ExtractionFailed as error:
+            await self._fail(leased, error.code, error.message)
+        except EngineError as error:
+            await self._fail(leased, error.code, error.detail)
+        except Exception:  # the rim: one job's fault must not end the worker
+            logger.exception("job failed", extra={"job": leased.job.id})
+            await self._fail(
+                leased, "internal", "The engine failed on this; its log says why. Submit it again."
+            )
+
+    async def _attempt(self, leased: LeasedJob) -> None:
+        if await self._closed_as_duplicate(leased):
+            return
+        prepared = await self._prepare(leased)
+        job = await self._store.commit(leased, prepared)
+        logger.info(
+            "job given up" if job is None else "job completed",
+            extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
+        )
+
+    async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
+        """Spare the work where the same document stands; the store decides when it commits."""
+        if await self._store.duplicate_of(leased.job) is None:
+            return False
+        try:
+            await self._store.commit(leased, unprepared(leased.job.title))
+        except DuplicateGone:
+            return False
+        logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
+        return True
+
+    async def _prepare(self, leased: LeasedJob) -> Prepared:
+        job, progress = leased.job, self._progress(leased)
+        if job.text is not None:
+            return await self._pipeline.note(job.text, job.title, progress)
+        if job.spool is None or job.filename is None:
+            raise LookupError(f"job {job.id} has neither a text nor a file")
+        return await self._pipeline.file(
+            self._spool.path(job.spool), job.filename, _given_title(job), progress
+        )
+
+    def _progress(self, leased: LeasedJob) -> Progress:
+        reported: tuple[str, float] = ("", 0.0)
+
+        async def report(step: str, done: int, total: int) -> None:
+            nonlocal reported
+            now = time.monotonic()
+            # Each report is a transaction: a new step is always told, further parts a few times a second.
+            if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
+                return
+            reported = (step, now)
+            if not await self._store.report(leased.lease, leased.job.id, step, done, total):
+                raise LeaseVoid
+
+        return report
+
+    async def _fail(self, leased: LeasedJob, code: str, message: str) -> None:
+        """Close the job as failed, for as long as it takes: a full disk refuses even that."""
+        while True:
+            try:
+                await self._store.fail(leased.lease, leased.job.id, m.JobError(code=code, message=message))
+            except EngineError as error:
+                logger.error(
+                    "a failed job cannot be closed", extra={"job": leased.job.id, "code": error.code}
+                )
+                await self._pause(_RETRY_SECONDS)
+            else:
+                logger.warning("job failed", extra={"job": leased.job.id, "code": code})
+                return
+
+    async def _ended(self, job: NewJob) -> None:
+        self._ends.announce(job.id)
+        if job.spool is None:
+            return
+        try:
+            await self._spool.remove(job.spool)
+        except OSError:  # the next start sweeps it; the worker goes on
+            logger.exception("a file stays in the spool", extra={"job": job.id})
+
+
+def _given_title(job: NewJob) -> str | None:
+    # A file's job is called by its name until something better is known; another title was given.
+    return None if job.title == job.filename else job.title
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel the tasks and wait until they have ended."""
+    waiting = [task for task in tasks if not task.done()]
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)

@@ -1,0 +1,202 @@
+"""The workers: jobs are taken, done once, stopped, failed, and leave nothing in the spool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.store import SqliteStore
+from kb_engine.store.port import NewJob
+from tests.unit.engine.worker_parts import HELD, SECONDS, Parts, parts_in
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    """One worker."""
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+        yield parts
+
+
+async def entered(parts: Parts) -> None:
+    """Return when the held text is being embedded."""
+    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
+
+
+async def test_an_accepted_job_wakes_an_idle_worker(parts: Parts) -> None:
+    """No later than it is accepted: the first job has ended, and the worker waits."""
+    await parts.ended(await parts.accept("granite"))
+    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
+    """One is held; the other worker does the rest meanwhile."""
+    async with parts_in(tmp_path, count=2) as parts:
+        held = await parts.accept(HELD)
+        others = [await parts.accept(f"granite {number}") for number in range(3)]
+        for job_id in others:
+            assert (await parts.ended(job_id)).status == "completed"
+        assert (await parts.store.job(held)).status == "running"
+
+
+async def test_progress_names_the_step(parts: Parts) -> None:
+    """While the vectors are made, the job says so."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    job = await parts.store.job(job_id)
+    assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
+
+
+async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
+    """Although its vectors are still being made."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    parts.embedder.release.set()
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.store.job(job_id)).status == "cancelled"
+    assert (await parts.store.counts()).documents.total == 1
+
+
+async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:
+    """Its lease is void, so nothing of it is stored."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.cancel(job_id, None)
+    parts.embedder.release.set()
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.store.counts()).documents.total == 1
+
+
+async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
+    """The running job's work is dropped; a job that came afterwards is done."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.clear(None)
+    later = await parts.accept("granite")
+    await parts.workers.cancel_void()
+    parts.embedder.release.set()
+    assert (await parts.ended(later)).status == "completed"
+    assert (await parts.store.job(job_id)).status == "cancelled"
+
+
+async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path) -> None:
+    """Its file stays in the spool, and the attempt does not count."""
+    async with parts_in(tmp_path) as parts:
+        job_id = await parts.accept_file("a.txt", HELD.encode())
+        await entered(parts)
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [job_id]
+    async with parts_in(tmp_path) as again:
+        again.embedder.release.set()
+        job = await again.ended(job_id)
+        assert (job.status, job.attempts) == ("completed", 1)
+
+
+async def test_the_spool_is_empty_when_a_job_has_ended(parts: Parts) -> None:
+    """Completed or failed."""
+    for data, status in ((b"granite", "completed"), (b"\xff\xff", "failed")):
+        job_id = await parts.accept_file("a.txt", data)
+        assert (await parts.ended(job_id)).status == status
+    await parts.workers.stop()
+    assert list(parts.spool.folder.iterdir()) == []
+
+
+async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
+    """The second job's text is never embedded."""
+    first = await parts.ended(await parts.accept("granite"))
+    second = await parts.ended(await parts.accept("granite"))
+    assert (second.document_id, second.deduplicated) == (first.document_id, True)
+    assert parts.embedder.texts == ["granite"]
+
+
+class Vanishing(SqliteStore):
+    """A store whose duplicate is removed as soon as it was found."""
+
+    async def duplicate_of(self, job: NewJob) -> int | None:
+        """The document, gone by then."""
+        found = await super().duplicate_of(job)
+        if found is not None:
+            await self.delete(found, None)
+        return found
+
+
+class Full(SqliteStore):
+    """A store on a full disk, which cannot even say that a job has failed, twice."""
+
+    refusals = 2
+
+    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
+        """Refused at first."""
+        if self.refusals:
+            self.refusals -= 1
+            raise EngineError("storage_full", "no space")
+        return await super().fail(lease, job_id, error)
+
+
+def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
+    """Turn an open store into one of another kind."""
+
+    def turn(store: SqliteStore) -> SqliteStore:
+        store.__class__ = kind
+        return store
+
+    return turn
+
+
+async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
+    """Rather than stored empty."""
+    async with parts_in(tmp_path, store=as_a(Vanishing)) as parts:
+        await parts.ended(await parts.accept("granite"))
+        job = await parts.ended(await parts.accept("granite"))
+        assert (job.status, job.deduplicated) == ("completed", False)
+        assert job.document_id is not None
+        assert (await parts.store.document(job.document_id)).chunk_count == 1
+
+
+async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
+    """Twice out of order, then in order."""
+    parts.embedder.failures = 2
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert len(parts.pauses) == 2
+
+
+async def test_an_embedder_that_stays_away_fails_the_job(parts: Parts) -> None:
+    """With its code; the next job has its own attempts."""
+    parts.embedder.failures = 3
+    job = await parts.ended(await parts.accept("granite"))
+    assert job.error is not None
+    assert (job.status, job.error.code) == ("failed", "embedder_unavailable")
+    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:
+    """Its words stay in the log, and the worker goes on."""
+    parts.embedder.failures, parts.embedder.error = 1, ZeroDivisionError
+    job = await parts.ended(await parts.accept("granite"))
+    assert job.error is not None
+    assert (job.status, job.error.code) == ("failed", "internal")
+    assert "out of order" not in job.error.message
+    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_a_file_that_is_gone_fails_its_job(parts: Parts) -> None:
+    """An upload that somebody removed by hand."""
+    await parts.workers.stop()
+    job_id = await parts.accept_file("a.txt", b"granite")
+    await parts.spool.remove(job_id)
+    parts.workers.start()
+    job = await parts.ended(job_id)
+    assert job.error is not None
+    assert job.error.code == "internal"
+
+
+async def test_a_failure_is_told_when_the_disk_has_room_again(tmp_path: Path) -> None:
+    """Until then the worker tries again."""
+    async with parts_in(tmp_path, store=as_a(Full)) as parts:
+        job = await parts.ended(await parts.accept_file("a.txt", b"\xff\xff"))
+        assert (job.status, len(parts.pauses)) == ("failed", 2)

@@ -1,0 +1,117 @@
+"""The embedder off the loop: queries first, loading once, failures told and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kb_contracts.errors import EngineError
+from kb_engine.embed import EmbedderUnavailable, HashEmbedder
+from kb_engine.encoder import RETRY_SECONDS, Encoder
+from tests.unit.engine.worker_parts import HELD, SECONDS, TestEmbedder
+
+
+class Loading(HashEmbedder):
+    """An embedder whose loading fails as often as it is told, and counts."""
+
+    loaded = False
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.attempts = 0
+
+    def load(self) -> None:
+        """Fails, or succeeds."""
+        self.attempts += 1
+        if self.attempts <= self.failures:
+            raise EmbedderUnavailable("the weights are missing")
+        self.loaded = True
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+@pytest.fixture
+async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
+    """An encoder with one thread for passages."""
+    embedder = TestEmbedder()
+    encoder = Encoder(embedder, workers=1)
+    yield encoder, embedder
+    embedder.release.set()
+    await encoder.close()
+
+
+async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbedder]) -> None:
+    """The only thread of the passages is held; another stands in line for it."""
+    encoder, embedder = held
+    passages = [asyncio.create_task(encoder.passages([HELD])) for _ in range(2)]
+    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    async with asyncio.timeout(SECONDS):
+        vector = await encoder.query("granite")
+    assert vector.shape == (encoder.model.dimensions,)
+    embedder.release.set()
+    assert [len(await task) for task in passages] == [1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread a priority of its own")
+async def test_passages_are_made_at_a_lower_priority(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Than the process, whose own priority stays."""
+    encoder, _ = held
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    own = niceness()
+    assert await encoder.in_background(niceness) == min(19, own + 10) or own > 9
+    assert niceness() == own
+
+
+async def test_callers_at_once_share_one_loading() -> None:
+    """And later ones need none."""
+    embedder = Loading(failures=0)
+    encoder = Encoder(embedder, workers=1)
+    encoder.begin_loading()
+    await asyncio.gather(*(encoder.load() for _ in range(5)))
+    await encoder.load()
+    assert embedder.attempts == 1
+    await encoder.close()
+
+
+async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
+    """Not at once: a broken installation is not read again for every search."""
+    embedder, clock = Loading(failures=1), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    for _ in range(3):
+        with pytest.raises(EngineError, match="the weights are missing") as raised:
+            await encoder.query("granite")
+        assert raised.value.code == "embedder_unavailable"
+    assert (embedder.attempts, encoder.failure) == (1, "the weights are missing")
+    clock.now = RETRY_SECONDS
+    await encoder.query("granite")
+    assert (embedder.attempts, encoder.failure, encoder.model.loaded) == (2, None, True)
+    await encoder.close()
+
+
+async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
+    """The others still get their model."""
+    embedder = Loading(failures=0)
+    encoder = Encoder(embedder, workers=1)
+    impatient = asyncio.create_task(encoder.load())
+    patient = asyncio.create_task(encoder.load())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await patient
+    assert embedder.attempts == 1
+    await encoder.close()

@@ -1,0 +1,145 @@
+"""What surrounds a worker: the real store and spool, and an embedder that a test can hold or break."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from kb_contracts import models as m
+from kb_engine.embed import EmbedderUnavailable, HashEmbedder, Vectors
+from kb_engine.encoder import Encoder
+from kb_engine.extract import Limits
+from kb_engine.ingest import JobEnds, Pipeline, Workers
+from kb_engine.spool import Spool
+from kb_engine.store import EmbedderIdentity, NewJob, SqliteStore, open_sqlite
+
+HELD = "held"
+SECONDS = 20.0
+
+
+class TestEmbedder(HashEmbedder):
+    """Hashing; texts with the word `held` wait until `release`, and calls fail while `failures` lasts."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.entered = threading.Event()
+        self.texts: list[str] = []
+        self.failures = 0
+        self.error: type[Exception] = EmbedderUnavailable
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """As hashing does, once it may."""
+        self.texts += texts
+        if self.failures:
+            self.failures -= 1
+            raise self.error("out of order")
+        if any(HELD in text for text in texts):
+            self.entered.set()
+            assert self.release.wait(SECONDS)
+        return super().embed(texts)
+
+
+@dataclass
+class Parts:
+    """Everything around the workers."""
+
+    store: SqliteStore
+    spool: Spool
+    embedder: TestEmbedder
+    encoder: Encoder
+    ends: JobEnds
+    workers: Workers
+    pauses: list[float]
+
+    async def accept(self, text: str, **changes: Any) -> str:
+        """Queue a note and wake the workers; the job's id."""
+        return await self._queue(note(text, **changes))
+
+    async def accept_file(self, name: str, data: bytes) -> str:
+        """Queue a file and wake the workers; the job's id."""
+        job_id = str(uuid4())
+        async with self.spool.receive(job_id) as file:
+            await file.write(data)
+        return await self._queue(
+            NewJob(
+                id=job_id,
+                kind="file",
+                title=name,
+                tags=[],
+                metadata={},
+                source_path=None,
+                dedup_scope="",
+                sha256=sha256(data).hexdigest(),
+                size_bytes=len(data),
+                spool=job_id,
+                filename=name,
+                format="txt",
+                doc_type="text",
+            )
+        )
+
+    async def ended(self, job_id: str) -> m.Job:
+        """The job after its end."""
+        job = await self.ends.wait(job_id, SECONDS, self.store.job)
+        assert job.finished_at is not None, job
+        return job
+
+    async def _queue(self, job: NewJob) -> str:
+        await self.store.accept(job, None)
+        self.workers.wake()
+        return job.id
+
+
+def note(text: str, **changes: Any) -> NewJob:
+    """A note's job."""
+    fields: dict[str, Any] = {
+        "id": str(uuid4()),
+        "kind": "note",
+        "title": text[:20],
+        "tags": [],
+        "metadata": {},
+        "source_path": None,
+        "dedup_scope": "",
+        "sha256": sha256(text.encode()).hexdigest(),
+        "size_bytes": len(text.encode()),
+        "text": text,
+    }
+    return NewJob(**{**fields, **changes})
+
+
+@asynccontextmanager
+async def parts_in(
+    folder: Path,
+    *,
+    count: int = 1,
+    store: Callable[[SqliteStore], SqliteStore] = lambda store: store,
+) -> AsyncIterator[Parts]:
+    """The parts, with `count` workers at work; all is stopped afterwards."""
+    embedder, pauses = TestEmbedder(), []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+    base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity))
+    (folder / "spool").mkdir(exist_ok=True)
+    spool, ends = Spool(folder / "spool"), JobEnds()
+    encoder = Encoder(embedder, workers=count)
+    pipeline = Pipeline(encoder, Limits(), pause=pause)
+    workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, count=count, pause=pause)
+    workers.start()
+    try:
+        yield Parts(base, spool, embedder, encoder, ends, workers, pauses)
+    finally:
+        await workers.stop()
+        embedder.release.set()
+        await encoder.close()
+        await base.close()

@@ -1,0 +1,53 @@
+"""`python -m kb_engine`: the engine alone, with settings from the environment.
+
+Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start, 2 when a setting is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from typing import Any
+
+from kb_contracts.settings import SettingsError
+from kb_engine.app import StartError, serve
+from kb_engine.logs import configure_logging
+from kb_engine.settings import EngineSettings
+from kb_engine.store import BaseRefused
+
+logger = logging.getLogger("kb_engine")
+
+
+def main() -> int:
+    """Serve until asked to stop; the exit status."""
+    try:
+        settings = EngineSettings.read(os.environ)
+    except SettingsError as error:
+        return _refuse(2, error)
+    configure_logging(settings.log_level)
+    try:
+        _run()(serve(settings, on_ready=lambda url: logger.info("ready", extra={"url": url})))
+    except (StartError, BaseRefused) as error:
+        return _refuse(1, error)
+    return 0
+
+
+def _run() -> Callable[[Coroutine[Any, Any, None]], None]:
+    try:
+        run: Callable[[Coroutine[Any, Any, None]], None] = import_module("uvloop").run
+    except ImportError:
+        run = asyncio.run
+    return run
+
+
+def _refuse(status: int, error: Exception) -> int:
+    sys.stderr.write(f"kb engine: {error}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

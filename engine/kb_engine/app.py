@@ -1,0 +1,190 @@
+"""The engine put together, started and stopped.
+
+    open the base ─▶ queue again what ran ─▶ sweep the spool ─▶ workers ─▶ serve
+                                                                  └─ the model loads meanwhile
+    SIGTERM ─▶ not ready ─▶ answer what is under way ─▶ stop the workers ─▶ close the base
+
+Errors at the start, each one line for people:
+
+    StartError
+      HomeNotWritable      the data folder cannot be made or written
+      EmbedderUnknown      KB_EMBEDDER names no embedder
+      CannotListen         the address cannot be used
+        PortInUse          somebody listens there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from kb_contracts.mount import build_application
+from kb_engine.api import Engine, handlers
+from kb_engine.api.engine import Phase
+from kb_engine.embed import Embedder, embedder_from
+from kb_engine.encoder import Encoder
+from kb_engine.extract import Limits
+from kb_engine.ingest import JobEnds, Pipeline, Workers
+from kb_engine.logs import AccessLogger
+from kb_engine.settings import EngineSettings
+from kb_engine.spool import Spool
+from kb_engine.store import open_sqlite
+from kb_engine.store.port import EmbedderIdentity
+
+logger = logging.getLogger(__name__)
+
+_SHUTDOWN_SECONDS = 10.0
+
+
+class StartError(Exception):
+    """The engine cannot start; the message is one line that says why and what to do."""
+
+
+class HomeNotWritable(StartError):
+    """The data folder cannot be made or written."""
+
+
+class EmbedderUnknown(StartError):
+    """`KB_EMBEDDER` names no embedder."""
+
+
+class CannotListen(StartError):
+    """The address cannot be listened on."""
+
+
+class PortInUse(CannotListen):
+    """Somebody listens there already."""
+
+
+async def create_app(settings: EngineSettings) -> web.Application:
+    """The engine as an application, its base open; it closes with the application's clean-up.
+
+    Raises:
+        StartError: as listed above.
+        kb_engine.store.BaseRefused: the base is another process's, of another embedder, or no base.
+    """
+    embedder = _embedder(settings)
+    await asyncio.to_thread(_prepare_folders, settings)
+    engine = await _assemble(settings, embedder)
+    app = build_application(handlers(engine), api_key=settings.api_key)
+    app.on_startup.append(lambda _: _start(engine))
+    app.on_shutdown.append(lambda _: _refuse(engine))
+    app.on_cleanup.append(lambda _: _stop(engine))
+    return app
+
+
+async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then end in order; `on_ready` is told the base URL.
+
+    Raises:
+        StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
+    """
+    async with _asked_to_stop() as asked:
+        runner = web.AppRunner(
+            await create_app(settings),
+            access_log_class=AccessLogger,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        try:
+            await runner.setup()
+            on_ready(await _listen(runner, settings))
+            await asked.wait()
+            logger.info("stopping")
+        finally:
+            await runner.cleanup()
+
+
+async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
+    store = await open_sqlite(
+        settings.database,
+        embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
+        max_queued=settings.max_queued_jobs,
+    )
+    spool, ends = Spool(settings.spool_folder), JobEnds()
+    encoder = Encoder(embedder, workers=settings.ingest_workers)
+    limits = Limits(wall_seconds=settings.extract_timeout, memory_bytes=settings.extract_memory_bytes)
+    pipeline = Pipeline(encoder, limits)
+    workers = Workers(store=store, spool=spool, pipeline=pipeline, ends=ends, count=settings.ingest_workers)
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Engine(settings, store, spool, encoder, pipeline, workers, ends, started_at)
+
+
+async def _start(engine: Engine) -> None:
+    again = await engine.store.release_all()
+    swept = await engine.spool.sweep(engine.store.spooled)
+    engine.workers.start()
+    engine.encoder.begin_loading()
+    engine.phase = Phase.READY
+    logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
+
+
+async def _refuse(engine: Engine) -> None:
+    engine.phase = Phase.STOPPING
+    engine.ends.close()
+
+
+async def _stop(engine: Engine) -> None:
+    await engine.workers.stop()
+    await engine.encoder.close()
+    await engine.store.close()
+
+
+def _embedder(settings: EngineSettings) -> Embedder:
+    try:
+        return embedder_from(settings.embedder)
+    except ValueError as error:
+        raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+
+
+def _prepare_folders(settings: EngineSettings) -> None:
+    try:
+        for folder in (settings.folder, settings.spool_folder, settings.database.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = folder / ".writable"
+            probe.touch()
+            probe.unlink()
+    except OSError as error:
+        raise HomeNotWritable(
+            f"{error.filename or settings.folder}: {error.strerror}; "
+            "set KB_HOME to a folder that can be written"
+        ) from error
+
+
+async def _listen(runner: web.AppRunner, settings: EngineSettings) -> str:
+    site = web.TCPSite(runner, settings.host, settings.port)
+    try:
+        await site.start()
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(f"{where} is in use; set KB_ENGINE_PORT to another port") from error
+        raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{runner.addresses[0][1]}"
+
+
+@asynccontextmanager
+async def _asked_to_stop() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set; a second one ends the process as it does by default."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def hear() -> None:
+        asked.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, hear)
+    try:
+        yield asked
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)

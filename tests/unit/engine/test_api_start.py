@@ -1,0 +1,95 @@
+"""Settings of the engine, and what is told when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kb_contracts.settings import SettingsError
+from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
+from kb_engine.logs import JsonFormatter
+from kb_engine.settings import EngineSettings
+
+
+def nobody(_url: str) -> None:
+    """Called when the engine is ready, which in these tests it never is."""
+    raise AssertionError("the engine must not start")
+
+
+def test_the_base_lies_in_the_home_unless_it_is_named(tmp_path: Path) -> None:
+    """`sqlite:PATH` names another file."""
+    assert EngineSettings(home=tmp_path).database == tmp_path / "engine" / "kb.sqlite"
+    named = EngineSettings.read({"KB_STORE": f"sqlite:{tmp_path}/x.db"})
+    assert named.database == tmp_path / "x.db"
+
+
+@pytest.mark.parametrize("store", ["postgresql://host/db", "sqlite:", "/data/kb.sqlite"])
+def test_another_store_is_refused_with_the_variables_name(store: str) -> None:
+    """And with what it takes."""
+    with pytest.raises(SettingsError, match=r"KB_STORE.*sqlite:PATH"):
+        EngineSettings.read({"KB_STORE": store})
+
+
+async def test_a_home_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
+    """It names the path and the variable."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeNotWritable, match=r"file.*KB_HOME") as raised:
+        await create_app(EngineSettings(home=tmp_path / "file", embedder="hash"))
+    assert "\n" not in str(raised.value)
+
+
+async def test_an_unknown_embedder_is_one_line(tmp_path: Path) -> None:
+    """It names those that there are."""
+    with pytest.raises(EmbedderUnknown, match=r"KB_EMBEDDER='word2vec'.*minilm"):
+        await create_app(EngineSettings(home=tmp_path, embedder="word2vec"))
+
+
+async def test_a_port_in_use_is_one_line_and_lets_go_of_the_base(tmp_path: Path) -> None:
+    """So that the next start, on another port, is not told that the base is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = EngineSettings(home=tmp_path, embedder="hash", port=taken.getsockname()[1])
+        for _ in range(2):
+            with pytest.raises(PortInUse, match="KB_ENGINE_PORT"):
+                await serve(settings, on_ready=nobody)
+
+
+async def test_a_host_of_nobody_is_one_line(tmp_path: Path) -> None:
+    """It names the variable."""
+    settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
+    with pytest.raises(CannotListen, match="KB_ENGINE_HOST"):
+        await serve(settings, on_ready=nobody)
+
+
+async def test_a_server_tells_its_address_and_ends_when_cancelled(tmp_path: Path) -> None:
+    """On a free port of the system's choice."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(EngineSettings(home=tmp_path, embedder="hash", port=0), on_ready=ready.set_result)
+    )
+    async with asyncio.timeout(20):
+        assert not (await ready).endswith(":0")
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+
+def test_a_log_line_is_json_with_the_records_fields() -> None:
+    """Time in ISO 8601, the level by its setting's name, the fields beside them."""
+    record = logging.makeLogRecord(
+        {
+            "name": "kb_engine",
+            "levelno": logging.WARNING,
+            "levelname": "WARNING",
+            "msg": "a %s",
+            "args": ("b",),
+        }
+    )
+    record.job = "j1"
+    entry = msgspec.json.decode(JsonFormatter().format(record))
+    assert (entry["level"], entry["message"], entry["job"]) == ("warn", "a b", "j1")
+    assert entry["timestamp"].endswith("+00:00")

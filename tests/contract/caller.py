@@ -1,0 +1,107 @@
+"""A caller of the engine API for behaviour tests: short names for what tests do all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from kb_contracts.errors import ERRORS, PROBLEM_JSON
+
+Json = dict[str, Any]
+
+_LOOKS = 2_000
+
+
+class Caller:
+    """Speaks HTTP and nothing else, so that any engine can stand behind it."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+
+    async def submit(self, text: str, **body: Any) -> Json:
+        """Submit a note; the job as it was accepted."""
+        return answered(await self.http.post("/api/v1/jobs", json={"text": text, **body}), 202)
+
+    async def send(
+        self, name: str, data: bytes, headers: dict[str, str] | None = None, **fields: str
+    ) -> Json:
+        """Submit a file; the job as it was accepted."""
+        response = await self.http.post(
+            "/api/v1/jobs", files={"file": (name, data)}, data=fields, headers=headers
+        )
+        return answered(response, 202)
+
+    async def job(self, job_id: str, wait: float = 0) -> Json:
+        """One job."""
+        return answered(await self.http.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}))
+
+    async def ended(self, job: Json) -> Json:
+        """The job after its end."""
+        ended = await self.job(job["id"], wait=30)
+        assert ended["status"] in {"completed", "failed", "cancelled"}, ended
+        return ended
+
+    async def completed(self, job: Json) -> int:
+        """The id of the document that the job made."""
+        ended = await self.ended(job)
+        assert ended["status"] == "completed", ended
+        return int(ended["document_id"])
+
+    async def started(self, job: Json) -> Json:
+        """The job, seen running."""
+        for _ in range(_LOOKS):
+            seen = await self.job(job["id"])
+            if seen["status"] != "queued":
+                assert seen["status"] == "running", seen
+                return seen
+        raise AssertionError(f"job {job['id']} does not start")
+
+    async def note(self, text: str, **body: Any) -> int:
+        """Take in a note; its document's id."""
+        return await self.completed(await self.submit(text, **body))
+
+    async def file(self, name: str, data: bytes, **fields: str) -> int:
+        """Take in a file; its document's id."""
+        return await self.completed(await self.send(name, data, None, **fields))
+
+    async def search(self, query: str, **body: Any) -> Json:
+        """The answer of a search."""
+        return answered(await self.http.post("/api/v1/search", json={"query": query, **body}))
+
+    async def found(self, query: str, **body: Any) -> list[int]:
+        """The ids of the documents that a search by words finds, best first."""
+        answer = await self.search(query, **{"mode": "fts", **body})
+        return [result["document"]["id"] for result in answer["results"]]
+
+    async def document(self, key: int | str, **query: Any) -> Json:
+        """One document."""
+        return answered(await self.http.get(f"/api/v1/documents/{key}", params=query))
+
+    async def documents(self, **query: Any) -> Json:
+        """A page of documents."""
+        return answered(await self.http.get("/api/v1/documents", params=query))
+
+    async def patch(self, key: int, **body: Any) -> httpx.Response:
+        """Change a note."""
+        return await self.http.patch(f"/api/v1/notes/{key}", json=body)
+
+    async def status(self) -> Json:
+        """The engine's status."""
+        return answered(await self.http.get("/api/v1/status"))
+
+
+def answered(response: httpx.Response, status: int = 200) -> Json:
+    """The body of a response with the expected status."""
+    assert response.status_code == status, response.text
+    return dict(response.json())
+
+
+def problem(response: httpx.Response, code: str) -> Json:
+    """The problem document of a response that must be this error, in the form the contract gives it."""
+    body = dict(response.json())
+    assert body["code"] == code, body
+    assert response.headers["Content-Type"].split(";")[0] == PROBLEM_JSON
+    assert response.status_code == body["status"] == ERRORS[code].status
+    assert body["detail"]
+    return body

@@ -1,0 +1,66 @@
+"""What `/status` and the probes promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.caller import Caller, answered
+from tests.contract.conftest import Start
+
+
+@pytest.mark.requirement("E33")
+async def test_the_version_is_v3_0_0(kb: Caller) -> None:
+    """What the server asks for at least."""
+    assert (await kb.status())["version"] == "v3.0.0"
+
+
+@pytest.mark.requirement("K52", "E9", "E25")
+async def test_status_tells_model_device_counts_and_queue(kb: Caller, tmp_path: Path) -> None:
+    """The model runs here, with its dimensions and window; counts follow what was taken in."""
+    empty = await kb.status()
+    assert (empty["documents"]["total"], empty["chunks"], empty["last_updated"]) == (0, 0, None)
+    await kb.note("granite")
+    await kb.file("a.md", b"# basalt")
+    await kb.file("b.txt", b"")
+    status = await kb.status()
+    assert status["documents"] == {
+        "total": 3,
+        "searchable": 2,
+        "empty": 1,
+        "by_type": {"note": 1, "markdown": 1, "text": 1},
+    }
+    assert (status["chunks"], status["queue"]["completed"], status["queue"]["queued"]) == (2, 3, 0)
+    assert status["model"]["name"]
+    assert status["model"]["dimensions"] > 0
+    assert status["device"] == {"type": "cpu", "threads": 1}
+    assert status["storage"]["path"] == str(tmp_path / "engine")
+    assert status["storage"]["bytes"] > 0
+    assert status["storage"]["originals_bytes"] == len("granite" + "# basalt")
+    assert status["issues"] == []
+    assert status["started_at"] < status["last_updated"]
+
+
+async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
+    """Asked at once after the start; loading it is no condition for being ready."""
+    kb = await start(embedder="minilm")
+    status = await kb.status()
+    assert status["model"]["name"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert status["model"]["dimensions"] == 384
+
+
+async def test_the_probes_answer(kb: Caller) -> None:
+    """Alive and ready."""
+    assert answered(await kb.http.get("/healthz")) == {"status": "ok"}
+    assert answered(await kb.http.get("/readyz")) == {"status": "ready"}
+
+
+async def test_the_base_survives_a_restart(start: Start) -> None:
+    """Documents are found again, by words and by meaning."""
+    kb = await start()
+    document = await kb.note("granite quarry")
+    await start.stop()
+    again = await start()
+    assert await again.found("granite") == [document]
+    assert await again.found("granite quarry", mode="vector") == [document]

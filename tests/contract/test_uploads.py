@@ -1,0 +1,233 @@
+"""What uploads promise: files taken in, and what is sent wrongly refused with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.caller import Caller, Json, answered, problem
+from tests.contract.conftest import Start
+from tests.contract.raw import END, HEADERS, Raw, file_part, part
+from tests.documents import large_pdf, sentence_of_page
+
+
+async def post(kb: Caller, body: bytes) -> httpx.Response:
+    """Send a body as it is."""
+    return await kb.http.post("/api/v1/jobs", content=body, headers=HEADERS)
+
+
+def spooled(home: Path) -> list[str]:
+    """What lies in the spool."""
+    return [path.name for path in (home / "engine" / "spool").iterdir()]
+
+
+@pytest.mark.requirement("E26", "K36", "K37")
+async def test_a_file_is_taken_in_with_its_fields(kb: Caller, tmp_path: Path) -> None:
+    """Fields before the file or after it; the spool is empty afterwards."""
+    body = (
+        part('form-data; name="tags"', b'["collection:documents", "stone"]')
+        + file_part(b"granite quarry", "stone.txt")
+        + part('form-data; name="metadata"', b'{"author": "Ada"}')
+        + part('form-data; name="title"', b"Stones")
+        + END
+    )
+    document = await kb.document(await kb.completed(answered(await post(kb, body), 202)))
+    assert (document["title"], document["filename"], document["format"]) == ("Stones", "stone.txt", "txt")
+    assert sorted(document["tags"]) == ["collection:documents", "stone"]
+    assert document["metadata"] == {"author": "Ada"}
+    assert (document["doc_type"], document["size_bytes"]) == ("text", 14)
+    assert spooled(tmp_path) == []
+
+
+async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
+    """A Markdown file's first heading, a text file's name."""
+    markdown = await kb.document(await kb.file("a.md", b"# Stones of the valley\n\ngranite"))
+    text = await kb.document(await kb.file("b.txt", b"granite"))
+    assert (markdown["title"], text["title"]) == ("Stones of the valley", "b.txt")
+
+
+async def test_a_pdf_is_found_with_its_page(kb: Caller) -> None:
+    """The sentence of page 2 is on page 2."""
+    document = await kb.file("valley.pdf", large_pdf(3))
+    (result, *_) = (await kb.search(sentence_of_page(2), mode="fts"))["results"]
+    assert (result["document"]["id"], result["chunk"]["page"]) == (document, 2)
+    assert (await kb.document(document))["pages"] == 3
+
+
+async def test_the_same_file_twice_is_one_document(kb: Caller) -> None:
+    """Whatever its name."""
+    first = await kb.file("a.txt", b"granite")
+    again = await kb.ended(await kb.send("b.txt", b"granite"))
+    assert (again["deduplicated"], again["document_id"]) == (True, first)
+
+
+async def test_an_empty_file_is_an_empty_document(kb: Caller) -> None:
+    """It never reads as success: its status says that nothing can be found, and why."""
+    document = await kb.document(await kb.file("a.txt", b""))
+    assert (document["status"], document["chunk_count"]) == ("empty", 0)
+    assert document["status_reason"]
+
+
+async def test_an_unknown_kind_of_file_is_refused_before_it_is_sent(kb: Caller, tmp_path: Path) -> None:
+    """The rest of the body is not waited for."""
+    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(20):
+        await raw.begin(1_000_000)
+        await raw.write(file_part(b"MZ", "setup.exe"))
+        assert b" 415 " in await raw.reader.readline()
+    assert spooled(tmp_path) == []
+
+
+@pytest.mark.parametrize("filename", ["setup.exe", "noextension", "a.pdf.zip", "pdf"])
+async def test_an_unknown_kind_of_file_is_refused_by_name(kb: Caller, tmp_path: Path, filename: str) -> None:
+    """The error says which kinds are taken."""
+    response = await post(kb, file_part(filename=filename) + END)
+    assert "PDF" in problem(response, "unsupported_format")["detail"]
+    assert spooled(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "code"),
+    [
+        (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
+        (b"not a zip", "a.docx", "file_corrupt"),
+        (b"\xff\xff\xff", "a.txt", "undecodable_text"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_fails_its_job(
+    kb: Caller, tmp_path: Path, data: bytes, name: str, code: str
+) -> None:
+    """With a code and words; nothing is stored and nothing stays in the spool."""
+    ended = await kb.ended(await kb.send(name, data))
+    assert (ended["status"], ended["error"]["code"]) == ("failed", code)
+    assert ended["error"]["message"]
+    assert (await kb.documents())["total"] == 0
+    assert spooled(tmp_path) == []
+
+
+async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) -> None:
+    """At the limit it is taken, one byte more is not."""
+    kb = await start(max_upload_bytes=1000)
+    await kb.file("a.txt", b"x" * 1000)
+    response = await post(kb, file_part(b"x" * 1001) + END)
+    assert "1000" in problem(response, "payload_too_large")["detail"]
+    assert spooled(tmp_path) == []
+
+
+async def test_a_body_far_over_the_limit_is_refused_unread(start: Start) -> None:
+    """By its announced length."""
+    kb = await start(max_upload_bytes=1000)
+    problem(await post(kb, file_part(b"x" * 10_000_000) + END), "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    ("filename", "kept"),
+    [("../../etc/passwd.txt", "passwd.txt"), ("C:\\temp\\b.txt", "b.txt"), ("a b é 🦓.txt", "a b é 🦓.txt")],
+)
+async def test_a_filename_never_becomes_a_path(kb: Caller, tmp_path: Path, filename: str, kept: str) -> None:
+    """Its last component is kept as a name; the file lies in the spool under the job's id."""
+    before = {path for path in tmp_path.rglob("*") if "spool" not in path.parts}
+    document = await kb.document(await kb.file(filename, b"granite"))
+    assert document["filename"] == kept
+    after = {path for path in tmp_path.rglob("*") if "spool" not in path.parts}
+    assert {path.name for path in after - before} <= {"kb.sqlite-wal", "kb.sqlite-shm"}
+
+
+FIELD = 'form-data; name="{}"'.format
+BODIES = {
+    "no part": (END, "missing_parameter"),
+    "nothing": (b"", "invalid_request"),
+    "garbage": (b"garbage", "invalid_request"),
+    "another boundary": (b"--other\r\n\r\n\r\n--other--\r\n", "invalid_request"),
+    "no filename": (part(FIELD("file"), b"granite") + END, "missing_parameter"),
+    "empty filename": (file_part(filename="") + END, "missing_parameter"),
+    "dots for a filename": (file_part(filename="..") + END, "missing_parameter"),
+    "long filename": (file_part(filename="x" * 300 + ".txt") + END, "invalid_parameter"),
+    "two files": (file_part() + file_part() + END, "invalid_parameter"),
+    "no end": (file_part(), "invalid_request"),
+    "cut off in the file": (file_part()[:-5], "invalid_request"),
+    "unknown field": (file_part() + part(FIELD("colour"), b"red") + END, "unknown_parameter"),
+    "tags not JSON": (file_part() + part(FIELD("tags"), b"a,b") + END, "invalid_parameter"),
+    "tags cut off": (file_part() + part(FIELD("tags"), b'["a"') + END, "invalid_parameter"),
+    "tag with a slash": (file_part() + part(FIELD("tags"), b'["a/b"]') + END, "invalid_parameter"),
+    "deep JSON": (file_part() + part(FIELD("tags"), b"[" * 100_000) + END, "invalid_parameter"),
+    "title not UTF-8": (file_part() + part(FIELD("title"), b"\xff") + END, "invalid_request"),
+    "title twice": (file_part() + part(FIELD("title"), b"a") * 2 + END, "invalid_parameter"),
+    "giant field": (file_part() + part(FIELD("title"), b"x" * 300_000) + END, "payload_too_large"),
+    "nameless part": (file_part() + part("form-data", b"x") + END, "invalid_request"),
+    "charset": (part(FIELD("_charset_"), b"x" * 64) + file_part() + END, "invalid_request"),
+    "giant header": (part(FIELD("x"), b"", header="X: " + "y" * 20_000 + "\r\n") + END, "invalid_request"),
+    "header without colon": (part(FIELD("x"), b"", header="no colon\r\n") + END, "invalid_request"),
+    "many parts": (b"".join(part(FIELD(f"x{n}"), b"") for n in range(40)) + END, "invalid_request"),
+    "nested": (
+        part(FIELD("x"), b"", header="Content-Type: multipart/mixed; boundary=y\r\n") + END,
+        "invalid_request",
+    ),
+    "large metadata": (
+        file_part() + part(FIELD("metadata"), b'{"a": "' + b"x" * 70_000 + b'"}') + END,
+        "invalid_parameter",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "code"), BODIES.values(), ids=BODIES)
+async def test_a_body_that_does_not_fit_is_refused(
+    kb: Caller, tmp_path: Path, body: bytes, code: str
+) -> None:
+    """Each with its code, and the file that had arrived is gone."""
+    problem(await post(kb, body), code)
+    assert spooled(tmp_path) == []
+    assert answered(await kb.http.get("/api/v1/jobs"))["total"] == 0
+
+
+@pytest.mark.parametrize("content_type", ["multipart/form-data", "multipart/mixed; boundary=x", "text/plain"])
+async def test_another_content_type_is_refused(kb: Caller, content_type: str) -> None:
+    """Without a boundary it is no multipart body; other types are not taken."""
+    response = await kb.http.post("/api/v1/jobs", content=b"x", headers={"Content-Type": content_type})
+    assert response.json()["code"] in {"invalid_request", "unsupported_media_type"}
+    assert response.status_code in {400, 415}
+
+
+async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> None:
+    """The caller goes away in the middle of its file."""
+    async with Raw(kb.http.base_url.port) as raw:
+        await raw.begin(1_000_000)
+        await raw.write(file_part(b"x" * 300_000))
+    for _ in range(2_000):
+        await kb.status()  # the engine goes on meanwhile
+        if not spooled(tmp_path):
+            break
+    assert spooled(tmp_path) == []
+
+
+async def test_many_files_at_once_are_all_taken_in(start: Start) -> None:
+    """None is mixed up with another."""
+    kb = await start(ingest_workers=2)
+
+    async def one(number: int) -> tuple[int, int]:
+        return number, await kb.file(f"{number}.txt", f"word{number} granite".encode() * 50_000)
+
+    for number, document in await asyncio.gather(*(one(number) for number in range(6))):
+        assert (await kb.document(document, chunks=False))["filename"] == f"{number}.txt"
+
+
+async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
+    """Queued behind a long note, then cancelled."""
+    await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    job: Json = await kb.send("a.txt", b"granite")
+    assert spooled(tmp_path) == [job["id"]]
+    await kb.http.delete(f"/api/v1/jobs/{job['id']}")
+    assert spooled(tmp_path) == []
+
+
+async def test_clearing_leaves_the_spool_empty(kb: Caller, tmp_path: Path) -> None:
+    """The waiting files go with their jobs."""
+    await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    for number in range(3):
+        await kb.send(f"{number}.txt", b"granite")
+    removed: Any = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
+    assert removed["jobs_cancelled"] == 4
+    assert spooled(tmp_path) == []

@@ -23,7 +23,7 @@ from kb_engine.vectors.port import Ids, VectorSnapshot
 Floats = NDArray[np.float64]
 
 DECIMALS = 6
-"""Of a score. Beyond these a matrix product depends on how many rows it was computed with."""
+"""Of a score: what lies beyond is noise of single precision and would order equals by chance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 FTS5 alone computes `bm25()` for every chunk that holds any word of the query: about a microsecond a
 chunk and word, so a stop word in 80,000 chunks costs 60 ms and tells nothing. Here each word is asked
-for by itself, the rarest first, until a budget of chunks is spent; what remains has no say. Where the
-filters leave few chunks nothing is left out, as there only those few are scored.
+for by itself, the rarest first, until a budget of chunks is spent; the words that remain have no say,
+unless no chunk that may answer holds any other. Where the filters leave few chunks only those are
+scored, which is cheaper, so the budget is larger.
 
 A word's weight is `log(1 + (N - n + 0.5) / (n + 0.5))`, which stays above zero in a base of three
 chunks, where that of FTS5 falls to nothing.
@@ -30,6 +31,8 @@ BUDGET_SHARE = 0.15
 FEW_CHUNKS = 2_000
 FEW_SHARE = 0.02
 """Filters that leave no more than the larger of these leave "few"."""
+FEW_ALLOWANCE = 6
+"""How many times the budget is spent on few chunks: walking past a chunk costs a sixth of scoring it."""
 CACHED_FROM = 500
 """Counting a word that is rarer costs less than remembering it."""
 CACHE_SIZE = 50_000
@@ -50,6 +53,10 @@ _SCORES_OF_SOME = _SCORES_OF_ALL.replace(" LIMIT", " AND +rowid IN (SELECT value
 _PRESENCE = "SELECT group_concat(rowid) FROM words WHERE words MATCH ?"
 
 
+Known = tuple[str, int]
+"""A phrase that occurs, and in about how many chunks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """The chunks that count for this search: `allowed` ascending, out of `size` in the base."""
@@ -60,8 +67,13 @@ class Corpus:
 
     @property
     def few(self) -> bool:
-        """Whether the filters leave so few that every word can be scored."""
+        """Whether the filters leave so few that it pays to score these alone."""
         return len(self.allowed) <= max(FEW_CHUNKS, self.size * FEW_SHARE)
+
+    @property
+    def budget(self) -> float:
+        """In how many chunks the words that are asked for may stand together."""
+        return max(BUDGET_CHUNKS, self.size * BUDGET_SHARE) * (FEW_ALLOWANCE if self.few else 1)
 
 
 class Words:
@@ -73,19 +85,16 @@ class Words:
     def scores(self, db: apsw.Connection, query: str, corpus: Corpus) -> NDArray[np.float64]:
         """BM25 of each allowed chunk; 0 where it holds no word of the query that has a say."""
         found = np.zeros(len(corpus.allowed))
-        known = self._known(db, phrases(db, query), corpus)
+        kept, rest = _affordable(self._known(db, phrases(db, query), corpus), corpus)
         if corpus.few:
-            self._score_some(db, known, corpus, found)
-            return found
-        kept, rest = _affordable(known, corpus.size)
-        for phrase, count in kept:
-            _score_all(db, phrase, count, corpus, found)
+            self._score_some(db, kept, corpus, found)
+        else:
+            _score_all(db, kept, corpus, found)
         if rest and not found.any():
-            # The filters shut out every rare word, so the frequent ones are all there is.
             self._score_some(db, rest, corpus, found)
         return found
 
-    def _known(self, db: apsw.Connection, asked: Iterable[str], corpus: Corpus) -> list[tuple[str, int]]:
+    def _known(self, db: apsw.Connection, asked: Iterable[str], corpus: Corpus) -> list[Known]:
         """The phrases that occur, the rarest first, with about how many chunks hold them."""
         counted = [(phrase, self._estimate(db, phrase, corpus)) for phrase in asked]
         return sorted(((phrase, n) for phrase, n in counted if n), key=lambda entry: entry[1])
@@ -108,7 +117,7 @@ class Words:
         return count
 
     def _score_some(
-        self, db: apsw.Connection, known: list[tuple[str, int]], corpus: Corpus, found: NDArray[np.float64]
+        self, db: apsw.Connection, known: list[Known], corpus: Corpus, found: NDArray[np.float64]
     ) -> None:
         for phrase, _ in known:
             chunks, scores = _fetch(db, _SCORES_OF_SOME, phrase, apsw.carray(corpus.allowed))
@@ -116,11 +125,9 @@ class Words:
                 _add(found, corpus, chunks, scores * _reweigh(self._exact(db, phrase, corpus), corpus.size))
 
 
-def _affordable(
-    known: list[tuple[str, int]], size: int
-) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _affordable(known: list[Known], corpus: Corpus) -> tuple[list[Known], list[Known]]:
     """The rarest phrases that the budget allows, one at least, and the rest."""
-    left = _budget(size)
+    left = corpus.budget
     for place, (_, count) in enumerate(known):
         left -= count
         if left < 0 and place > 0:
@@ -128,21 +135,16 @@ def _affordable(
     return known, []
 
 
-def _budget(size: int) -> float:
-    return max(BUDGET_CHUNKS, size * BUDGET_SHARE)
-
-
-def _score_all(
-    db: apsw.Connection, phrase: str, count: int, corpus: Corpus, found: NDArray[np.float64]
-) -> None:
-    if count > max(_budget(corpus.size), corpus.size / 2):
-        # A stop word and nothing else: that it occurs is all the difference it makes.
-        chunks = numbers(value(db, _PRESENCE, (phrase,)))
-        _add(found, corpus, chunks, np.full(len(chunks), _weight(len(chunks), corpus.size)))
-        return
-    chunks, scores = _fetch(db, _SCORES_OF_ALL, phrase)
-    if len(chunks):
-        _add(found, corpus, chunks, scores * _reweigh(len(chunks), corpus.size))
+def _score_all(db: apsw.Connection, known: list[Known], corpus: Corpus, found: NDArray[np.float64]) -> None:
+    for phrase, count in known:
+        if count > max(corpus.budget, corpus.size / 2):
+            # A stop word and nothing else: that it occurs is all the difference it makes.
+            chunks = numbers(value(db, _PRESENCE, (phrase,)))
+            _add(found, corpus, chunks, np.full(len(chunks), _weight(len(chunks), corpus.size)))
+            continue
+        chunks, scores = _fetch(db, _SCORES_OF_ALL, phrase)
+        if len(chunks):
+            _add(found, corpus, chunks, scores * _reweigh(len(chunks), corpus.size))
 
 
 def _fetch(

@@ -73,12 +73,12 @@ def engine(options: argparse.Namespace, _out: Output) -> int:
     )
     from kb_engine.app import StartError, serve
     from kb_engine.logs import configure_logging
-    from kb_engine.store import StoreError
+    from kb_engine.store import BaseRefused
 
     configure_logging(settings.log_level)
     try:
         _runner()(serve(settings, on_ready=Supervised.of(options).ready))
-    except (StartError, StoreError) as error:
+    except (StartError, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     return Exit.OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from kb_server.engine_client.errors import (
     EngineFault,
     EngineTimeout,
     EngineUnreachable,
+    Refused,
 )
 from kb_server.engine_client.port import ENDED, REQUEST_ID, FileSource
 from kb_server.engine_client.retries import RetryPolicy
@@ -246,7 +248,7 @@ class HttpEngine:
         return headers
 
     def _url(self, operation: Operation, path: Mapping[str, str], query: m.Request | None) -> URL:
-        filled = operation.path.format_map({name: quote(value, safe="") for name, value in path.items()})
+        filled = operation.path.format_map({name: _segment(name, value) for name, value in path.items()})
         url = URL(self._base + filled, encoded=True)
         pairs = {} if query is None else {name: _text(value) for name, value in _given(query).items()}
         return url.with_query(pairs) if pairs else url
@@ -409,15 +411,22 @@ def _given(query: m.Request) -> dict[str, Any]:
     return built
 
 
+def _segment(name: str, value: str) -> str:
+    if value in (".", ".."):
+        # Somebody on the way would take it for a step in the path, and a deletion would reach further.
+        raise Refused("invalid_parameter", f"{value!r} is no {name}.", members={"parameter": name})
+    return quote(value, safe="")
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _reason(error: Exception) -> str:
     """Why there is no connection, in a few words and without addresses that may hold credentials."""
-    cause = getattr(error, "os_error", None) or error
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host name does not resolve"
     if isinstance(error, aiohttp.ClientSSLError):
         return "TLS failed"
-    return (getattr(cause, "strerror", None) or "the connection broke").split(":")[0].lower()
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) else "the connection broke"

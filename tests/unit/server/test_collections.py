@@ -1,0 +1,355 @@
+"""Collections: names, tags, and moves that leave a document in exactly one whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_contracts.mount import Incoming
+from kb_server import collections
+from kb_server.engine_client.http import HttpEngine
+from kb_server.tool import ToolError
+from tests.server_fixtures import FakeEngine, JumpingClock, serving
+
+NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
+PLAIN_TAGS = st.lists(st.from_regex(r"[a-z]{1,9}", fullmatch=True), max_size=4)
+
+
+@pytest.fixture
+def fake() -> FakeEngine:
+    """An engine that remembers."""
+    return FakeEngine()
+
+
+@pytest.fixture
+async def engine(fake: FakeEngine) -> AsyncIterator[HttpEngine]:
+    """Its client; no wait takes time."""
+    async with serving(fake) as url:
+        client = HttpEngine(url, clock=JumpingClock().clock())
+        yield client
+        await client.close()
+
+
+def in_collections(fake: FakeEngine, number: int = 1) -> list[str]:
+    """The collection tags of a document as the engine has them now."""
+    return [tag for tag in fake.documents[number].tags if tag.startswith("collection:")]
+
+
+class TestTags:
+    """Names to tags and back."""
+
+    @pytest.mark.requirement("K25", "K55", "K57", "E14")
+    def test_what_names_no_collection_goes_to_documents(self) -> None:
+        """The convention's default."""
+        assert collections.submitted(None, []) == ["collection:documents"]
+        assert collections.CONVENTIONAL == ("documents", "memory", "workspace")
+
+    @pytest.mark.requirement("K27", "K58", "E12")
+    def test_the_collections_tag_comes_first(self) -> None:
+        """Then the others, in order."""
+        assert collections.submitted("memory", ["feedback"]) == ["collection:memory", "feedback"]
+
+    @pytest.mark.requirement("K21")
+    def test_a_search_asks_for_the_explicit_tags_and_the_collections(self) -> None:
+        """Combined into one list."""
+        assert collections.searched("memory", ["email"]) == ["email", "collection:memory"]
+
+    def test_a_search_without_a_collection_asks_for_none(self) -> None:
+        """It looks everywhere."""
+        assert collections.searched(None, ["email"]) == ["email"]
+
+    def test_a_tag_given_twice_is_sent_once(self) -> None:
+        """In the place where it first stood."""
+        assert collections.checked(["b", "a", "b"]) == ["b", "a"]
+
+    @pytest.mark.requirement("K22", "K60")
+    def test_a_results_tags_are_split(self) -> None:
+        """The collection above, the others below."""
+        placed = collections.split(["collection:memory", "feedback", "email"])
+        assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
+
+    def test_without_a_collection_tag_the_collection_is_null(self) -> None:
+        """As a document that an engine took in without this server has it."""
+        assert collections.split(["a"]) == collections.Placed(None, ["a"])
+
+    def test_of_several_collections_the_last_added_is_shown(self) -> None:
+        """And none of them stays among the tags."""
+        assert collections.split(["collection:a", "x", "collection:b"]) == collections.Placed("b", ["x"])
+
+    @given(NAMES, PLAIN_TAGS)
+    def test_what_was_submitted_is_what_is_shown(self, name: str, tags: list[str]) -> None:
+        """Splitting undoes composing; there is exactly one collection tag in between."""
+        submitted = collections.submitted(name, tags)
+        assert sum(tag.startswith("collection:") for tag in submitted) == 1
+        assert collections.split(submitted) == collections.Placed(name, list(dict.fromkeys(tags)))
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "",
+            " ",
+            "Memory",
+            "a" * 64,
+            "a/b",
+            "../x",
+            "a:b",
+            "-a",
+            "_a",
+            "collection:x",
+            "é",
+            "a b",
+            "a\n",
+            "٣",
+        ],
+    )
+    def test_another_name_is_refused_by_the_parameter(self, name: str) -> None:
+        """What it takes is said."""
+        with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:
+            collections.tag_of(name)
+        assert refused.value.payload()["error"] == "invalid_collection"
+        assert refused.value.details["parameter"] == "collection"
+
+    @pytest.mark.parametrize("tag", ["collection:memory", "collection:", "collection:Odd Name"])
+    def test_a_collection_among_the_tags_is_refused(self, tag: str) -> None:
+        """The parameter to use is named."""
+        for compose in (collections.submitted, collections.searched):
+            with pytest.raises(ToolError, match="parameter `collection`") as refused:
+                compose("documents", ["fine", tag])
+            assert refused.value.code == "invalid_tag"
+
+    @pytest.mark.parametrize("tag", ["", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
+    def test_a_tag_that_no_engine_takes_is_refused_here(self, tag: str) -> None:
+        """In words, and not by a pattern."""
+        with pytest.raises(ToolError, match="is no tag"):
+            collections.checked([tag])
+
+
+class TestMove:
+    """One document from one collection into another."""
+
+    @pytest.mark.requirement("K56", "K59", "E13")
+    async def test_the_old_tag_is_removed_first_then_the_new_one_added(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Through the tag API, each with the version last seen; the other tags stay."""
+        document = fake.add("collection:documents", "insurance")
+        moved = await collections.move(engine, document, "memory")
+        assert moved.tags == ["insurance", "collection:memory"]
+        assert fake.mutations() == [
+            ("DELETE", "/api/v1/documents/1/tags/collection:documents"),
+            ("POST", "/api/v1/documents/1/tags"),
+        ]
+        assert fake.of("addTags")[0].body == {"tags": ["collection:memory"]}
+        matches = [asked.headers["If-Match"] for asked in fake.asked if asked.method != "GET"]
+        assert matches == ['"1"', '"2"']
+
+    async def test_a_document_that_is_there_already_is_left_alone(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Nothing is sent, and its version stays."""
+        document = fake.add("collection:memory")
+        assert (await collections.move(engine, document, "memory")).version == 1
+        assert fake.mutations() == []
+
+    async def test_a_document_in_no_collection_is_put_into_one(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """There is nothing to remove."""
+        moved = await collections.move(engine, fake.add("a"), "memory")
+        assert collections.split(moved.tags).collection == "memory"
+
+    async def test_a_document_in_several_leaves_them_all(self, fake: FakeEngine, engine: HttpEngine) -> None:
+        """Also where the target is among them."""
+        document = fake.add("collection:a", "collection:memory", "collection:b")
+        await collections.move(engine, document, "memory")
+        assert in_collections(fake) == ["collection:memory"]
+
+    @pytest.mark.parametrize("together", range(4))
+    async def test_moves_at_once_end_in_exactly_one_collection(
+        self, fake: FakeEngine, engine: HttpEngine, together: int
+    ) -> None:
+        """Whoever comes late reads the newer version; all succeed or are told why."""
+        document = fake.add("collection:documents")
+        moves = [collections.move(engine, document, f"c{number}") for number in range(2 + together)]
+        outcomes = await asyncio.gather(*moves, return_exceptions=True)
+        assert len(in_collections(fake)) == 1
+        assert any(isinstance(outcome, m.Document) for outcome in outcomes)
+        assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
+
+    async def test_a_move_meets_another_between_its_two_steps(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The other one put the document elsewhere just before our add: we read it again and go on."""
+        document = fake.add("collection:documents")
+
+        async def interferes(incoming: Incoming) -> None:
+            fake.gates.clear()
+            fake._changed(fake.documents[1], tags=["collection:workspace"])
+
+        fake.gates["addTags"] = interferes
+        await collections.move(engine, document, "memory")
+        assert in_collections(fake) == ["collection:memory"]
+
+    async def test_an_edit_between_the_two_steps_does_not_lose_the_collection(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The note's text changed while it was in no collection."""
+        document = fake.add("collection:documents")
+
+        async def edits(incoming: Incoming) -> None:
+            fake.gates.clear()
+            fake._changed(fake.documents[1], title="Edited")
+
+        fake.gates["addTags"] = edits
+        moved = await collections.move(engine, document, "memory")
+        assert (moved.title, in_collections(fake)) == ("Edited", ["collection:memory"])
+
+    async def test_a_failed_add_is_tried_again(self, fake: FakeEngine, engine: HttpEngine) -> None:
+        """A fault that passes is nobody's business."""
+        fake.fail("addTags", EngineError("internal", "Oops."))
+        await collections.move(engine, fake.add("collection:documents"), "memory")
+        assert in_collections(fake) == ["collection:memory"]
+
+    async def test_an_add_that_fails_for_good_is_undone_and_reported(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The old tag is back, and the error says where the document is."""
+        document = fake.add("collection:documents")
+        fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(3)))
+        with pytest.raises(ToolError, match="No space") as failed:
+            await collections.move(engine, document, "memory")
+        assert failed.value.payload()["error"] == "move_failed"
+        assert failed.value.details["collection"] == "documents"
+        assert in_collections(fake) == ["collection:documents"]
+
+    async def test_where_undoing_fails_too_the_error_says_so(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Never passed off as in a collection."""
+        document = fake.add("collection:documents")
+        fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(4)))
+        with pytest.raises(ToolError, match="in no collection now") as failed:
+            await collections.move(engine, document, "memory")
+        assert failed.value.details["collection"] is None
+
+    async def test_an_add_whose_answer_was_lost_is_recognised(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """It was done: the next attempt conflicts, and a look shows the document where it should be."""
+        document = fake.add("collection:documents")
+
+        async def done_but_untold(incoming: Incoming) -> None:
+            fake.gates.clear()
+            fake._changed(fake.documents[1], tags=["collection:memory"])
+            raise EngineError("internal", "Oops.")
+
+        fake.gates["addTags"] = done_but_untold
+        moved = await collections.move(engine, document, "memory")
+        assert moved.tags == ["collection:memory"]
+
+    async def test_a_removal_whose_answer_was_lost_is_recognised(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The tag is off already; what is left is the add."""
+        document = fake.add("collection:documents")
+
+        async def done_but_untold(incoming: Incoming) -> None:
+            fake.gates.clear()
+            fake._changed(fake.documents[1], tags=[])
+            raise EngineError("internal", "Oops.")
+
+        fake.gates["removeTag"] = done_but_untold
+        await collections.move(engine, document, "memory")
+        assert in_collections(fake) == ["collection:memory"]
+
+    async def test_a_document_that_keeps_changing_is_reported(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """After a bounded number of rounds."""
+        document = fake.add("collection:documents")
+
+        async def always_first(incoming: Incoming) -> None:
+            fake._changed(fake.documents[1])
+
+        fake.gates["removeTag"] = always_first
+        with pytest.raises(ToolError, match="kept coming in between"):
+            await collections.move(engine, document, "memory")
+        assert in_collections(fake) == ["collection:documents"]
+
+    async def test_a_caller_that_leaves_does_not_stop_it_half_way(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Cancelled between the two steps, the second is still done."""
+        document = fake.add("collection:documents")
+        between, go_on = asyncio.Event(), asyncio.Event()
+
+        async def holds(incoming: Incoming) -> None:
+            between.set()
+            await go_on.wait()
+
+        fake.gates["addTags"] = holds
+        move = asyncio.create_task(collections.move(engine, document, "memory"))
+        await between.wait()
+        move.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await move
+        assert in_collections(fake) == ["collection:memory"]
+
+    async def test_a_document_that_is_gone_is_not_found(self, fake: FakeEngine, engine: HttpEngine) -> None:
+        """Deleted since it was read."""
+        document = fake.add("collection:documents")
+        fake.documents.clear()
+        with pytest.raises(ToolError, match="Document 1 was not found"):
+            await collections.move(engine, document, "memory")
+
+    async def test_a_wrong_name_changes_nothing(self, fake: FakeEngine, engine: HttpEngine) -> None:
+        """It is refused before anything is sent."""
+        with pytest.raises(ToolError, match="collection name"):
+            await collections.move(engine, fake.add("collection:documents"), "No Name")
+        assert fake.asked == []
+
+    async def test_an_engine_that_goes_away_is_reported(self, fake: FakeEngine) -> None:
+        """As unreachable."""
+        async with serving(fake) as url:
+            pass
+        client = HttpEngine(url, clock=JumpingClock().clock())
+        with pytest.raises(ToolError) as failed:
+            await collections.move(client, fake.add("collection:documents"), "memory")
+        await client.close()
+        assert failed.value.code == "engine_unreachable"
+
+
+class TestRepair:
+    """A document that an engine let into several collections."""
+
+    async def test_the_collection_added_last_is_kept(self, fake: FakeEngine, engine: HttpEngine) -> None:
+        """The others are taken off, with the version seen."""
+        document = fake.add("collection:a", "x", "collection:b", "collection:c")
+        repaired = await collections.repair(engine, document)
+        assert repaired is not None
+        assert repaired.tags == ["x", "collection:c"]
+        assert collections.is_doubled(document.tags)
+        assert not collections.is_doubled(repaired.tags)
+
+    async def test_a_document_in_one_collection_is_left_alone(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Nothing is sent."""
+        assert await collections.repair(engine, fake.add("collection:a", "x")) is None
+        assert fake.asked == []
+
+    async def test_one_that_changed_meanwhile_is_left_to_the_next(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Whoever only came to read gets no error of it."""
+        document = fake.add("collection:a", "collection:b")
+        fake._changed(document)
+        assert await collections.repair(engine, document) is None
+        assert len(in_collections(fake)) == 2

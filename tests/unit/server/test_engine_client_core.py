@@ -1,0 +1,318 @@
+"""The engine client's pure parts: circuit, retries, versions, answers, framing, and the words for faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_contracts import models as m
+from kb_contracts.errors import ERRORS, EngineError
+from kb_contracts.operations import BY_ID
+from kb_server.engine_client.answers import RawAnswer, decode, fault_of
+from kb_server.engine_client.breaker import Breaker, Circuit
+from kb_server.engine_client.errors import (
+    EngineBadAnswer,
+    EngineBusy,
+    EngineFailed,
+    EngineFault,
+    EngineTimeout,
+    EngineTooOld,
+    EngineUnauthorized,
+    EngineUnreachable,
+    Refused,
+)
+from kb_server.engine_client.reporting import tool_error
+from kb_server.engine_client.retries import RetryPolicy
+from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SEARCH = BY_ID["search"]
+
+
+def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawAnswer:
+    """An HTTP answer."""
+    return RawAnswer(status=status, content_type=kind, body=body, **rest)
+
+
+def problem(code: str, **members: Any) -> RawAnswer:
+    """The problem document of a code of the contract."""
+    error = EngineError(code, "What happened.", **members)
+    return answer(error.kind.status, msgspec.json.encode(error.problem()), "application/problem+json")
+
+
+class TestCircuit:
+    """The breaker, moved through its table."""
+
+    def test_it_stays_closed_under_the_threshold(self) -> None:
+        """Four failures of five."""
+        breaker = Breaker(threshold=5)
+        for _ in range(4):
+            breaker.failed(0.0)
+        assert breaker.allows(0.0)
+
+    def test_a_success_in_between_forgets_the_failures(self) -> None:
+        """Only failures in a row count."""
+        breaker = Breaker(threshold=2)
+        breaker.failed(0.0)
+        breaker.succeeded()
+        breaker.failed(0.0)
+        assert breaker.state is Circuit.CLOSED
+
+    def test_it_opens_at_the_threshold_and_tells_how_long(self) -> None:
+        """Calls are refused until the cooldown is over."""
+        breaker = Breaker(threshold=2, cooldown=2.0)
+        breaker.failed(10.0)
+        breaker.failed(10.0)
+        assert not breaker.allows(11.5)
+        assert breaker.wait(11.5) == pytest.approx(0.5)
+
+    def test_after_the_cooldown_one_probe_may_go(self) -> None:
+        """The second caller waits for what the first finds."""
+        breaker = Breaker(threshold=1, cooldown=2.0)
+        breaker.failed(0.0)
+        assert breaker.allows(2.0)
+        assert not breaker.allows(2.0)
+        breaker.succeeded()
+        assert breaker.allows(2.0)
+
+    def test_a_failed_probe_opens_it_anew(self) -> None:
+        """From the moment of the probe."""
+        breaker = Breaker(threshold=1, cooldown=2.0)
+        breaker.failed(0.0)
+        breaker.allows(2.0)
+        breaker.failed(3.0)
+        assert breaker.wait(3.0) == 2.0
+
+    def test_a_probe_that_was_given_up_frees_the_next(self) -> None:
+        """A caller that is cancelled does not leave the circuit half-open for ever."""
+        breaker = Breaker(threshold=1, cooldown=2.0)
+        breaker.failed(0.0)
+        breaker.allows(2.0)
+        breaker.abandoned()
+        assert breaker.allows(2.0)
+
+
+class TestRetries:
+    """When a call is sent again."""
+
+    @given(made=st.integers(1, 3), jitter=st.floats(0, 1), told=st.floats(0, 5))
+    def test_a_wait_is_jittered_and_never_under_what_the_engine_asks(
+        self, made: int, jitter: float, told: float
+    ) -> None:
+        """Between `Retry-After` and the larger of it and the doubled base."""
+        delay = RetryPolicy().delay(
+            EngineBusy("busy", retry_after=told), made=made, elapsed=0.0, random=lambda: jitter
+        )
+        assert delay is not None
+        assert told <= delay <= max(told, 0.1 * 2 ** (made - 1))
+
+    def test_attempts_are_bounded(self) -> None:
+        """The fourth failure is the last."""
+        fault = EngineUnreachable("refused", url="http://engine")
+        assert RetryPolicy(attempts=4).delay(fault, made=4, elapsed=0.0, random=lambda: 0.0) is None
+
+    def test_the_whole_time_is_bounded(self) -> None:
+        """A wait that would end after the deadline is not begun."""
+        fault = EngineBusy("busy", retry_after=15.0)
+        assert RetryPolicy(deadline=20.0).delay(fault, made=1, elapsed=6.0, random=lambda: 0.0) is None
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            EngineTimeout("silence"),
+            EngineFailed("500"),
+            EngineUnauthorized("no"),
+            EngineBadAnswer("html"),
+            Refused("document_not_found", "no"),
+        ],
+    )
+    def test_what_would_fail_again_is_not_sent_again(self, fault: EngineFault) -> None:
+        """Neither a refusal nor silence: the caller decides."""
+        assert RetryPolicy().delay(fault, made=1, elapsed=0.0, random=lambda: 0.0) is None
+
+
+class TestVersions:
+    """Which engines are taken."""
+
+    @pytest.mark.requirement("E35")
+    def test_the_least_version_is_v3(self) -> None:
+        """As the release says."""
+        assert MIN_ENGINE_VERSION == "v3.0.0"
+
+    @pytest.mark.parametrize(
+        "version", ["v3.0.0", "3.0.0", "v3.0.1", "v3.1", "v4.0.0", "v3.0.0-rc1", "v10.0"]
+    )
+    def test_a_version_from_the_least_on_is_taken(self, version: str) -> None:
+        """With or without the v, with or without a suffix."""
+        check_version(version)
+
+    @pytest.mark.requirement("E35")
+    @pytest.mark.parametrize("version", ["v2.9.9", "2.0", "v0.1.0", "dev", "", "3", "v3.x"])
+    def test_an_older_one_is_refused_with_both_versions(self, version: str) -> None:
+        """Also what is no version at all."""
+        with pytest.raises(EngineTooOld) as refused:
+            check_version(version)
+        assert version in refused.value.detail
+        assert "v3.0.0" in refused.value.detail
+
+
+class TestAnswers:
+    """From HTTP to a model or a fault."""
+
+    def test_unknown_members_are_passed_over(self) -> None:
+        """A foreign engine may answer with more."""
+        health = decode(BY_ID["getHealth"], answer(200, b'{"status":"ok","mood":"fine"}'), m.Health)
+        assert health.status == "ok"
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"not json", b"[]", b"{}", b'{"status":"odd"}', b"\xff\xfe", b'{"status":', b"[" * 100_000],
+    )
+    def test_a_body_that_does_not_fit_is_a_bad_answer(self, body: bytes) -> None:
+        """Whatever is wrong with it."""
+        with pytest.raises(EngineBadAnswer):
+            decode(BY_ID["getHealth"], answer(200, body), m.Health)
+
+    @pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
+    def test_another_content_type_is_a_bad_answer(self, kind: str) -> None:
+        """A proxy's page is not an engine's answer, whatever its status."""
+        with pytest.raises(EngineBadAnswer):
+            decode(BY_ID["getHealth"], answer(200, b'{"status":"ok"}', kind), m.Health)
+
+    @pytest.mark.parametrize("code", sorted(ERRORS))
+    def test_every_code_of_the_contract_has_its_fault(self, code: str) -> None:
+        """Those about the caller are refusals under the same code; the others are faults of the engine."""
+        fault = fault_of(SEARCH, problem(code), now=NOW)
+        expected: dict[str, type[EngineFault]] = {
+            "unauthorized": EngineUnauthorized,
+            "queue_full": EngineBusy,
+            "not_ready": EngineBusy,
+            "internal": EngineFailed,
+            "route_not_found": EngineBadAnswer,
+            "method_not_allowed": EngineBadAnswer,
+        }
+        assert type(fault) is expected.get(code, Refused)
+        if isinstance(fault, Refused):
+            assert fault.reason == code
+
+    @pytest.mark.parametrize(
+        ("status", "fault"),
+        [
+            (401, EngineUnauthorized),
+            (403, EngineUnauthorized),
+            (404, EngineBadAnswer),
+            (405, EngineBadAnswer),
+            (302, EngineBadAnswer),
+            (304, EngineBadAnswer),
+            (199, EngineBadAnswer),
+            (418, Refused),
+            (429, EngineBusy),
+            (500, EngineFailed),
+            (502, EngineFailed),
+            (503, EngineBusy),
+            (599, EngineFailed),
+        ],
+    )
+    def test_a_status_without_a_document_has_its_fault(self, status: int, fault: type[EngineFault]) -> None:
+        """A proxy's answer, or an engine's that keeps no contract."""
+        assert type(fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW)) is fault
+
+    def test_an_unknown_code_keeps_its_words(self) -> None:
+        """What a foreign engine says reaches the agent, under a code of ours."""
+        body = json.dumps({"code": "moon_phase", "detail": "Wait for the full moon."}).encode()
+        fault = fault_of(SEARCH, answer(422, body, "application/problem+json"), now=NOW)
+        assert isinstance(fault, Refused)
+        assert (fault.reason, fault.detail) == ("engine_refused", "Wait for the full moon.")
+
+    @pytest.mark.parametrize("body", [b'{"code": 7}', b'{"code": ["x"]}', b'"text"', b"{", b"[1]", b"null"])
+    def test_a_broken_problem_document_is_read_by_its_status(self, body: bytes) -> None:
+        """Its shape is not trusted."""
+        fault = fault_of(SEARCH, answer(500, body, "application/problem+json"), now=NOW)
+        assert type(fault) is EngineFailed
+
+    @pytest.mark.parametrize(
+        ("header", "seconds"),
+        [
+            ("3", 3.0),
+            ("Thu, 01 Jan 2026 00:00:30 GMT", 30.0),
+            ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
+            ("-4", 0.0),
+            ("999999999", 3_600.0),
+            ("soon", 0.0),
+            ("nan", None),
+            ("inf", 3_600.0),
+            (None, None),
+        ],
+    )
+    def test_retry_after_is_seconds_or_a_date(self, header: str | None, seconds: float | None) -> None:
+        """Bounded, never negative, never a crash."""
+        fault = fault_of(SEARCH, answer(429, retry_after=header), now=NOW)
+        assert fault.retry_after == seconds
+
+    @given(
+        st.integers(100, 599), st.binary(max_size=64), st.sampled_from(["application/json", "text/html", ""])
+    )
+    def test_no_answer_makes_it_stumble(self, status: int, body: bytes, kind: str) -> None:
+        """A model or a fault of the tree, and nothing else."""
+        with contextlib.suppress(EngineFault):
+            decode(BY_ID["getHealth"], answer(status, body, kind), m.Health)
+
+
+class TestWords:
+    """What an agent is told."""
+
+    def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
+        """With what to do."""
+        error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"))
+        assert error.code == "engine_unreachable"
+        assert "unreachable" in error.message
+        assert "http://engine:8000" in error.message
+
+    def test_a_refused_key_is_named(self) -> None:
+        """It is the server's key, not the agent's."""
+        error = tool_error(EngineUnauthorized("no"))
+        assert error.code == "engine_unauthorized"
+        assert "refused the server's KB_API_KEY" in error.message
+
+    @pytest.mark.requirement("K45")
+    def test_a_missing_document_is_named_by_its_number(self) -> None:
+        """Document 42 was not found."""
+        error = tool_error(Refused("document_not_found", "x"), document_id=42)
+        assert error.payload()["error"] == "document_not_found"
+        assert error.message.startswith("Document 42 was not found")
+
+    def test_a_busy_engine_says_when(self) -> None:
+        """In words and as a number."""
+        error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0))
+        assert "7 s" in error.message
+        assert error.details["retry_after"] == 7.0
+
+    def test_members_that_help_are_kept(self) -> None:
+        """The version that the document has now."""
+        error = tool_error(Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}))
+        assert error.details == {"current_version": 3}
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            EngineUnreachable("{url}", url="{detail}"),
+            EngineTimeout("{0}"),
+            EngineBusy("{x}"),
+            EngineUnauthorized("{}"),
+            EngineTooOld("{"),
+            EngineFailed("}"),
+            EngineBadAnswer("%s"),
+            *(Refused(code, "{odd}") for code in sorted(ERRORS)),
+            Refused("engine_refused", "{odd}"),
+        ],
+    )
+    def test_every_fault_has_words(self, fault: EngineFault) -> None:
+        """Braces in what the engine said are only characters."""
+        assert tool_error(fault).message

@@ -34,11 +34,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--api-key", default="", help="the server's KB_MCP_API_KEY, where it has one")
     parser.add_argument("--file", type=Path, default=DOCUMENTS / "EXAMPLE.pdf", help="a file to upload")
     parser.add_argument("--sentence", default="EXAMPLE SENTENCE", help="a sentence of that file")
-    parser.add_argument(
-        "--second-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T"
-    )
+    parser.add_argument("--curl-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T")
     parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
     return parser.parse_args()
+
+
+class StepFailedError(Exception):
+    """A step did not do what it should; the message says which and how."""
 
 
 class Agent:
@@ -51,7 +53,7 @@ class Agent:
         """The structured result of a tool; a tool error ends the script with its message."""
         result = await self._client.call_tool(tool, arguments)
         if result.is_error or result.structured_content is None:
-            raise SystemExit(f"{tool} failed: {getattr(result.content[0], 'text', result.content)}")
+            raise StepFailedError(f"{tool} failed: {getattr(result.content[0], 'text', result.content)}")
         return dict(result.structured_content)
 
     async def add_note(self, text: str, collection: str) -> dict[str, Any]:
@@ -76,9 +78,9 @@ class Agent:
 
 def check(holds: bool, what: str) -> None:
     """Print what was seen; end the script where it does not hold."""
-    print(f"  {'ok' if holds else 'NOT OK'}: {what}")
     if not holds:
-        raise SystemExit(1)
+        raise StepFailedError(f"this does not hold: {what}")
+    print(f"  ok: {what}")
 
 
 async def upload_in_chunks(agent: Agent, file: Path, collection: str) -> str:
@@ -111,9 +113,9 @@ async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
     )
     curl = shutil.which("curl")
     if curl is None:
-        raise SystemExit("this step needs curl")
+        raise StepFailedError("this step needs curl")
     process = await asyncio.create_subprocess_exec(
-        curl, "--fail", "--silent", "--show-error", "--output", "-", "-T", str(file), start["upload_url"]
+        curl, "--fail", "--silent", "--show-error", "--output", "/dev/null", "-T", str(file), start["upload_url"]
     )
     check(await process.wait() == 0, f"curl -T {file.name} $UPLOAD_URL")
     finish = await agent.call("kb_upload_finish", upload_id=start["upload_id"])
@@ -172,9 +174,8 @@ async def notes(agent: Agent) -> None:
     check(note_id not in await agent.ids_found(topic, "memory"), "and no longer in memory")
 
 
-async def main() -> None:
+async def steps(options: argparse.Namespace) -> None:
     """Connect, list the tools, go through the steps."""
-    options = parse()
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=90) as http,
@@ -188,5 +189,20 @@ async def main() -> None:
     print("All steps done.")
 
 
+def main() -> None:
+    """Go through the steps; one line says what went wrong."""
+    try:
+        asyncio.run(steps(parse()))
+    except* StepFailedError as failed:
+        raise SystemExit(f"first_steps: {_first(failed)}") from None
+
+
+def _first(group: BaseException) -> BaseException:
+    """The exception at the bottom of groups, which the client's tasks wrap around it."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,0 +1,95 @@
+"""The README's first page, followed word by word, and the example agent on a large PDF."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.documents import large_pdf, sentence_of_page
+from tests.stack import ROOT, Stack, clean_environment, running_stack
+
+BIN = Path(sys.executable).parent
+MADE_BY_THE_FIXTURE = {"make run", "make test"}
+SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """What `make run` starts, with the default embedder."""
+    with running_stack(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+def run(stack: Stack, command: list[str]) -> str:
+    """The output of a command that must end well, run where the repository stands."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=clean_environment(KB_ENGINE_URL=stack.engine_url, KB_HOME=str(stack.home)),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def commands_of(document: Path) -> list[str]:
+    """The lines of all `sh` blocks, in order."""
+    blocks = SHELL_BLOCK.findall(document.read_text("utf-8"))
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.slow
+def test_the_readme_can_be_followed_word_by_word(stack: Stack) -> None:
+    """Each command of the README ends well, with its paths and URL put in this machine's place."""
+    commands = commands_of(ROOT / "README.md")
+    followed = [line for line in commands if line not in MADE_BY_THE_FIXTURE]
+    assert len(followed) >= 5
+    for line in followed:
+        here = line.replace(".venv/bin/", f"{BIN}/").replace("http://127.0.0.1:3000", stack.server_url)
+        run(stack, shlex.split(here))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
+@pytest.mark.requirement("K29", "K38", "K56", "E16", "E32")
+def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str) -> None:
+    """A PDF of several megabytes in chunks and by curl, notes in collections: through the official client.
+
+    The sentence asked for stands on page 17 alone, and the answer names that page.
+    """
+    seed = 17 if mode == "legacy" else 26
+    file = tmp_path / f"{mode}.pdf"
+    file.write_bytes(large_pdf(40, filler_bytes=5 * MEBIBYTE, seed=seed))
+    curl_file = tmp_path / f"curl-{mode}.pdf"
+    curl_file.write_bytes(large_pdf(3, filler_bytes=2 * MEBIBYTE, seed=seed + 1))
+    output = run(
+        stack,
+        [
+            *(sys.executable, "examples/first_steps.py", "--url", stack.mcp_url, "--mode", mode),
+            *("--file", str(file), "--sentence", sentence_of_page(17, seed)),
+            *("--curl-file", str(curl_file)),
+        ],
+    )
+    assert "on page 17" in output
+    assert output.rstrip().endswith("All steps done.")
+
+
+@pytest.mark.requirement("K28", "K59")
+def test_each_document_has_exactly_one_collection_tag(stack: Stack) -> None:
+    """Whatever was added, deduplicated and moved before: asked of the engine itself."""
+    answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
+    assert answer["total"] > 5
+    for document in answer["documents"]:
+        collections = [tag for tag in document["tags"] if tag.startswith("collection:")]
+        assert len(collections) == 1, document

@@ -12,6 +12,9 @@ Json = dict[str, Any]
 
 _LOOKS = 2_000
 
+LONG = " ".join(f"long{number}" for number in range(40_000))
+"""A note that keeps a worker busy for a second or more."""
+
 
 class Caller:
     """Speaks HTTP and nothing else, so that any engine can stand behind it."""

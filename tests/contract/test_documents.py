@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.caller import Caller, answered, problem
+from tests.contract.caller import LONG, Caller, answered, problem
 
 ABSENT_UID = "00000000-0000-4000-8000-000000000000"
-LONG = " ".join(f"granite{number}" for number in range(2_000))
+GRANITE = " ".join(f"granite{number}" for number in range(2_000))
 
 
 @pytest.mark.requirement("K48")
@@ -23,12 +23,12 @@ async def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Caller) 
 
 async def test_chunks_come_slice_by_slice(kb: Caller) -> None:
     """In order, without a gap; their offsets cut the text out of the note."""
-    document = await kb.note(LONG)
+    document = await kb.note(GRANITE)
     whole = await kb.document(document)
     assert len(whole["chunks"]) == whole["chunk_count"] > 3
     middle = await kb.document(document, chunk_offset=1, chunk_limit=2)
     assert [chunk["index"] for chunk in middle["chunks"]] == [1, 2]
-    assert all(LONG[chunk["start"] : chunk["end"]] == chunk["text"] for chunk in whole["chunks"])
+    assert all(GRANITE[chunk["start"] : chunk["end"]] == chunk["text"] for chunk in whole["chunks"])
 
 
 async def test_a_document_is_read_without_chunks(kb: Caller) -> None:
@@ -121,7 +121,7 @@ async def test_clearing_wants_to_be_confirmed(kb: Caller) -> None:
 async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Caller) -> None:
     """The running job too; what is accepted afterwards is taken in."""
     await kb.note("granite")
-    running = await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    running = await kb.submit(LONG)
     await kb.started(running)
     waiting = await kb.submit("basalt")
     removed = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
@@ -157,7 +157,7 @@ async def test_a_patched_note_keeps_created_at_and_raises_updated_at(kb: Caller)
 async def test_a_patched_note_is_found_by_its_new_text_alone(kb: Caller) -> None:
     """By words and by meaning; it is split anew."""
     document = await kb.note("granite quarry")
-    await kb.patch(document, text=LONG.replace("granite", "basalt"))
+    await kb.patch(document, text=GRANITE.replace("granite", "basalt"))
     assert await kb.found("quarry") == []
     assert set(await kb.found("basalt7")) == {document}
     assert (await kb.document(document))["chunk_count"] > 3

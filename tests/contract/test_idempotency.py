@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.caller import Caller, answered, problem
+from tests.contract.caller import LONG, Caller, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, Raw, file_part
 
@@ -84,7 +84,7 @@ async def test_a_retried_clearing_removes_nothing_more(kb: Caller) -> None:
 
 async def test_a_retried_cancel_answers_as_it_did(kb: Caller) -> None:
     """Rather than that the job has ended."""
-    await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    await kb.submit(LONG)
     job = await kb.submit("granite")
     first = answered(await kb.http.delete(f"{JOBS}/{job['id']}", headers=KEY))
     assert answered(await kb.http.delete(f"{JOBS}/{job['id']}", headers=KEY)) == first

@@ -25,21 +25,17 @@ def path_of(operation: Operation) -> str:
 
 @pytest.mark.requirement("K4")
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-@pytest.mark.parametrize(
-    "header", [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "right", "Bearer rightx"]
-)
-async def test_with_a_key_set_only_its_bearer_is_served(
-    start: Start, operation: Operation, header: str | None
-) -> None:
+async def test_with_a_key_set_only_its_bearer_is_served(start: Start, operation: Operation) -> None:
     """Every operation but the probes; nothing else is looked at before."""
     kb = await start(api_key="right")
-    headers = {} if header is None else {"Authorization": header}
-    response = await kb.http.request(operation.method, path_of(operation), content=b"{", headers=headers)
-    if operation.open:
-        answered(response)
-    else:
-        problem(response, "unauthorized")
-        assert response.headers["WWW-Authenticate"] == "Bearer"
+    for header in (None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "right", "Bearer rightx"):
+        headers = {} if header is None else {"Authorization": header}
+        response = await kb.http.request(operation.method, path_of(operation), content=b"{", headers=headers)
+        if operation.open:
+            answered(response)
+        else:
+            problem(response, "unauthorized")
+            assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 async def test_the_right_key_is_served(start: Start) -> None:

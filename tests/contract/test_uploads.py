@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.caller import Caller, Json, answered, problem
+from tests.contract.caller import LONG, Caller, Json, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, HEADERS, Raw, file_part, part
 from tests.documents import large_pdf, sentence_of_page
@@ -216,7 +216,7 @@ async def test_many_files_at_once_are_all_taken_in(start: Start) -> None:
 
 async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
     """Queued behind a long note, then cancelled."""
-    await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    await kb.submit(LONG)
     job: Json = await kb.send("a.txt", b"granite")
     assert spooled(tmp_path) == [job["id"]]
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
@@ -225,7 +225,7 @@ async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -
 
 async def test_clearing_leaves_the_spool_empty(kb: Caller, tmp_path: Path) -> None:
     """The waiting files go with their jobs."""
-    await kb.submit(" ".join(f"long{number}" for number in range(100_000)))
+    await kb.submit(LONG)
     for number in range(3):
         await kb.send(f"{number}.txt", b"granite")
     removed: Any = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))

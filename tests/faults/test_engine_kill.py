@@ -56,6 +56,7 @@ class Running:
     def kill(self) -> None:
         """`kill -9`; its last connections are closed."""
         self.process.kill()
+        self.process.stop()
         self.http.close()
 
     def stop(self) -> None:
@@ -76,7 +77,7 @@ def running(home: Path, **environment: str) -> Iterator[Running]:
 
 def long_note(number: int) -> str:
     """A note with one word that no other has, of enough chunks that storing a hundred takes a while."""
-    filling = " ".join(f"filling{word}of{number}" for word in range(3_000))
+    filling = " ".join(f"filling{word}of{number}" for word in range(1_000))
     return f"unique{number}word {filling}"
 
 
@@ -86,9 +87,9 @@ def half_done(queue: Counter[str]) -> bool:
 
 
 def documents_of(engine: Running, word: str) -> list[int]:
-    """The documents that a word finds."""
+    """The documents that a word finds; of a note, its title is found with each of its chunks."""
     answer = engine.post("/search", json={"query": word, "mode": "fts", "top": 100})
-    return [result["document"]["id"] for result in answer["results"]]
+    return sorted({result["document"]["id"] for result in answer["results"]})
 
 
 @pytest.mark.slow
@@ -138,7 +139,7 @@ def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
 def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> None:
     """SIGTERM during a job: status 0, nothing stored by halves; the job is done after the next start."""
     with running(tmp_path) as engine:
-        job = engine.post("/jobs", json={"text": " ".join(f"word{number}" for number in range(100_000))})
+        job = engine.post("/jobs", json={"text": " ".join(f"word{number}" for number in range(60_000))})
         until(
             lambda: engine.get(f"/jobs/{job['id']}")["status"],
             lambda status: status == "running",

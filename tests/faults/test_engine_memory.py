@@ -60,8 +60,9 @@ def test_500_mebibytes_raise_the_peak_by_less_than_100(tmp_path: Path, extension
                 headers={"Content-Type": "multipart/form-data; boundary=b"},
             )
             assert job.status_code == 202, job.text
-            cancelled = http.delete(f"/jobs/{job.json()['id']}")
-            assert cancelled.json()["status"] in {"cancelled", "failed"}, cancelled.text
+            path = f"/jobs/{job.json()['id']}"
+            http.delete(path)  # too late where the size alone has failed it
+            assert http.get(path).json()["status"] in {"cancelled", "failed"}
             growth = memory(process.pid, "VmHWM") - baseline
             print(f"{extension}: +{growth / MEBIBYTE:.1f} MiB over {baseline / MEBIBYTE:.1f} MiB")
             assert growth < ALLOWED

@@ -51,17 +51,20 @@ class Served:
 async def serving(app: aiohttp.web.Application, **options: Any) -> AsyncIterator[Served]:
     """Run `app` on a free port of 127.0.0.1 until the block ends."""
     stop = asyncio.Event()
-    bound: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+    bound: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
     options = {"drain_seconds": 1.0, **options}
 
     def report(host: str, port: int) -> None:
-        bound.set_result((host, port))
+        bound.put_nowait((host, port))
 
     task = asyncio.ensure_future(serve(app, "127.0.0.1", 0, on_bound=report, stop=stop, **options))
-    await asyncio.wait({task, bound}, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
+    listening = asyncio.ensure_future(bound.get())
+    done: list[asyncio.Future[Any]] = [task, listening]
+    await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
     if task.done():
+        listening.cancel()
         task.result()
-    host, port = bound.result()
+    host, port = listening.result()
     try:
         yield Served(f"http://{host}:{port}", stop, task)
     finally:

@@ -1,23 +1,35 @@
-"""A process that serves the fake toolset over stdio; what a test starts as a subprocess."""
+"""A process that serves the fake toolset over stdio; what a test starts as a subprocess.
+
+Its argument is the limit on a line in bytes, or `print`: then the echo tool prints, as tools must not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from kb_server.hosting.stdio import serve_stdio
+from kb_server.hosting.stdio import MAX_LINE_BYTES, serve_stdio
 from kb_server.observability import configure_logging
-from tests.protocol.fake_toolset import Fake
+from kb_server.tool import Call
+from tests.protocol.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
 
 
-async def main() -> None:
+class PrintingTool(EchoTool):
+    """Prints before it says what it is told."""
+
+    async def run(self, arguments: EchoArguments, call: Call) -> EchoResult:
+        print("printed by accident", flush=True)
+        return await super().run(arguments, call)
+
+
+async def main(argument: str) -> None:
     """Serve; the lifespan's end is told on stderr, where a test can see it."""
-    fake = Fake()
-    limit = int(sys.argv[1]) if len(sys.argv) > 1 else 12 * 1024 * 1024
+    fake = Fake(echo=PrintingTool()) if argument == "print" else Fake()
+    limit = int(argument) if argument.isdigit() else MAX_LINE_BYTES
     await serve_stdio(fake.toolset, max_line_bytes=limit)
     print(f"left {fake.left}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
     configure_logging("info")
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -1,4 +1,4 @@
-"""The official client of both eras against the server, over HTTP and stdio."""
+"""The official client of both eras against the server over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from tests.protocol.conftest import BOUND, ServeToolset
@@ -16,7 +16,6 @@ from tests.protocol.fake_toolset import Fake
 
 Mode = Literal["legacy", "auto", "2026-07-28"]
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
-TRANSPORTS = ("http", "stdio")
 
 
 @pytest.fixture(params=MODES)
@@ -26,23 +25,11 @@ def mode(request: pytest.FixtureRequest) -> Mode:
     return chosen
 
 
-@pytest.fixture(params=TRANSPORTS)
-async def target(
-    request: pytest.FixtureRequest,
-    serve_toolset: ServeToolset,
-    fake: Fake,
-    stdio_command: StdioServerParameters,
-) -> str | StdioServerParameters:
-    """What the client connects to."""
-    if request.param == "stdio":
-        return stdio_command
-    return (await serve_toolset(fake.toolset)).mcp
-
-
 @pytest.fixture
-def client(target: str | StdioServerParameters, mode: Mode) -> Callable[[], Client]:
+async def client(serve_toolset: ServeToolset, fake: Fake, mode: Mode) -> Callable[[], Client]:
     """A maker of clients, to be entered in the test's own task."""
-    return lambda: Client(target, mode=mode, read_timeout_seconds=2 * BOUND)
+    served = await serve_toolset(fake.toolset)
+    return lambda: Client(served.mcp, mode=mode, read_timeout_seconds=2 * BOUND)
 
 
 async def test_a_client_of_either_era_sees_the_tools_in_full(client: Callable[[], Client]) -> None:

@@ -75,10 +75,10 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 def _range(low: float | None, high: float | None, unit: str, *, beyond: bool) -> str:
     if low is not None and high is not None:
         return f" of {low} to {high}{unit}" if unit else f" from {low} to {high}"
-    least, most = ("above", "below") if beyond else ("at least", "at most")
+    least, most = ("above", "below") if beyond else ("of at least", "of at most")
     if low is not None:
-        return f" of {least} {low}{unit}"
-    return f" of {most} {high}{unit}" if high is not None else ""
+        return f" {least} {low}{unit}"
+    return f" {most} {high}{unit}" if high is not None else ""
 
 
 def _refusal(words: str, raw: Mapping[str, Any], schema: Mapping[str, Any]) -> ToolError:

@@ -41,6 +41,9 @@ BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
 MAX_BATCH = 32
 
+_CANCEL_SECONDS = 1.0
+"""How long a cancelled call may take to clean up when the server stops."""
+
 
 class McpEndpoint:
     """Answers the requests of one path."""
@@ -63,15 +66,7 @@ class McpEndpoint:
         Raises:
             Refusal: it is no message that this endpoint takes.
         """
-        if http.method != hdrs.METH_POST:
-            raise Refusal(
-                405,
-                METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                "This endpoint keeps no sessions: send each message by POST.",
-                headers={hdrs.ALLOW: "POST"},
-            )
-        check_announced(http, self._limits)
+        self.check(http)
         value = _parsed(await read_body(http, self._limits))
         version = header_version(http)
         if isinstance(value, list):
@@ -87,6 +82,22 @@ class McpEndpoint:
             raise _bad_request("This protocol version takes no responses.")
         return web.Response(status=202)
 
+    def check(self, http: web.Request) -> None:
+        """What can be told before the body is read.
+
+        Raises:
+            Refusal: the method, the media type or the announced length is not for this endpoint.
+        """
+        if http.method != hdrs.METH_POST:
+            raise Refusal(
+                405,
+                METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "This endpoint keeps no sessions: send each message by POST.",
+                headers={hdrs.ALLOW: "POST"},
+            )
+        check_announced(http, self._limits)
+
     async def drain(self, seconds: float) -> None:
         """Let the calls whose clients have left end; after `seconds` cancel them."""
         if not self._detached:
@@ -94,7 +105,8 @@ class McpEndpoint:
         _, late = await asyncio.wait(self._detached, timeout=seconds)
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if late:
+            await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
     async def _request(self, http: web.Request, request: Request, version: str | None) -> web.StreamResponse:
         try:

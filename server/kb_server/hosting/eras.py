@@ -131,7 +131,7 @@ async def _run(
 ) -> tuple[bytes, int | None]:
     """The response to `request` and, where it is an error, its code."""
     try:
-        result = await server.runner(connection).on_request(exchange, request.method, request.params)
+        result = await server.respond(connection, exchange, request)
         return result_bytes(request.id, result), None
     except asyncio.CancelledError:
         await exchange.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 
 from kb_server.hosting.auth import KeyCheck
 from kb_server.hosting.body import BodyLimits
@@ -25,9 +26,22 @@ from kb_server.tool import Toolset
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = web.AppKey("DRAIN_SECONDS", float)
-"""How long calls in flight may take to end when the server stops."""
-DEFAULT_DRAIN_SECONDS = 10.0
+
+@dataclass(slots=True)
+class Stopping:
+    """When calls in flight are cancelled, in the loop's time; None until the server is told to stop."""
+
+    deadline: float | None = None
+
+    def seconds_left(self) -> float:
+        """How long calls may still take."""
+        if self.deadline is None:
+            return 0.0
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+
+STOPPING = web.AppKey("STOPPING", Stopping)
+"""Set by what runs the application, read by what lets its calls end."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,10 +86,10 @@ def build_app(
     }
     gate = _Gate(settings, served)
     app = web.Application(middlewares=[gate.middleware])
-    app[DRAIN_SECONDS] = DEFAULT_DRAIN_SECONDS
+    app[STOPPING] = Stopping()
     app.on_response_prepare.append(gate.allow_reading)
     for path, endpoint in served.items():
-        app.router.add_route(hdrs.METH_ANY, path, endpoint.handle)
+        app.router.add_route(hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint))
     app.router.add_routes(routes)
     _add_probes(app, gate, ready, metrics if settings.enable_metrics else None)
     app.cleanup_ctx.append(_lifespans([endpoint.toolset for endpoint in endpoints], list(served.values())))
@@ -120,6 +134,22 @@ class _Gate:
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and self._origin.admits(origin):
             response.headers.update(cors_headers(origin))
+
+    def expecting(self, endpoint: McpEndpoint) -> Callable[[web.Request], Awaitable[web.Response | None]]:
+        """Answers `Expect: 100-continue`: a caller that will be refused need not send its body first."""
+
+        async def answer(request: web.Request) -> web.Response | None:
+            try:
+                self._check(request)
+                endpoint.check(request)
+            except Refusal as refusal:
+                return _refused(refusal)
+            if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0  # the answer itself has not begun
+            return None
+
+        return answer
 
     def _check(self, request: web.Request) -> None:
         handler = request.match_info.handler
@@ -201,6 +231,6 @@ def _lifespans(
             yield
             # Before the toolsets close what these calls still use.
             for endpoint in served:
-                await endpoint.drain(app[DRAIN_SECONDS])
+                await endpoint.drain(app[STOPPING].seconds_left())
 
     return lifespans

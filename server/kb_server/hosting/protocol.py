@@ -1,24 +1,29 @@
 """A toolset as an MCP server of the official SDK: identity, capabilities, listing and calls.
 
-Nothing here knows a transport. HTTP hosts run single requests through `ProtocolServer.runner`, stdio
+Nothing here knows a transport. HTTP answers single requests through `ProtocolServer.respond`, stdio
 runs the SDK's loop over `ProtocolServer.sdk`.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
+import msgspec
 from mcp.server.caching import CacheHint
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import ServerRunner
+from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.exceptions import MCPError
+from mcp.shared.transport_context import TransportContext
 
 from kb_server.hosting.caller import Caller, correlation_id
 from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
-from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, Toolset
 
@@ -35,6 +40,7 @@ class ProtocolServer:
         self.toolset = toolset
         self._calls = Calls(toolset, metrics or Metrics())
         self._listing: dict[str, Any] = {"tools": self._calls.listing(), "resultType": "complete"}
+        self._listings: dict[str, msgspec.Raw] = {}
         self.sdk = self._build()
         self.initialization = self.sdk.create_initialization_options(
             NotificationOptions(
@@ -42,9 +48,25 @@ class ProtocolServer:
             )
         )
 
-    def runner(self, connection: Connection) -> ServerRunner[None]:
-        """The SDK's kernel for one connection of this server."""
-        return ServerRunner(self.sdk, connection, None, init_options=self.initialization)
+    async def respond(
+        self, connection: Connection, context: DispatchContext[TransportContext], request: Request
+    ) -> Mapping[str, Any] | msgspec.Raw:
+        """The result of one request that came on its own, outside a loop of the SDK's.
+
+        The tool list is the same for everybody: it is checked and encoded once for each version.
+
+        Raises:
+            MCPError, pydantic.ValidationError: what the SDK's table of errors tells the client.
+        """
+        version = connection.protocol_version
+        is_listing = request.method == "tools/list" and not set(request.params or ()) - {"_meta"}
+        if is_listing and version in self._listings:
+            return self._listings[version]
+        runner = ServerRunner(self.sdk, connection, None, init_options=self.initialization)
+        result = await runner.on_request(context, request.method, request.params)
+        if is_listing:
+            self._listings[version] = msgspec.Raw(msgspec.json.encode(result))
+        return result
 
     def _build(self) -> Server[None]:
         hint = CacheHint(ttl_ms=_LISTING_TTL_MS, scope="private")
@@ -59,6 +81,8 @@ class ProtocolServer:
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         if self.toolset.prompts_list_changed is not None:
             server.add_request_handler("prompts/list", types.PaginatedRequestParams, _list_prompts)
+        if not any(name.startswith("OTEL_") for name in os.environ):
+            server.middleware.clear()  # the SDK's tracing: a third of a call's cost where nobody collects it
         return server
 
     async def _list_tools(self, _context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:

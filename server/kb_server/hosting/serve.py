@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from kb_server.hosting.http import DEFAULT_DRAIN_SECONDS, DRAIN_SECONDS
+from kb_server.hosting.http import STOPPING
 from kb_server.hosting.signals import on_stop_signal
 
 log = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 10.0
+"""How long calls in flight may take to end when the server stops."""
 IDLE_SECONDS = 75.0
 """How long a connection without a request stays open; also how long a request's headers may take."""
 
@@ -39,7 +41,7 @@ async def serve(
     *,
     on_bound: Callable[[str, int], None] | None = None,
     stop: asyncio.Event | None = None,
-    drain_seconds: float = DEFAULT_DRAIN_SECONDS,
+    drain_seconds: float = DRAIN_SECONDS,
     reuse_port: bool = False,
     sock: socket.socket | None = None,
 ) -> None:
@@ -53,7 +55,6 @@ async def serve(
         PortInUse: another process listens there.
         CannotListen: the address is not this machine's, or the port is not permitted.
     """
-    app[DRAIN_SECONDS] = drain_seconds
     stop = stop or asyncio.Event()
     # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
     # accesses is off because a URL may carry a one-time token, and every call has a line of its own.
@@ -63,8 +64,13 @@ async def serve(
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=IDLE_SECONDS,
-        shutdown_timeout=drain_seconds,
+        shutdown_timeout=drain_seconds / 2,  # aiohttp waits for it twice, before and after it cancels
     )
+
+    async def set_deadline(app: web.Application) -> None:
+        app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
+
+    app.on_shutdown.append(set_deadline)
     await runner.setup()
     try:
         await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)

@@ -11,16 +11,20 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Call `stop` on the first SIGTERM or SIGINT; the second does what it does by default.
+    """Call `stop` on the first SIGTERM or SIGINT; the second does what it did before.
 
     Does nothing outside the main thread, where signals cannot be handled.
     """
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
 
+    before = {number: signal.getsignal(number) for number in signals}
+
     def restore() -> None:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            # Only the loop's own handler is taken away, and only once: another may stand there since.
+            if loop.remove_signal_handler(number) and handler is not None:
+                signal.signal(number, handler)
 
     def first() -> None:
         restore()

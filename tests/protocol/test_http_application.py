@@ -1,0 +1,213 @@
+"""The application around the MCP endpoints: probes, metrics, routes of others, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.http import Readiness, build_app
+from kb_server.hosting.serve import CannotListen, PortInUse, serve
+from kb_server.settings import ServerSettings
+from tests.protocol.conftest import BOUND, ServeToolset, serving
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import BOTH, PLAIN, call
+
+KEY = "a-secret-key"
+
+
+async def test_a_path_with_nothing_says_where_mcp_is(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """404 in JSON; there are no OAuth documents, for the key is not one's own to fetch."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    for path in ("/nothing", "/mcp/other", "/mcp/", "/.well-known/oauth-protected-resource"):
+        async with http.get(served.base + path) as response:
+            assert response.status == 404
+            assert "/mcp, /mcp/fake" in (await response.json())["message"]
+
+
+async def test_the_root_and_wrong_methods_are_answered_in_json(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """A hint for people with a browser; 405 with Allow."""
+    served = await serve_toolset(fake.toolset)
+    async with http.get(served.base) as response:
+        assert (await response.json())["mcp"] == ["/mcp", "/mcp/fake"]
+    async with http.post(f"{served.base}/healthz") as response:
+        assert response.status == 405
+        assert "GET" in response.headers["Allow"]
+        assert (await response.json())["error"] == "method_not_allowed"
+
+
+async def test_probes_tell_alive_from_ready(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """Under any Host, as a cluster asks; not ready is 503 with the reason."""
+    state = [Readiness(False, "the engine at http://engine:8000 is unreachable"), Readiness(True)]
+
+    async def ready() -> Readiness:
+        return state.pop(0)
+
+    served = await serve_toolset(fake.toolset, ready=ready)
+    pod = {"Host": "10.1.2.3:3000"}
+    async with http.get(f"{served.base}/healthz", headers=pod) as response:
+        assert (response.status, await response.json()) == (200, {"status": "ok"})
+    async with http.get(f"{served.base}/readyz", headers=pod) as response:
+        assert response.status == 503
+        assert "engine:8000 is unreachable" in (await response.json())["reason"]
+    async with http.get(f"{served.base}/readyz", headers=pod) as response:
+        assert response.status == 200
+
+
+async def test_metrics_count_calls_and_want_the_key_from_elsewhere(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """A peer on this machine needs none, unless a proxy speaks through it."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    headers = {**PLAIN, "Authorization": f"Bearer {KEY}"}
+    async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
+        assert response.status == 200
+    async with http.get(f"{served.base}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert 'mcp_requests_total{tool="echo",status="success"} 1' in await response.text()
+    async with http.get(f"{served.base}/metrics", headers={"X-Forwarded-For": "8.8.8.8"}) as response:
+        assert response.status == 401
+
+
+async def test_metrics_can_be_turned_off(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """`ENABLE_METRICS=false`: there is no such path."""
+    served = await serve_toolset(fake.toolset, settings={"enable_metrics": False})
+    async with http.get(f"{served.base}/metrics") as response:
+        assert response.status == 404
+
+
+async def test_routes_of_other_parts_carry_their_own_credentials(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """They are asked without the key, but never by a stranger's page; a fault in one tells no words."""
+
+    async def put(request: web.Request) -> web.Response:
+        if not request.can_read_body:
+            raise RuntimeError("words within")
+        return web.Response(text=str(len(await request.read())))
+
+    served = await serve_toolset(
+        fake.toolset, settings={"api_key": KEY}, routes=[web.put("/upload/{token}", put)]
+    )
+    url = f"{served.base}/upload/t"
+    async with http.put(url, data=b"12345") as response:
+        assert (response.status, await response.text()) == (200, "5")
+    async with http.put(url, data=b"1", headers={"Host": "evil.example"}) as response:
+        assert response.status == 421
+    async with http.put(url) as response:
+        assert response.status == 500
+        assert "words" not in await response.text()
+
+
+async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fake: Fake) -> None:
+    """However many endpoints show it."""
+    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    async with serving(app):
+        assert (fake.entered, fake.left) == (1, 0)
+    assert (fake.entered, fake.left) == (1, 1)
+
+
+async def test_a_call_in_flight_ends_before_the_server_does(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """No new connection is taken meanwhile."""
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": BOUND})
+    slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
+    await fake.slow.started.wait()
+    served.stop.set()
+    await _until_refused(served.port)
+    fake.slow.release.set()
+    async with await slow as response:
+        assert response.status == 200
+    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    assert not fake.slow.cancelled.is_set()
+
+
+async def _until_refused(port: int) -> None:
+    async with asyncio.timeout(BOUND):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionError:
+                return
+            writer.close()
+            await asyncio.sleep(0)
+
+
+async def test_a_call_that_does_not_end_is_cancelled_in_time(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """Stopping is bounded."""
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.1})
+    slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
+    await fake.slow.started.wait()
+    served.stop.set()
+    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    assert fake.slow.cancelled.is_set()
+    await asyncio.gather(slow, return_exceptions=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_the_server(fake: Fake, number: signal.Signals) -> None:
+    """As an orchestrator and a person at a terminal do; the handlers are gone afterwards."""
+    before = signal.getsignal(number)
+    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    async with serving(app) as served:
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    assert signal.getsignal(number) == before
+
+
+async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
+    """One line for people, with the address; the lifespan that was entered is left."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+        with pytest.raises(PortInUse) as caught:
+            await serve(app, "127.0.0.1", port)
+    assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: another process listens there already"
+    assert (caught.value.host, caught.value.port) == ("127.0.0.1", port)
+    assert fake.left == 1
+
+
+async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -> None:
+    """Not a traceback."""
+    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
+        await serve(app, "192.0.2.1", 0)
+
+
+async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientSession, fake: Fake) -> None:
+    """As a supervisor hands it to its workers."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    async with serving(app, sock=bound) as served:
+        assert served.port == port
+        async with http.get(f"{served.base}/healthz") as response:
+            assert response.status == 200
+
+
+async def test_a_server_without_a_key_warns_at_start(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
+    """An empty key counts as not set."""
+    build_app(ServerSettings(api_key=""), endpoints_for([fake.toolset], ["fake"]))
+    assert "KB_MCP_API_KEY is not set" in caplog.text
+    caplog.clear()
+    build_app(ServerSettings(api_key=KEY), endpoints_for([fake.toolset], ["fake"]))
+    assert caplog.text == ""

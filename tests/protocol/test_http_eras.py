@@ -1,0 +1,341 @@
+"""Which era a request is answered in, and what each promises over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kb_server.hosting.endpoints import endpoints_for
+from tests.protocol.conftest import ServeToolset
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import (
+    BOTH,
+    LATEST_HANDSHAKE,
+    MODERN,
+    PLAIN,
+    call,
+    initialize,
+    modern,
+    modern_headers,
+    request,
+)
+
+HANDSHAKES = ("2025-03-26", "2025-06-18", "2025-11-25")
+
+Answer = tuple[int, Any]
+
+
+async def post(
+    http: aiohttp.ClientSession, url: str, message: Any, headers: dict[str, str] | None = None
+) -> Answer:
+    """The status and the JSON of the answer; None for no body."""
+    async with http.post(url, data=json.dumps(message), headers=headers or PLAIN) as response:
+        body = await response.read()
+        if body:
+            assert response.content_type == "application/json"
+        return response.status, json.loads(body) if body else None
+
+
+@pytest.fixture
+async def url(serve_toolset: ServeToolset, fake: Fake) -> str:
+    """Where the fake toolset is served."""
+    return (await serve_toolset(fake.toolset)).mcp
+
+
+async def test_a_call_with_nothing_but_a_content_type_works(http: aiohttp.ClientSession, url: str) -> None:
+    """No Accept, no session, no initialize, a string for an id; answered 200 in plain JSON (N78, N79)."""
+    async with http.post(url, data=json.dumps(call("echo", text="hi")), headers=PLAIN) as response:
+        body = await response.json()
+    assert response.status == 200
+    assert response.content_type == "application/json"
+    assert "Mcp-Session-Id" not in response.headers
+    assert (body["jsonrpc"], body["id"]) == ("2.0", "1")
+    assert json.loads(body["result"]["content"][0]["text"]) == {"said": "hi", "note": None}
+
+
+@pytest.mark.parametrize("version", [*HANDSHAKES, "2024-11-05"])
+async def test_a_handshake_settles_on_the_version_offered(
+    http: aiohttp.ClientSession, url: str, version: str
+) -> None:
+    """Without a session id: the next request may reach another replica."""
+    async with http.post(url, json=initialize(version), headers=BOTH) as response:
+        result = (await response.json())["result"]
+    assert result["protocolVersion"] == version
+    assert result["serverInfo"]["name"] == "fake-server"
+    assert result["instructions"] == "Do not use this."
+    assert "Mcp-Session-Id" not in response.headers
+
+
+async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """The client decides whether to go on."""
+    _, answer = await post(http, url, initialize("1999-01-01"))
+    assert answer["result"]["protocolVersion"] == LATEST_HANDSHAKE
+
+
+@pytest.mark.parametrize("version", HANDSHAKES)
+async def test_a_call_of_each_handshake_version_is_answered(
+    http: aiohttp.ClientSession, url: str, version: str
+) -> None:
+    """Structured content included."""
+    headers = {**BOTH, "MCP-Protocol-Version": version}
+    status, answer = await post(http, url, call("echo", text="hi"), headers)
+    assert status == 200
+    assert answer["result"]["structuredContent"] == {"said": "hi", "note": None}
+    assert "resultType" not in answer["result"]
+
+
+async def test_a_modern_call_is_answered_without_a_handshake(http: aiohttp.ClientSession, url: str) -> None:
+    """With the type of the result and the server's identity in `_meta`."""
+    message = modern(call("echo", text="hi"))
+    status, answer = await post(http, url, message, modern_headers(message))
+    assert status == 200
+    assert answer["result"]["resultType"] == "complete"
+    assert answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "fake-server"
+
+
+async def test_discovery_names_the_modern_version_and_what_the_server_can(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """`server/discover` needs no handshake either."""
+    message = modern(request("server/discover"))
+    _, answer = await post(http, url, message, modern_headers(message))
+    assert answer["result"]["supportedVersions"] == [MODERN]
+    assert "tools" in answer["result"]["capabilities"]
+
+
+async def test_the_tool_list_is_the_same_from_the_cache_as_from_the_sdk(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """Made once for each version; a cursor is refused, for there is one page."""
+    message = modern(request("tools/list"))
+    first = await post(http, url, message, modern_headers(message))
+    again = await post(http, url, {**message, "id": 2}, modern_headers(message))
+    assert first[1]["result"] == again[1]["result"]
+    assert first[1]["result"]["ttlMs"] > 0
+    _, handshake = await post(http, url, request("tools/list"))
+    assert "ttlMs" not in handshake["result"]
+    assert [tool["name"] for tool in handshake["result"]["tools"]] == [
+        tool["name"] for tool in first[1]["result"]["tools"]
+    ]
+    _, refused = await post(http, url, request("tools/list", {"cursor": "2"}))
+    assert refused["error"]["code"] == -32602
+
+
+async def test_the_pair_that_connectors_send_is_answered_as_modern(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """Header 2025-11-25 with a 2026-07-28 body; routing headers may be left out but must not disagree."""
+    message = modern(call("echo", text="hi"))
+    headers = {**BOTH, "MCP-Protocol-Version": LATEST_HANDSHAKE}
+    status, answer = await post(http, url, message, headers)
+    assert status == 200
+    assert answer["result"]["resultType"] == "complete"
+    status, answer = await post(http, url, message, {**headers, "Mcp-Name": "slow"})
+    assert (status, answer["error"]["code"]) == (400, -32020)
+
+
+@pytest.mark.parametrize("header", [None, "2025-03-26", "2025-06-18"])
+async def test_any_other_disagreement_of_header_and_body_is_a_mismatch(
+    http: aiohttp.ClientSession, url: str, header: str | None
+) -> None:
+    """-32020, with HTTP status 400."""
+    headers = {**BOTH, **({"MCP-Protocol-Version": header} if header else {})}
+    status, answer = await post(http, url, modern(call("echo", text="hi")), headers)
+    assert (status, answer["error"]["code"]) == (400, -32020)
+    assert answer["id"] == "1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"Mcp-Method": "tools/list"}, {"Mcp-Name": "slow"}, {"Mcp-Name": "=?base64?!!?="}],
+)
+async def test_routing_headers_must_repeat_the_body(
+    http: aiohttp.ClientSession, url: str, change: dict[str, str]
+) -> None:
+    """What a gateway routed by must be what the body asks for."""
+    message = modern(call("echo", text="hi"))
+    status, answer = await post(http, url, message, modern_headers(message, **change))
+    assert (status, answer["error"]["code"]) == (400, -32020)
+
+
+async def test_routing_headers_must_not_come_twice(http: aiohttp.ClientSession, url: str) -> None:
+    """Two readers could pick two values."""
+    message = modern(call("echo", text="hi"))
+    headers = [*modern_headers(message).items(), ("Mcp-Name", "echo")]
+    async with http.post(url, data=json.dumps(message), headers=headers) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["code"] == -32020
+
+
+async def test_a_version_nobody_speaks_is_told_those_that_are(http: aiohttp.ClientSession, url: str) -> None:
+    """400 with the list, so that a client can choose."""
+    for message in (request("tools/list"), modern(request("tools/list")), {"jsonrpc": "2.0", "method": "n"}):
+        status, answer = await post(http, url, message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
+        assert (status, answer["error"]["code"]) == (400, -32022)
+        assert answer["error"]["data"]["requested"] == "2030-01-01"
+        assert {MODERN, *HANDSHAKES} <= set(answer["error"]["data"]["supported"])
+
+
+async def test_a_modern_request_without_its_envelope_is_told_what_is_missing(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """400, -32602, naming the keys; a half one too."""
+    bare = call("echo", text="hi")
+    status, answer = await post(http, url, bare, modern_headers(bare))
+    assert (status, answer["error"]["code"]) == (400, -32602)
+    half = modern(bare)
+    del half["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"]
+    status, answer = await post(http, url, half, modern_headers(half))
+    assert (status, answer["error"]["code"]) == (400, -32602)
+    assert "clientCapabilities" in answer["error"]["message"]
+
+
+async def test_errors_of_a_modern_request_carry_the_status_of_their_code(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """404 for a method nobody serves, 400 for bad parameters, 200 for a fault of ours."""
+    expected = {
+        "nothing/here": (404, -32601),
+        "ping": (404, -32601),
+        "initialize": (404, -32601),
+    }
+    for method, outcome in expected.items():
+        message = modern(request(method))
+        status, answer = await post(http, url, message, modern_headers(message))
+        assert (status, answer["error"]["code"]) == outcome, method
+    for tool, outcome in {"nothing": (400, -32602), "broken": (200, -32603)}.items():
+        message = modern(call(tool))
+        status, answer = await post(http, url, message, modern_headers(message))
+        assert (status, answer["error"]["code"]) == outcome, tool
+
+
+async def test_errors_of_a_handshake_request_come_with_status_200(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """Once it is understood, the answer is JSON-RPC's own matter."""
+    outcomes = {
+        "nothing/here": (request("nothing/here"), -32601),
+        "unknown tool": (call("nothing"), -32602),
+        "no name": (request("tools/call", {}), -32602),
+        "arguments": (request("tools/call", {"name": "echo", "arguments": [1]}), -32602),
+        "fault": (call("broken"), -32603),
+    }
+    for name, (message, code) in outcomes.items():
+        status, answer = await post(http, url, message)
+        assert (status, answer["error"]["code"]) == (200, code), name
+        assert "ours alone" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}},
+        {"jsonrpc": "2.0", "method": "notifications/nobody/knows"},
+        {"jsonrpc": "2.0", "id": 7, "result": {}},
+    ],
+)
+async def test_what_is_owed_no_answer_is_accepted(
+    http: aiohttp.ClientSession, url: str, message: dict[str, Any]
+) -> None:
+    """202 without a body; in 2026-07-28 a client sends no responses."""
+    assert await post(http, url, message) == (202, None)
+    status, _ = await post(http, url, message, {**BOTH, "MCP-Protocol-Version": MODERN})
+    assert status == (400 if "result" in message else 202)
+
+
+async def test_somebodys_cancel_does_not_reach_a_strangers_call(
+    http: aiohttp.ClientSession, url: str, fake: Fake
+) -> None:
+    """Ids are only unique to their client, and here nobody knows which that is."""
+    import asyncio
+
+    slow = asyncio.ensure_future(post(http, url, call("slow", 5)))
+    await fake.slow.started.wait()
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+    assert await post(http, url, cancel) == (202, None)
+    fake.slow.release.set()
+    assert (await slow)[0] == 200
+
+
+async def test_a_batch_is_answered_in_the_one_version_that_has_them(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """2025-03-26, which is also the version of a request that names none; in order, without notifications."""
+    batch = [
+        call("echo", 1, text="a"),
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2},
+        initialize("2025-03-26"),
+        request("ping", request_id="p"),
+    ]
+    for headers in (PLAIN, {**BOTH, "MCP-Protocol-Version": "2025-03-26"}):
+        status, answers = await post(http, url, batch, headers)
+        assert status == 200
+        assert [answer["id"] for answer in answers] == [1, 2, "1", "p"]
+        assert [answer.get("error", {}).get("code") for answer in answers] == [None, -32600, -32600, None]
+    assert await post(http, url, batch[1:2]) == (202, None)
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25", MODERN])
+async def test_a_batch_is_an_invalid_request_in_every_other(
+    http: aiohttp.ClientSession, url: str, version: str
+) -> None:
+    """-32600; so is an empty or an endless one."""
+    headers = {**BOTH, "MCP-Protocol-Version": version}
+    status, answer = await post(http, url, [request("ping")], headers)
+    assert (status, answer["error"]["code"]) == (400, -32600)
+    for batch in ([], [request("ping")] * 33):
+        status, answer = await post(http, url, batch)
+        assert (status, answer["error"]["code"]) == (400, -32600)
+
+
+async def test_capabilities_are_those_of_the_toolset(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset
+) -> None:
+    """`tools.listChanged` as it says; prompts only where it has an opinion, and then an empty list (N81)."""
+    plain, knowing = Fake("plain"), Fake("knowing", tools_list_changed=True, prompts_list_changed=False)
+    served = await serve_toolset(endpoints=endpoints_for([plain.toolset, knowing.toolset], ["plain"]))
+    seen = {}
+    for name in ("plain", "knowing"):
+        _, answer = await post(http, f"{served.mcp}/{name}", initialize("2025-06-18"))
+        seen[name] = answer["result"]["capabilities"]
+    assert seen["plain"] == {"tools": {"listChanged": False}}
+    assert seen["knowing"] == {"tools": {"listChanged": True}, "prompts": {"listChanged": False}}
+    _, prompts = await post(http, f"{served.mcp}/knowing", request("prompts/list"))
+    assert prompts["result"]["prompts"] == []
+    _, none = await post(http, f"{served.mcp}/plain", request("prompts/list"))
+    assert none["error"]["code"] == -32601
+
+
+async def test_the_root_shows_the_chosen_toolset_as_itself(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset
+) -> None:
+    """And each toolset has an endpoint of its own name."""
+    one, two = Fake("one"), Fake("two")
+    served = await serve_toolset(endpoints=endpoints_for([one.toolset, two.toolset], ["two"]))
+    names = {}
+    for path in ("", "/one", "/two"):
+        _, answer = await post(http, served.mcp + path, initialize("2025-06-18"))
+        names[path] = answer["result"]["serverInfo"]["name"]
+    assert names == {"": "two-server", "/one": "one-server", "/two": "two-server"}
+
+
+async def test_a_call_carries_who_asked_and_under_which_id(
+    http: aiohttp.ClientSession, url: str, fake: Fake
+) -> None:
+    """The correlation id from `_meta` or a header, a digest of the credential, the user agent for the log."""
+    headers = {**PLAIN, "Authorization": "Bearer caller-token", "X-Request-ID": "from-header"}
+    await post(http, url, call("echo", text="a", meta={"correlation_id": "from-meta"}), headers)
+    await post(http, url, call("echo", text="b"), {**headers, "User-Agent": "claude-code/1.0"})
+    await post(http, url, call("echo", text="c"))
+    first, second, third = fake.echo.calls
+    assert (first.correlation_id, second.correlation_id) == ("from-meta", "from-header")
+    assert first.credential == second.credential != third.credential == "anonymous"
+    assert "caller-token" not in first.credential
+    assert second.log["user_agent"] == "claude-code/1.0"

@@ -1,0 +1,259 @@
+"""What gets no further than the door: keys, names, origins, methods, types and sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kb_server.hosting.body import BodyLimits
+from tests.protocol.conftest import BOUND, ServeToolset
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import PLAIN, call, request
+
+KEY = "a-secret-key"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
+
+
+async def raw(port: int, data: bytes) -> bytes:
+    """What the server answers to `data`, sent as it is, until it closes or the answer's body is read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
+@pytest.mark.parametrize("method", METHODS)
+async def test_without_the_key_every_method_is_unauthorized(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, method: str, path: str
+) -> None:
+    """401 with a challenge and what to send, before anything else is looked at."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    headers = {"Host": "evil.example", "Origin": "http://evil.example"}
+    async with http.request(method, served.base + path, data=b"{", headers=headers) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        if method != "HEAD":
+            assert "Authorization: Bearer" in (await response.json())["error"]["message"]
+
+
+async def test_with_the_key_calls_are_answered_and_probes_need_none(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """The wrong key is told apart from none; `/healthz` and `/readyz` are open."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    for token, status in ((KEY, 200), (KEY + "x", 401), ("\udcff", 401)):
+        headers = {**PLAIN, "Authorization": f"Bearer {token}"}
+        async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
+            assert response.status == status
+    for path in ("/healthz", "/readyz"):
+        async with http.get(served.base + path) as response:
+            assert response.status == 200
+
+
+async def test_a_token_of_any_bytes_is_only_wrong(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """Not a fault of the server's."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
+    odd = b"Authorization: Bearer \xff\xfe\x80\r\n\r\n"
+    assert (await raw(served.port, head + odd)).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_a_caller_without_the_key_is_not_asked_for_its_body(
+    serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """`Expect: 100-continue` is answered with the refusal; with the key and a right size, by going on."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    head = (
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Expect: 100-continue\r\nContent-Length: {}\r\n{}\r\n"
+    )
+    key = f"Authorization: Bearer {KEY}\r\n"
+    assert (await raw(served.port, head.format(10, "").encode())).startswith(b"HTTP/1.1 401 ")
+    assert (await raw(served.port, head.format(10**9, key).encode())).startswith(b"HTTP/1.1 413 ")
+    assert (await raw(served.port, head.format(10, key).encode())).startswith(b"HTTP/1.1 100 ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost:1", "Origin": "http://localhost:6274"}, 200),
+    ],
+)
+async def test_strangers_pages_are_kept_out(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, headers: dict[str, str], status: int
+) -> None:
+    """By the name they use or by where they come from, in JSON that says which setting decides."""
+    served = await serve_toolset(fake.toolset)
+    async with http.post(served.mcp, json=call("echo", text="a"), headers={**PLAIN, **headers}) as response:
+        assert response.status == status
+        if status != 200:
+            error = (await response.json())["error"]
+            assert "KB_ALLOWED_" in error["message"]
+            assert error["data"]["error_type"] in ("host_not_allowed", "origin_not_allowed")
+            assert "Access-Control-Allow-Origin" not in response.headers
+
+
+async def test_an_admitted_page_may_ask_first_and_read_the_answer(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """A browser's preflight carries no key; the call itself must."""
+    settings = {"api_key": KEY, "allowed_origins": ["https://app.example"]}
+    served = await serve_toolset(fake.toolset, settings=settings)
+    page = {"Origin": "https://app.example"}
+    asking = {**page, "Access-Control-Request-Method": "POST"}
+    async with http.options(served.mcp, headers=asking) as response:
+        assert response.status == 204
+        assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+    keyed = {**PLAIN, **page, "Authorization": f"Bearer {KEY}"}
+    async with http.post(served.mcp, json=call("echo", text="a"), headers=keyed) as response:
+        assert response.status == 200
+        assert response.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert response.headers["Vary"] == "Origin"
+    async with http.options(served.mcp, headers={**asking, "Origin": "https://evil.example"}) as response:
+        assert response.status == 401
+    async with http.post(served.mcp, json=call("echo", text="a"), headers={**PLAIN, **page}) as response:
+        assert response.status == 401
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "POST"])
+async def test_only_a_post_carries_messages(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, method: str
+) -> None:
+    """405 with Allow: there is no session to listen to or to end."""
+    served = await serve_toolset(fake.toolset)
+    async with http.request(method, served.mcp, headers={"Accept": "text/event-stream"}) as response:
+        assert response.status == 405
+        assert response.headers["Allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+    ],
+)
+async def test_only_plain_json_is_read(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, headers: dict[str, str]
+) -> None:
+    """415 for a body announced as anything else, or not at all."""
+    served = await serve_toolset(fake.toolset)
+    body = json.dumps(call("echo", text="a")).encode()
+    async with http.post(
+        served.mcp, data=body, headers=headers, skip_auto_headers=["Content-Type"]
+    ) as response:
+        assert response.status == 415
+        assert (await response.json())["error"]["data"]["error_type"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "Application/JSON", 'application/json;charset="UTF8"']
+)
+async def test_json_is_json_however_it_is_spelt(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, media_type: str
+) -> None:
+    """Parameters and case do not matter."""
+    served = await serve_toolset(fake.toolset)
+    body = json.dumps(call("echo", text="ä"), ensure_ascii=False).encode()
+    async with http.post(served.mcp, data=body, headers={"Content-Type": media_type}) as response:
+        assert (await response.json())["result"]["structuredContent"]["said"] == "ä"
+
+
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+LIMITS = BodyLimits(max_bytes=1000, silence=0.05, total=1.0)
+
+
+def padded(length: int) -> bytes:
+    """A ping of exactly `length` bytes."""
+    body = json.dumps(request("ping")).encode()
+    return body + b" " * (length - len(body))
+
+
+async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """413, a JSON-RPC error that names the limit, announced or chunked."""
+    served = await serve_toolset(fake.toolset, limits=LIMITS)
+
+    async def chunked(body: bytes) -> Any:
+        yield body[:500]
+        yield body[500:]
+
+    for length, status in ((1000, 200), (1001, 413)):
+        for data in (padded(length), chunked(padded(length))):
+            async with http.post(served.mcp, data=data, headers=PLAIN) as response:
+                assert response.status == status
+                answer = await response.json()
+        if status == 413:
+            assert "1000 bytes" in answer["error"]["message"]
+            assert answer["error"]["data"]["details"] == {"limit_bytes": 1000}
+            assert answer["id"] is None
+
+
+async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """By its Content-Length alone."""
+    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    assert (await raw(served.port, HEAD + b"Content-Length: 99999999999\r\n\r\n")).startswith(
+        b"HTTP/1.1 413 "
+    )
+
+
+async def test_a_body_that_stops_coming_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """408, and the connection is closed."""
+    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    answer = await raw(served.port, HEAD + b"Content-Length: 100\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"Connection: close" in answer
+
+
+async def test_the_limit_is_twelve_mebibytes(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """A chunk of 8 MiB in base64 fits."""
+    served = await serve_toolset(fake.toolset)
+    for length, status in ((12 * 1024 * 1024, 200), (12 * 1024 * 1024 + 1, 413)):
+        async with http.post(served.mcp, data=io.BytesIO(padded(length)), headers=PLAIN) as response:
+            assert response.status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", -32700),
+        (b"{", -32700),
+        (b"\xff", -32700),
+        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}', -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}', -32700),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 5000 + b"]" * 5000 + b"}", -32700),
+        (b"null", -32600),
+        (b'"ping"', -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1}', -32600),
+    ],
+)
+async def test_what_cannot_be_read_is_told_so(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, body: bytes, code: int
+) -> None:
+    """400 with JSON-RPC's own codes."""
+    served = await serve_toolset(fake.toolset)
+    async with http.post(served.mcp, data=body, headers=PLAIN) as response:
+        assert response.status == 400
+        answer = await response.json()
+    assert answer["error"]["code"] == code
+    assert answer["error"]["data"]["error_type"] in ("parse_error", "invalid_request")

@@ -1,0 +1,268 @@
+"""Serving over stdin and stdout: a process, its pipes, and every way in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.protocol.conftest import BOUND, ROOT, stdio_environment
+from tests.protocol.messages import call, initialize, modern, request
+
+WAIT = 4 * BOUND
+"""A process must start first, on a machine that may be busy."""
+
+
+@dataclass
+class Process:
+    """A server process with its pipes."""
+
+    process: asyncio.subprocess.Process
+
+    async def send(self, *messages: Any) -> None:
+        """Write each as a line; bytes as they are."""
+        assert self.process.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            self.process.stdin.write(line + b"\n")
+        await self.process.stdin.drain()
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def ask(self, message: Any) -> dict[str, Any]:
+        """The answer to `message`."""
+        await self.send(message)
+        return await self.receive()
+
+    async def told(self, words: bytes) -> bytes:
+        """What stderr says up to and with `words`."""
+        assert self.process.stderr is not None
+        return await asyncio.wait_for(self.process.stderr.readuntil(words), WAIT)
+
+    async def end(self) -> tuple[int, bytes, bytes]:
+        """Close stdin; the exit status, and the rest of stdout and stderr."""
+        out, err = await asyncio.wait_for(self.process.communicate(b"" if self.process.stdin else None), WAIT)
+        assert self.process.returncode is not None
+        return self.process.returncode, out, err
+
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a process that serves the fake toolset; its argument is the limit on a line."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def run(*arguments: str, **streams: Any) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.protocol.stdio_server",
+            *arguments,
+            cwd=ROOT,
+            env=stdio_environment(),
+            limit=1 << 26,
+            **dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE) | streams,
+        )
+        started.append(process)
+        return Process(process)
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+READY = initialize("2025-06-18")
+
+
+async def test_the_end_of_stdin_ends_the_process(start: Start) -> None:
+    """At once, with status 0, the lifespan left, and nothing but the protocol on stdout."""
+    process = await start()
+    answer = await process.ask(READY)
+    assert answer["result"]["protocolVersion"] == "2025-06-18"
+    status, out, err = await process.end()
+    assert (status, out) == (0, b"")
+    assert b"left 1" in err
+
+
+async def test_stdin_that_ends_before_it_began_ends_the_process(start: Start) -> None:
+    """No request was made, none is owed."""
+    status, out, _ = await (await start(stdin=asyncio.subprocess.DEVNULL)).end()
+    assert (status, out) == (0, b"")
+
+
+async def test_requests_piped_in_are_answered_though_stdin_has_ended(start: Start) -> None:
+    """`printf ... | kb stdio` shows its answers, the last line without an end included."""
+    process = await start()
+    assert process.process.stdin is not None
+    lines = [READY, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call("echo", 2, text="piped")]
+    process.process.stdin.write(b"\n".join(json.dumps(line).encode() for line in lines))
+    status, out, _ = await process.end()
+    answers = {answer["id"]: answer for answer in map(json.loads, out.splitlines())}
+    assert status == 0
+    assert answers[2]["result"]["structuredContent"]["said"] == "piped"
+
+
+async def test_a_file_can_be_stdin(start: Start, tmp_path: Any) -> None:
+    """Which cannot be waited for, only read."""
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in (READY, call("echo", 2, text="filed"))))
+    with path.open("rb") as requests:
+        status, out, _ = await (await start(stdin=requests)).end()
+    assert status == 0
+    assert b"filed" in out
+
+
+async def test_a_call_in_flight_does_not_hold_up_the_end(start: Start) -> None:
+    """It is given a moment, then it is cancelled; the lifespan is left after it."""
+    process = await start()
+    await process.ask(READY)
+    await process.send(call("slow", 2))
+    await process.told(b"Executing tool slow")
+    status, _, err = await process.end()
+    assert status == 0
+    assert b'"error":"cancelled"' in err
+    assert b"left 1" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_process_though_stdin_is_open(start: Start, number: signal.Signals) -> None:
+    """With the lifespan left."""
+    process = await start()
+    await process.ask(READY)
+    process.process.send_signal(number)
+    await process.told(b"left 1")
+    assert await asyncio.wait_for(process.process.wait(), WAIT) == 0
+
+
+async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start) -> None:
+    """No traceback, and the lifespan is left."""
+    process = await start()
+    await process.ask(READY)
+    transport = process.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+    transport.close()
+    await process.send(request("ping", request_id=2))
+    await process.told(b"closed its end")
+    rest = await process.told(b"left 1")
+    assert b"Traceback" not in rest
+    assert await asyncio.wait_for(process.process.wait(), WAIT) == 0
+
+
+GARBAGE = {
+    b"garbage": -32700,
+    b'{"jsonrpc":"2.0","id":1,"method":': -32700,
+    b"\xff\xfe": -32700,
+    b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}': -32700,
+    b"[" * 100_000: -32700,
+    b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}': -32700,
+    b'{"jsonrpc":"2.0","id":true,"method":"ping"}': -32600,
+    b"[]": -32600,
+    b"5": -32600,
+}
+
+
+async def test_a_line_that_is_no_message_is_answered_and_survived(start: Start) -> None:
+    """Before the first request and after it."""
+    process = await start()
+    for line, code in GARBAGE.items():
+        assert (await process.ask(line))["error"]["code"] == code, line[:50]
+    assert "result" in await process.ask(READY)
+    for line, code in GARBAGE.items():
+        assert (await process.ask(line))["error"]["code"] == code, line[:50]
+    assert (await process.ask(request("ping", request_id=3)))["id"] == 3
+
+
+async def test_blank_lines_and_responses_nobody_asked_for_are_passed_over(start: Start) -> None:
+    """The next request is answered next."""
+    process = await start()
+    await process.ask(READY)
+    await process.send(b"", b"  ", {"jsonrpc": "2.0", "id": 9, "result": {}})
+    assert (await process.ask(request("ping", request_id=3)))["id"] == 3
+
+
+async def test_a_line_over_the_limit_is_refused_and_survived(start: Start) -> None:
+    """The error names the limit; a line at it is read."""
+    process = await start("2000")
+    await process.ask(READY)
+    long = json.dumps(call("echo", 2, text="x")).encode()
+    assert "2000 bytes" in (await process.ask(long + b" " * 2000))["error"]["message"]
+    assert (await process.ask(long + b" " * (2000 - len(long))))["id"] == 2
+
+
+async def test_a_line_of_twelve_mebibytes_is_read_and_a_longer_one_refused(start: Start) -> None:
+    """A chunk of 8 MiB in base64 fits, as over HTTP."""
+    process = await start()
+    await process.ask(READY)
+    ping = json.dumps(request("ping", request_id=2)).encode()
+    limit = 12 * 1024 * 1024
+    assert (await process.ask(ping + b" " * (limit - len(ping))))["id"] == 2
+    assert (await process.ask(ping + b" " * limit))["error"]["code"] == -32700
+    assert (await process.ask(ping))["id"] == 2
+
+
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_a_cancel_ends_the_call_that_it_names(start: Start, era: str) -> None:
+    """The tool's coroutine is cancelled, nothing is answered for it, and others go on."""
+    process = await start()
+    shape = modern if era == "modern" else dict
+    if era == "handshake":
+        await process.ask(READY)
+        await process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    await process.send(shape(call("slow", 7)))
+    await process.told(b"Executing tool slow")
+    await process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+    await process.told(b'"error":"cancelled"')
+    assert (await process.ask(shape(call("echo", 8, text="on"))))["id"] == 8
+
+
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_progress_comes_down_the_pipe(start: Start, era: str) -> None:
+    """Before the answer, under the caller's token."""
+    process = await start()
+    asked = call("steps", 2, meta={"progressToken": "p"})
+    if era == "handshake":
+        await process.ask(READY)
+    await process.send(modern(asked) if era == "modern" else asked)
+    seen = [await process.receive() for _ in range(3)]
+    assert [each.get("method") for each in seen] == ["notifications/progress"] * 2 + [None]
+    assert seen[0]["params"]["progressToken"] == "p"
+
+
+async def test_what_is_printed_by_accident_does_not_reach_the_client(start: Start) -> None:
+    """Nor does a log: both are on stderr."""
+    process = await start("print")
+    await process.ask(READY)
+    assert "result" in await process.ask(call("echo", 2, text="printed"))
+    _, out, err = await process.end()
+    assert out == b""
+    assert b"printed by accident" in err
+    entries = [json.loads(line) for line in err.splitlines() if line.startswith(b"{")]
+    assert {"Serving on stdio", "Executing tool echo (PrintingTool)"} <= {
+        entry["message"] for entry in entries
+    }
+
+
+async def test_a_fault_is_told_without_its_words(start: Start) -> None:
+    """-32603 where the SDK's own loop would write them, with code 0."""
+    process = await start()
+    await process.ask(READY)
+    answer = await process.ask(call("broken", 2))
+    assert answer["error"]["code"] == -32603
+    assert "ours alone" not in json.dumps(answer)
+    assert b"ours alone" in await process.told(b"ours alone")

@@ -1,0 +1,159 @@
+"""Host and Origin: which requests come from where they may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from kb_server.hosting.origin import OriginCheck
+from kb_server.hosting.refusal import Refusal
+from kb_server.settings import ServerSettings
+
+
+def status(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:
+    """The status that a request with these headers is refused with; 200 where it passes."""
+    headers = CIMultiDict[str]()
+    if host is not None:
+        headers["Host"] = host
+    if origin is not None:
+        headers["Origin"] = origin
+    return _status(make_mocked_request("POST", "/mcp", headers=headers), settings)
+
+
+def _status(request: web.Request, settings: dict[str, Any]) -> int:
+    try:
+        OriginCheck(ServerSettings(**settings)).require(request)
+    except Refusal as refusal:
+        return refusal.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "localhost:3000",
+        "LocalHost:1",
+        "localhost.",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "127.1.2.3",
+        "[::1]",
+        "[::1]:9",
+    ],
+)
+def test_loopback_is_always_a_name_of_this_server(host: str) -> None:
+    """On any port."""
+    assert status(host=host) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:3000",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evil.example@localhost",
+        "localhost:port",
+        "localhost:99999",
+        "[::1",
+        "",
+        "192.168.1.5:3000",
+        "0.0.0.0",
+    ],
+)
+def test_a_name_that_is_not_this_servers_is_misdirected(host: str) -> None:
+    """421: what a page sends after DNS rebinding."""
+    assert status(host=host) == 421
+
+
+def test_no_host_or_two_are_misdirected() -> None:
+    """Two readers of two headers could read two names."""
+    assert status(host=None) == 421
+    two = CIMultiDict([("Host", "localhost"), ("Host", "evil.example")])
+    assert _status(make_mocked_request("POST", "/mcp", headers=two), {}) == 421
+
+
+def test_the_address_listened_on_is_a_name_of_this_server() -> None:
+    """Where it is one address, and with it the host of the public URL."""
+    listening = {"host": "192.168.1.5"}
+    assert _status(make_mocked_request("POST", "/", headers={"Host": "192.168.1.5:3000"}), listening) == 200
+    assert _status(make_mocked_request("POST", "/", headers={"Host": "192.168.1.6:3000"}), listening) == 421
+    public = {"public_url": "https://kb.example.com/base"}
+    assert _status(make_mocked_request("POST", "/", headers={"Host": "KB.example.com"}), public) == 200
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "expected"),
+    [
+        ("kb.internal", "kb.internal", 200),
+        ("kb.internal", "kb.internal:8080", 200),
+        ("KB.Internal", "kb.internal", 200),
+        ("kb.internal:8080", "kb.internal:8080", 200),
+        ("kb.internal:8080", "kb.internal:9090", 421),
+        ("kb.internal:8080", "kb.internal", 421),
+        ("kb.internal", "other.internal", 421),
+        ("[fd00::1]", "[fd00::1]:3000", 200),
+        ("fd00::1", "[fd00::1]:3000", 200),
+        ("[fd00::1]:3000", "[fd00::1]:3000", 200),
+        ("[fd00::1]:3000", "[fd00::1]:4000", 421),
+        ("*", "anything.example", 200),
+    ],
+)
+def test_allowed_hosts_are_names_with_or_without_a_port(allowed: str, host: str, expected: int) -> None:
+    """Without one, any port; `*` is any name."""
+    assert status(host=host, allowed_hosts=[allowed]) == expected
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", "[::]"])
+def test_a_server_on_every_address_does_not_look_at_host_unless_told(wildcard: str) -> None:
+    """A service name must work in a container; Origin still keeps browsers out."""
+
+    def answer(host: str, origin: str | None = None, **settings: Any) -> int:
+        headers = {"Host": host, **({"Origin": origin} if origin else {})}
+        return _status(make_mocked_request("POST", "/mcp", headers=headers), {"host": wildcard, **settings})
+
+    assert answer("kb-server:3000") == 200
+    assert answer("evil.example:3000", "http://evil.example:3000") == 403
+    assert answer("kb-server:3000", allowed_hosts=["kb-server"]) == 200
+    assert answer("evil.example", allowed_hosts=["kb-server"]) == 421
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "expected"),
+    [
+        (None, [], 200),
+        ("http://localhost:6274", [], 200),
+        ("https://127.0.0.1", [], 200),
+        ("http://[::1]:5", [], 200),
+        ("http://evil.example", [], 403),
+        ("null", [], 403),
+        ("", [], 403),
+        ("file://", [], 403),
+        ("http://localhost.evil.example", [], 403),
+        ("ftp://localhost", [], 403),
+        ("http://[::1", [], 403),
+        ("https://app.example", ["https://app.example"], 200),
+        ("https://App.example", ["https://app.example/"], 200),
+        ("http://app.example", ["https://app.example"], 403),
+        ("https://app.example:8443", ["https://app.example"], 403),
+        ("null", ["*"], 200),
+    ],
+)
+def test_an_origin_is_loopback_or_allowed(origin: str | None, allowed: list[str], expected: int) -> None:
+    """403 otherwise; a request without one is no browser's."""
+    assert status(origin=origin, allowed_origins=allowed) == expected
+
+
+@settings(deadline=None)
+@given(host=st.text(max_size=30), origin=st.none() | st.text(max_size=30))
+def test_any_headers_pass_or_are_refused(host: str, origin: str | None) -> None:
+    """Never another exception."""
+    assert status(host=host, origin=origin) in (200, 403, 421)

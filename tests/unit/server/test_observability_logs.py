@@ -1,0 +1,131 @@
+"""Structured logs: one line of JSON, with what it is about and without what it must not hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from kb_server.observability import JsonFormatter, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    names = ("aiohttp", "anyio", "asyncio", "mcp")
+    before = (root.handlers[:], root.level, [logging.getLogger(name).level for name in names])
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    for name, level in zip(names, before[2], strict=True):
+        logging.getLogger(name).setLevel(level)
+
+
+def formatted(message: str, *, secrets: tuple[str, ...] = (), **given: Any) -> dict[str, Any]:
+    """The record as the formatter writes it, read back."""
+    fault = given.pop("fault", None)
+    record = logging.LogRecord(
+        "kb.test",
+        logging.WARNING,
+        __file__,
+        1,
+        message,
+        (),
+        (type(fault), fault, fault.__traceback__) if fault else None,
+    )
+    record.__dict__.update(given)
+    line = JsonFormatter(secrets).format(record)
+    assert "\n" not in line
+    read: dict[str, Any] = json.loads(line)
+    return read
+
+
+def test_a_record_says_when_how_bad_and_what() -> None:
+    """The timestamp is ISO 8601 in UTC, the level one of debug, info, warn and error."""
+    entry = formatted("Watch out")
+    assert datetime.fromisoformat(entry["timestamp"]).utcoffset() is not None
+    assert entry["timestamp"].endswith("Z")
+    assert entry["level"] == "warn"
+    assert entry["message"] == "Watch out"
+
+
+def test_fields_stand_beside_and_never_in_place_of_the_standing_ones() -> None:
+    """A field called `level` does not change the level."""
+    entry = formatted("x", fields={"tool": "kb_search", "response_time": 1.5, "level": "none"})
+    assert (entry["tool"], entry["response_time"], entry["level"]) == ("kb_search", 1.5, "warn")
+
+
+def test_a_secret_is_struck_out_wherever_it_turns_up() -> None:
+    """In the message, in fields and in an exception's words."""
+    fault = ValueError("key s3cret-key")
+    entry = formatted("s3cret-key", secrets=("s3cret-key", ""), fields={"url": "x?s3cret-key"}, fault=fault)
+    assert "s3cret" not in json.dumps(entry)
+    assert entry["message"] == "***"
+
+
+def test_a_secret_too_short_to_be_one_does_not_eat_the_log() -> None:
+    """A key of one letter would strike out every word."""
+    assert formatted("banana", secrets=("a",))["message"] == "banana"
+
+
+def _raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - the test wants it with its traceback
+        return caught
+
+
+def test_an_exception_tells_where_and_only_the_start_of_its_words() -> None:
+    """Its first line is kept to 200 characters: what follows often quotes the input."""
+    entry = formatted("x", fault=_raised(ValueError("a" * 300 + "\nthe whole document")))
+    told = entry["exception"]
+    assert told["type"] == "ValueError"
+    assert told["message"] == "a" * 200
+    assert "_raised" in told["traceback"][-1]
+
+
+def test_the_cause_of_an_exception_is_told_too() -> None:
+    """A mapped fault keeps where it came from."""
+    fault = RuntimeError("outer")
+    fault.__cause__ = KeyError("inner")
+    assert formatted("x", fault=fault)["exception"]["cause"]["type"] == "KeyError"
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, object(), b"\xff", float("nan")])
+def test_an_odd_value_still_makes_a_line(value: object) -> None:
+    """Half a surrogate pair, a number past 64 bits, an object of no JSON type."""
+    assert formatted("odd", fields={"value": value})["level"] in ("warn", "'warn'")
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [("debug", "dit"), ("info", "it"), ("warn", "t"), ("warning", "t"), ("ERROR", "")]
+)
+def test_the_level_decides_what_is_written(level: str, shown: str) -> None:
+    """`LOG_LEVEL` takes debug, info, warn and error, in any case."""
+    stream = io.StringIO()
+    configure_logging(level, stream=stream)
+    log = logging.getLogger("kb_server.test")
+    log.debug("d")
+    log.info("i")
+    log.warning("t")
+    assert "".join(json.loads(line)["message"] for line in stream.getvalue().splitlines()) == shown
+
+
+def test_a_level_nobody_knows_is_refused() -> None:
+    """By name."""
+    with pytest.raises(KeyError):
+        configure_logging("loud")
+
+
+def test_other_libraries_stay_quiet_below_a_warning() -> None:
+    """Their debug lines quote whole messages."""
+    stream = io.StringIO()
+    configure_logging("debug", stream=stream)
+    logging.getLogger("mcp.server.runner").debug("a whole document")
+    logging.getLogger("aiohttp.access").info("GET /upload/one-time-token")
+    assert stream.getvalue() == ""

@@ -1,0 +1,225 @@
+"""Portable schemas: what the pickiest client takes, and what is refused at build."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from kb_server.schema import SchemaError, check_portable, input_schema, output_schema
+
+
+class Range(msgspec.Struct, forbid_unknown_fields=True):
+    """From one day to another."""
+
+    start: str
+    end: str | None = None
+    title: str = ""
+
+
+class Colour(Enum):
+    """An enumeration by name."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Everything(msgspec.Struct, forbid_unknown_fields=True):
+    """A docstring for us alone."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=500, description="what to look for")]
+    top: Annotated[int, Meta(ge=1, le=100, description="how many")] = 10
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    mode: Annotated[Literal["fts", "vector"] | None, Meta(description="how")] = None
+    colour: Colour = Colour.RED
+    tags: Annotated[list[str], Meta(description="all of them")] | None = None
+    anything: list[Any] = msgspec.field(default_factory=list)
+    within: Range | None = None
+    ranges: list[Range] = msgspec.field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    labels: dict[str, str] | None = None
+    id: UUID | None = None
+    of: Annotated[str | msgspec.UnsetType, Meta(description="left out")] = msgspec.UNSET
+    source: str = msgspec.field(name="from", default="")
+
+
+def test_an_input_schema_is_flat_and_closed_at_its_root() -> None:
+    """An object with everything inlined, no titles, no docstring, no unions; unknown fields refused."""
+    schema = input_schema(Everything)
+    check_portable(schema)
+    assert schema["type"] == "object"
+    assert schema["required"] == ["query"]
+    assert schema["additionalProperties"] is False
+    assert not {"title", "description", "$defs", "anyOf"} & set(schema)
+
+
+def test_an_optional_input_reads_as_its_type() -> None:
+    """`X | None` is X's schema without a null and without a default of null."""
+    properties = input_schema(Everything)["properties"]
+    assert properties["tags"] == {"type": "array", "items": {"type": "string"}, "description": "all of them"}
+    assert properties["mode"] == {"type": "string", "enum": ["fts", "vector"], "description": "how"}
+    assert properties["score"] == {"type": "number", "minimum": 0, "maximum": 1}
+    assert properties["metadata"] == {"type": "object"}
+
+
+def test_a_nested_model_is_inlined_with_its_own_fields() -> None:
+    """A property that happens to be called `title` survives; the model's title does not."""
+    within = input_schema(Everything)["properties"]["within"]
+    assert within == {
+        "type": "object",
+        "description": "From one day to another.",
+        "required": ["start"],
+        "properties": {
+            "start": {"type": "string"},
+            "end": {"type": "string"},
+            "title": {"type": "string", "default": ""},
+        },
+    }
+    assert input_schema(Everything)["properties"]["ranges"]["items"] == within
+
+
+def test_constraints_defaults_formats_and_names_are_kept() -> None:
+    """What helps an agent to fill in a value is published."""
+    properties = input_schema(Everything)["properties"]
+    assert properties["top"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 100,
+        "default": 10,
+        "description": "how many",
+    }
+    assert properties["colour"]["type"] == "string"
+    assert set(properties["colour"]["enum"]) == {"red", "blue"}
+    assert properties["id"]["format"] == "uuid"
+    assert properties["labels"] == {"type": "object", "additionalProperties": {"type": "string"}}
+    assert "from" in properties
+
+
+def test_every_array_has_items() -> None:
+    """Also one of anything."""
+    assert input_schema(Everything)["properties"]["anything"]["items"] == {}
+
+
+def test_a_nullable_output_carries_no_type() -> None:
+    """A validating client accepts its null; the root is open, so that a newer server may say more."""
+    schema = output_schema(Everything)
+    assert "additionalProperties" not in schema
+    for name in ("score", "mode", "tags", "within", "metadata", "id"):
+        assert "type" not in schema["properties"][name]
+    assert schema["properties"]["mode"]["enum"] == ["fts", "vector", None]
+    assert schema["properties"]["top"]["type"] == "integer"
+
+
+def test_an_output_validates_with_and_without_its_nulls() -> None:
+    """The schema is true of what the model encodes to, in the eyes of a JSON Schema validator."""
+    validator = jsonschema.Draft202012Validator(output_schema(Everything))
+    full = Everything("q", score=0.5, mode="fts", tags=["a"], within=Range("2025"), metadata={"a": None})
+    for value in (Everything("q"), full):
+        validator.validate(msgspec.to_builtins(value))
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate({"query": "q", "tags": [1]})
+
+
+def test_null_is_still_taken_as_not_given() -> None:
+    """The published type has no null; the validator has."""
+    assert msgspec.convert({"query": "q", "tags": None}, Everything).tags is None
+
+
+class Tuple(msgspec.Struct):
+    """Holds a tuple."""
+
+    pair: tuple[int, str]
+
+
+class Union(msgspec.Struct):
+    """Holds a union."""
+
+    value: str | int
+
+
+class Nested(msgspec.Struct):
+    """Holds a union further in."""
+
+    inner: list[Union]
+
+
+class Node(msgspec.Struct):
+    """Holds itself."""
+
+    children: list[Node] = []
+
+
+class Mixed(msgspec.Struct):
+    """Holds an enumeration of two types."""
+
+    value: Literal["a", 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Tuple, "Tuple.pair: a tuple"),
+        (Union, "Union.value: a union of 2 types"),
+        (Nested, "Nested.inner[].value: a union"),
+        (Node, "contains itself"),
+        (Mixed, "Mixed.value: an enumeration"),
+    ],
+)
+def test_what_cannot_be_said_portably_is_refused_at_build(model: type[msgspec.Struct], words: str) -> None:
+    """The error names the field."""
+    for build in (input_schema, output_schema):
+        with pytest.raises(SchemaError) as caught:
+            build(model)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "string"}, "$: the root"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/x"}}}, "$.properties.a: `$ref`"),
+        ({"type": "object", "properties": {"a": {"anyOf": []}}}, "$.properties.a: `anyOf`"),
+        ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, "a list of types"),
+        ({"type": "object", "properties": {"a": {"type": "array"}}}, "an array needs `items`"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"oneOf": []}}}},
+            "$.properties.a.items: `oneOf`",
+        ),
+        ({"type": "object", "additionalProperties": {"allOf": []}}, "$.additionalProperties: `allOf`"),
+        ({"type": "object", "title": "T"}, "`title` is noise"),
+    ],
+)
+def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words: str) -> None:
+    """`check_portable` guards schemas written by hand as well."""
+    with pytest.raises(SchemaError) as caught:
+        check_portable(schema)
+    assert words in str(caught.value)
+
+
+def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:
+    """A property may be called `anyOf`, and a default may hold a `title`."""
+    check_portable({"type": "object", "properties": {"anyOf": {"type": "object", "default": {"title": "x"}}}})
+
+
+@settings(deadline=None)
+@given(
+    query=st.text(min_size=1, max_size=20),
+    top=st.integers(1, 100),
+    score=st.none() | st.floats(0, 1),
+    tags=st.none() | st.lists(st.text(max_size=5), max_size=3),
+)
+def test_what_the_validator_takes_the_schema_takes(
+    query: str, top: int, score: float | None, tags: list[str] | None
+) -> None:
+    """Arguments that a caller builds from the schema pass the model, and the other way round."""
+    given_ = {"query": query, "top": top, "score": score, "tags": tags}
+    arguments = {name: value for name, value in given_.items() if value is not None}
+    jsonschema.Draft202012Validator(input_schema(Everything)).validate(arguments)
+    assert msgspec.convert(arguments, Everything).query == query

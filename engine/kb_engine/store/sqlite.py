@@ -22,6 +22,7 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import documents, ingest, jobs, search, state, tags
 from kb_engine.store.connection import Threads, connect, roll_back, value
+from kb_engine.store.content import VECTOR_TYPE
 from kb_engine.store.failures import BaseUnwritable, NotABase
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
@@ -89,7 +90,7 @@ def _prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
         try:
             migrate(db, path)
             bind_embedder(db, path, embedder)
-            return _load(db, embedder.dimensions)
+            return _load(db, path, embedder.dimensions)
         finally:
             db.close()
     except (apsw.NotADBError, apsw.CorruptError) as error:
@@ -100,7 +101,7 @@ def _prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
         raise BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
 
 
-def _load(db: apsw.Connection, dimensions: int) -> ExactIndex:
+def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactIndex:
     """The index of everything in the base."""
     count = value(db, "SELECT count(*) FROM vectors")
     index = ExactIndex(dimensions, capacity=count)
@@ -111,8 +112,10 @@ def _load(db: apsw.Connection, dimensions: int) -> ExactIndex:
         "ORDER BY v.chunk_id"
     )
     for place, (document_id, chunk_id, vector) in enumerate(found):
+        if len(vector) != vectors[0].nbytes:
+            raise NotABase(path, f"the vector of chunk {chunk_id} is damaged. Restore it from a copy.")
         ids[:, place] = document_id, chunk_id
-        vectors[place] = np.frombuffer(vector, "<f4")
+        vectors[place] = np.frombuffer(vector, VECTOR_TYPE)
     index.publish(index.stage(Changes(added=[Batch(ids[0], ids[1], vectors)])))
     return index
 

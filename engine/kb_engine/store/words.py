@@ -85,6 +85,8 @@ class Words:
     def scores(self, db: apsw.Connection, query: str, corpus: Corpus) -> NDArray[np.float64]:
         """BM25 of each allowed chunk; 0 where it holds no word of the query that has a say."""
         found = np.zeros(len(corpus.allowed))
+        if not len(found):
+            return found
         kept, rest = _affordable(self._known(db, phrases(db, query), corpus), corpus)
         if corpus.few:
             self._score_some(db, kept, corpus, found)
@@ -157,7 +159,7 @@ def _fetch(
 def _add(found: NDArray[np.float64], corpus: Corpus, chunks: Ids, scores: NDArray[np.float64]) -> None:
     places = np.searchsorted(corpus.allowed, chunks)
     places[places == len(corpus.allowed)] = 0
-    hit = corpus.allowed[places] == chunks if len(corpus.allowed) else np.zeros(len(chunks), np.bool_)
+    hit = corpus.allowed[places] == chunks
     found[places[hit]] += scores[hit]
 
 

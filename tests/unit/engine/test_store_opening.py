@@ -1,0 +1,142 @@
+"""Which bases open, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kb_contracts.errors import EngineError
+from kb_engine.store import (
+    BaseInUse,
+    BaseTooNew,
+    BaseUnwritable,
+    EmbedderIdentity,
+    EmbedderMismatch,
+    NotABase,
+)
+from tests.unit.engine.store_parts import EMBEDDER, all_documents, axis, opened
+
+
+async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
+    """Documents, words and vectors, after it was closed and opened."""
+    path = tmp_path / "new folder" / "kb.db"
+    async with opened(path) as base:
+        document = await base.note("some words", tags=["t"], vectors=[axis(2)])
+    async with opened(path) as base:
+        assert (await base.store.document(document.uid)).tags == ["t"]
+        assert (await base.find("words")).total == 1
+        assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
+
+
+async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
+    """And admitted when the first has closed."""
+    path = tmp_path / "kb.db"
+    async with opened(path):
+        with pytest.raises(BaseInUse, match=f"process {os.getpid()} is using it") as caught:
+            async with opened(path):
+                pass
+    assert (caught.value.pid, caught.value.path) == (os.getpid(), path)
+    async with opened(path) as base:
+        await base.store.ping()
+
+
+async def test_another_embedder_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Both are named; the base is free again afterwards."""
+    path = tmp_path / "kb.db"
+    async with opened(path) as base:
+        await base.note("a")
+    other = EmbedderIdentity("other", 3)
+    with pytest.raises(EmbedderMismatch, match=r"test \(8 dimensions\).*other \(3.*kb reindex") as caught:
+        async with opened(path, embedder=other):
+            pass
+    assert (caught.value.stored, caught.value.wanted) == (EMBEDDER, other)
+    async with opened(path) as base:
+        assert (await all_documents(base)).total == 1
+
+
+@pytest.mark.parametrize("content", [b"not a base at all, but long enough to be read " * 99, b"short"])
+async def test_a_file_that_is_no_sqlite_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
+    """Whatever it is, somebody may need it."""
+    path = tmp_path / "kb.db"
+    path.write_bytes(content)
+    with pytest.raises(NotABase, match="no SQLite file"):
+        async with opened(path):
+            pass
+    assert path.read_bytes() == content
+
+
+async def test_a_damaged_base_is_refused(tmp_path: Path) -> None:
+    """At opening, where a person can see it."""
+    path = tmp_path / "kb.db"
+    async with opened(path) as base:
+        for number in range(50):
+            await base.note(f"text {number} " * 50)
+    path.write_bytes(path.read_bytes()[:40_000])
+    with pytest.raises(NotABase, match="damaged"):
+        async with opened(path):
+            pass
+
+
+async def test_a_base_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:
+    """Its tables are not ours to add to."""
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    with pytest.raises(NotABase, match="another program"):
+        async with opened(path):
+            pass
+    db = apsw.Connection(str(path))
+    assert db.execute("SELECT group_concat(name) FROM sqlite_schema").get == "theirs"
+    db.close()
+
+
+async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> None:
+    """With both numbers."""
+    path = tmp_path / "kb.db"
+    async with opened(path):
+        pass
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", 999)
+    db.close()
+    with pytest.raises(BaseTooNew, match="version 999") as caught:
+        async with opened(path):
+            pass
+    assert caught.value.found == 999
+
+
+async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A file stands where the folder should."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BaseUnwritable, match="user may write"):
+        async with opened(tmp_path / "file" / "kb.db"):
+            pass
+
+
+async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    """SQLite's words alone would tell nobody what to do."""
+    (tmp_path / "kb.db").mkdir()
+    with pytest.raises(BaseUnwritable, match="right to write"):
+        async with opened(tmp_path / "kb.db"):
+            pass
+
+
+async def test_a_closed_store_says_that_it_is_closed(tmp_path: Path) -> None:
+    """Closing twice is no error."""
+    async with opened(tmp_path / "kb.db") as base:
+        await base.store.close()
+        for call in (base.store.ping(), base.store.counts()):
+            with pytest.raises(EngineError) as caught:
+                await call
+            assert caught.value.code == "not_ready"
+
+
+async def test_a_base_is_synced_and_checked_as_promised(tmp_path: Path) -> None:
+    """The settings that durability rests on."""
+    async with opened(tmp_path / "kb.db") as base:
+        wanted = ("journal_mode", "synchronous", "foreign_keys")
+        found = await base.store._writer.run(lambda db: [db.pragma(name) for name in wanted])
+    assert found == ["wal", 2, 1]

@@ -1,0 +1,38 @@
+"""The life of a job, as its table has it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from kb_contracts.models import JobStatus
+from kb_engine.store.states import FINAL, TRANSITIONS, Event, after, after_crash, sources, target
+
+
+def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:
+    """The table knows all states that a job may show, and no other."""
+    assert {"queued", *TRANSITIONS.values()} == set(get_args(JobStatus))
+
+
+@pytest.mark.parametrize("status", FINAL)
+@pytest.mark.parametrize("event", Event)
+def test_nothing_leaves_a_final_state(status: JobStatus, event: Event) -> None:
+    """An ended job has ended."""
+    assert after(status, event) is None
+
+
+@pytest.mark.parametrize("event", Event)
+def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
+    """What the SQL layer asks for agrees with the table."""
+    assert {after(status, event) for status in sources(event)} == {target(event)}
+
+
+def test_only_a_running_job_completes() -> None:
+    """A queued job was never worked on."""
+    assert sources(Event.COMPLETE) == ("running",)
+
+
+def test_a_crash_is_forgiven_until_the_attempts_are_used_up() -> None:
+    """The last attempt allowed is the last."""
+    assert [after_crash(attempts, 3) for attempts in (1, 2, 3)] == [Event.RELEASE, Event.RELEASE, Event.FAIL]

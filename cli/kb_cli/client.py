@@ -61,18 +61,18 @@ class EngineClient:
 
     def __init__(self, url: str, api_key: str = "", *, transport: httpx.BaseTransport | None = None) -> None:
         self._url = url
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise CliError(Exit.USAGE, "KB_API_KEY takes printable ASCII characters only")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         try:
             base = httpx.URL(url)
-            # A proxy of the environment is for the world outside and cannot reach this machine.
-            outside = base.host not in _LOOPBACK
-            self._http = httpx.Client(
-                base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=outside, transport=transport
-            )
-        except (httpx.InvalidURL, UnicodeError, TypeError) as error:
-            raise CliError(
-                Exit.USAGE, f"KB_ENGINE_URL={url!r} or KB_API_KEY cannot be used: {error}"
-            ) from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise CliError(Exit.USAGE, f"KB_ENGINE_URL={url!r}: {error}") from error
+        # A proxy of the environment is for the world outside and cannot reach this machine.
+        outside = base.host not in _LOOPBACK
+        self._http = httpx.Client(
+            base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=outside, transport=transport
+        )
 
     def __enter__(self) -> EngineClient:
         return self

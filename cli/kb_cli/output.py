@@ -6,7 +6,7 @@ rich is imported when there is a terminal to colour and not before: it costs a s
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -56,6 +56,16 @@ class Output:
             for row in (columns, *cells):
                 self.stdout.write("\t".join(row) + "\n")
 
+    def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Write names and values, one pair a line; a value of None or "" is left out."""
+        shown = [
+            (name, printable.line(str(value))) for name, value in pairs if value is not None and value != ""
+        ]
+        if self.is_terminal:
+            self._print_facts(shown)
+        else:
+            self.stdout.writelines(f"{name}\t{value}\n" for name, value in shown)
+
     def note(self, message: str) -> None:
         """Tell a person something beside the answer, on stderr."""
         self.stderr.write(printable.line(message) + "\n")
@@ -80,3 +90,12 @@ class Output:
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         self.console().print(table)
+
+    def _print_facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        for name, value in pairs:
+            grid.add_row(Text(name, style="dim"), Text(value))
+        self.console().print(grid)

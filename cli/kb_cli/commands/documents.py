@@ -134,9 +134,9 @@ def _one(document: m.DocumentDetail, out: Output) -> int:
     if out.as_json:
         out.document(document)
         return Exit.OK
-    out.table(["", ""], [[name, value] for name, value in _facts(document) if value not in (None, "")])
+    out.facts(_facts(document))
     for chunk in document.chunks:
-        out.text(chunk.text + "\n")
+        out.text("\n" + chunk.text)
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
         out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")

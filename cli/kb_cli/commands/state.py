@@ -18,7 +18,7 @@ def status(options: argparse.Namespace, out: Output) -> int:
     if out.as_json:
         out.document(answer)
         return Exit.OK
-    out.table(["", ""], _facts(answer))
+    out.facts(_facts(answer))
     for issue in answer.issues:
         out.note(f"issue: {issue}")
     return Exit.OK
@@ -49,18 +49,18 @@ def _state(job: m.Job) -> str:
     return f"{job.step} {job.progress:.0%}" if job.status == "running" else job.step
 
 
-def _facts(answer: m.Status) -> list[list[object]]:
+def _facts(answer: m.Status) -> list[tuple[str, object]]:
     documents, queue, storage = answer.documents, answer.queue, answer.storage
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
     return [
-        ["engine", answer.version],
-        ["model", f"{answer.model.name}, {answer.model.dimensions} dimensions"],
-        ["device", f"{answer.device.type}, {answer.device.threads} threads"],
-        ["documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"],
-        ["chunks", answer.chunks],
-        ["queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"],
-        ["storage", f"{storage.path}, {_mebibytes(storage.bytes)}, {_mebibytes(storage.free_bytes)} free"],
-        ["last change", answer.last_updated or "never"],
+        ("engine", answer.version),
+        ("model", f"{answer.model.name}, {answer.model.dimensions} dimensions"),
+        ("device", f"{answer.device.type}, {answer.device.threads} threads"),
+        ("documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"),
+        ("chunks", answer.chunks),
+        ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
+        ("storage", f"{storage.path}, {_mebibytes(storage.bytes)}, {_mebibytes(storage.free_bytes)} free"),
+        ("last change", answer.last_updated or "never"),
     ]
 
 

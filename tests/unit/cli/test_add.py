@@ -1,0 +1,131 @@
+"""`kb add` where a real engine cannot be brought to: a full queue, an engine that goes away."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kb_cli.client import EngineClient, QueueFull
+from kb_cli.commands.add import Adding, Found, status_of, walk
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_cli.progress import Lines, Outcome, Result
+from kb_contracts import models as m
+from tests.unit.cli.test_client import JOB
+
+
+@dataclass
+class Scripted:
+    """An engine client that answers submissions from a list: a job's id, or a failure."""
+
+    answers: list[str | CliError]
+    log: list[str] = field(default_factory=list)
+
+    def add_file(self, filename: str, content: io.BufferedReader, _fields: m.FileFields) -> m.Job:
+        """The next answer."""
+        content.read()
+        answer = self.answers.pop(0)
+        self.log.append(f"send {filename}")
+        if isinstance(answer, CliError):
+            raise answer
+        return _job(answer, "queued")
+
+    def ended_job(self, job_id: str) -> m.Job:
+        """The job, cancelled so that no document is asked for."""
+        self.log.append(f"wait {job_id}")
+        return _job(job_id, "cancelled")
+
+
+def _job(job_id: str, status: m.JobStatus) -> m.Job:
+    fields: dict[str, Any] = {name: getattr(JOB, name) for name in JOB.__struct_fields__}
+    return m.Job(**{**fields, "id": job_id, "status": status})
+
+
+def adding(client: Scripted) -> Adding:
+    """A run over `client` without anything to see."""
+    silent = Lines(Output(as_json=True, stdout=io.StringIO()))
+    return Adding(cast("EngineClient", client), ["collection:documents"], silent)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Found]:
+    """Three small files."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(name)
+    return list(walk([tmp_path]))
+
+
+def full() -> QueueFull:
+    """The refusal of an engine whose queue is full."""
+    return QueueFull(Exit.FAILED, "Too many jobs wait.")
+
+
+def test_when_the_queue_is_full_the_oldest_of_our_jobs_is_awaited(files: list[Found]) -> None:
+    """Then the same file is sent again, from its beginning; none is lost."""
+    client = Scripted(["1", full(), "2", full(), "3"])
+    results = adding(client).run(files)
+    assert client.log == [
+        "send a.txt", "send b.txt", "wait 1", "send b.txt", "send c.txt", "wait 2", "send c.txt", "wait 3",
+    ]  # fmt: skip
+    assert [result.job_id for result in results] == ["1", "2", "3"]
+
+
+def test_a_queue_full_of_other_peoples_jobs_fails_the_file(files: list[Found]) -> None:
+    """There is nothing of ours to wait for, and the others are still tried."""
+    results = adding(Scripted([full(), "2", "3"])).run(files)
+    assert [result.outcome for result in results] == ["failed", "failed", "failed"]
+    assert results[0].reason == "Too many jobs wait."
+
+
+def test_an_engine_that_goes_away_ends_the_run(files: list[Found]) -> None:
+    """The rest would fail in the same way, each after its own wait."""
+    gone = CliError(Exit.UNREACHABLE, "gone")
+    client = Scripted(["1", gone])
+    with pytest.raises(CliError, match="gone"):
+        adding(client).run(files)
+    assert client.log == ["send a.txt", "send b.txt"]
+
+
+def test_a_file_that_vanishes_fails_alone(files: list[Found]) -> None:
+    """Between the walk and the sending anything may happen."""
+    files[1].path.unlink()
+    results = adding(Scripted(["1", "2"])).run(files)
+    assert {Path(result.path).name: result.reason for result in results}[
+        "b.txt"
+    ] == "No such file or directory"
+    assert len(results) == 3
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ([], Exit.OK),
+        (["added", "already there", "skipped"], Exit.OK),
+        (["skipped"], Exit.OK),
+        (["failed", "skipped"], Exit.FAILED),
+        (["empty"], Exit.FAILED),
+        (["added", "failed"], Exit.PARTLY),
+        (["submitted", "empty"], Exit.PARTLY),
+    ],
+)
+def test_the_exit_status_tells_all_some_and_none(outcomes: list[Outcome], status: Exit) -> None:
+    """Skipped files are no failures; files without text are."""
+    assert status_of([Result("path", outcome) for outcome in outcomes]) is status
+
+
+def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
+    """By itself, by its folder, and by a link to it."""
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    found = list(walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"]))
+    assert [(file.path.name, file.named) for file in found] == [("a.txt", True)]
+
+
+def test_a_path_too_long_for_the_engine_is_left_out_rather_than_cut() -> None:
+    """A cut path would be another file's."""
+    long = Found(Path("/" + "x" * 1_000), 0, True)
+    assert adding(Scripted([]))._fields(long).source_path is None

@@ -1,0 +1,208 @@
+"""The client against what is no engine: every failure is one line with an exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import httpx
+import msgspec
+import pytest
+
+from kb_cli.client import WAIT_SECONDS, EngineClient, QueueFull, UnsupportedFormat
+from kb_cli.exits import CliError, Exit
+from kb_contracts import models as m
+from kb_contracts.errors import ERRORS, EngineError
+from kb_contracts.operations import DocumentQuery, DocumentsQuery
+
+JOB = m.Job(
+    id="3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11",
+    status="queued",
+    kind="note",
+    title="t",
+    filename=None,
+    tags=[],
+    step="waiting",
+    progress=0,
+    completed_steps=0,
+    total_steps=1,
+    attempts=0,
+    document_id=None,
+    document_uid=None,
+    deduplicated=False,
+    error=None,
+    created_at="2026-01-01T00:00:00Z",
+    started_at=None,
+    finished_at=None,
+)
+
+
+def answering(handler: Callable[[httpx.Request], httpx.Response], key: str = "") -> EngineClient:
+    """A client whose requests `handler` answers."""
+    return EngineClient("http://engine:8000", key, transport=httpx.MockTransport(handler))
+
+
+def problem(code: str, detail: str = "What happened.") -> httpx.Response:
+    """A problem document."""
+    document = EngineError(code, detail).problem()
+    return httpx.Response(
+        document.status,
+        content=msgspec.json.encode(document),
+        headers={"Content-Type": "application/problem+json"},
+    )
+
+
+def job(status: m.JobStatus) -> httpx.Response:
+    """A job in some state."""
+    return httpx.Response(200, content=msgspec.json.encode(msgspec.structs.replace(JOB, status=status)))
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS))
+def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
+    """Not found is 4, all else that the engine refuses is 1; the line is the engine's own or ours."""
+    with answering(lambda _: problem(code)) as client, pytest.raises(CliError) as refused:
+        client.status()
+    assert refused.value.status == (Exit.NOT_FOUND if code.endswith("_not_found") else Exit.FAILED)
+    assert refused.value.message == "What happened." or "KB_API_KEY" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json={"status": "ok"}),
+        httpx.Response(200, content=b"\xff\xfe"),
+        httpx.Response(302, headers={"Location": "http://elsewhere/"}),
+        httpx.Response(404, text="nginx"),
+        httpx.Response(500, text="oops"),
+        httpx.Response(404, text="{", headers={"Content-Type": "application/problem+json"}),
+        httpx.Response(404, json=[], headers={"Content-Type": "application/problem+json"}),
+    ],
+)
+def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> None:
+    """A proxy, another program, another version: never a traceback, never a wrong answer."""
+    with (
+        answering(lambda _: answer) as client,
+        pytest.raises(CliError, match="no engine of this version") as told,
+    ):
+        client.status()
+    assert told.value.status is Exit.FAILED
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.WriteError]
+)
+def test_a_connection_that_fails_is_unreachable(error: type[httpx.RequestError]) -> None:
+    """Whether it was refused, broke, or kept silent."""
+
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise error("", request=request)
+
+    with answering(fail) as client, pytest.raises(CliError, match="http://engine:8000") as told:
+        client.status()
+    assert told.value.status is Exit.UNREACHABLE
+
+
+def test_the_key_goes_with_every_request_and_a_mutation_has_an_idempotency_key() -> None:
+    """So that a request that was sent twice by accident has one effect."""
+    seen: list[httpx.Headers] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers)
+        return job("completed")
+
+    with answering(record, "secret") as client:
+        client.add_note(m.NoteRequest(text="t"))
+        client.job(JOB.id)
+    assert [headers["Authorization"] for headers in seen] == ["Bearer secret"] * 2
+    assert "Idempotency-Key" in seen[0]
+    assert "Idempotency-Key" not in seen[1]
+
+
+def test_no_key_sends_no_authorization() -> None:
+    """An engine without a key is asked without one."""
+
+    def check(request: httpx.Request) -> httpx.Response:
+        assert "Authorization" not in request.headers
+        return job("completed")
+
+    with answering(check) as client:
+        client.job(JOB.id)
+
+
+@pytest.mark.parametrize("key", ["with\nline", "schlüssel\N{EURO SIGN}"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    """Before anything is sent, and without showing it."""
+    with pytest.raises(CliError, match="KB_API_KEY") as refused:
+        EngineClient("http://engine:8000", key)
+    assert refused.value.status is Exit.USAGE
+    assert key not in refused.value.message
+
+
+def test_a_path_parameter_cannot_leave_its_place() -> None:
+    """What a user types as an id is one segment of the path."""
+    paths: list[str] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path.decode())
+        return problem("document_not_found")
+
+    with answering(record) as client, pytest.raises(CliError):
+        client.document("../jobs?x=1#", DocumentQuery(chunks=False))
+    assert paths == ["/api/v1/documents/..%2Fjobs%3Fx%3D1%23?chunks=false"]
+
+
+def test_a_query_holds_what_differs_from_the_defaults() -> None:
+    """Absent members are not sent as null."""
+    queries: list[dict[str, str]] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        queries.append(dict(request.url.params))
+        return problem("invalid_parameter")
+
+    with answering(record) as client, pytest.raises(CliError):
+        client.documents(DocumentsQuery(source_path="a b", limit=5))
+    assert queries == [{"limit": "5", "source_path": "a b"}]
+
+
+def test_a_file_is_sent_with_its_fields_as_the_contract_has_them() -> None:
+    """Tags as a JSON text, the rest as text, the file with its name."""
+    bodies: list[bytes] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        bodies.append(request.read())
+        return httpx.Response(202, content=msgspec.json.encode(JOB))
+
+    fields = m.FileFields(tags=["collection:documents"], dedup_scope="collection:documents")
+    with answering(record) as client:
+        client.add_file("a.txt", io.BytesIO(b"content"), fields)
+    [body] = bodies
+    assert b'name="tags"\r\n\r\n["collection:documents"]\r\n' in body
+    assert b'name="dedup_scope"\r\n\r\ncollection:documents\r\n' in body
+    assert b'name="file"; filename="a.txt"' in body
+    assert b"\r\n\r\ncontent\r\n" in body
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("queue_full", QueueFull), ("unsupported_format", UnsupportedFormat)]
+)
+def test_two_refusals_of_a_file_have_names(code: str, kind: type[CliError]) -> None:
+    """`kb add` goes on after them."""
+    with answering(lambda _: problem(code)) as client, pytest.raises(kind):
+        client.add_file("a.txt", io.BytesIO(b""), m.FileFields())
+
+
+def test_a_job_is_asked_for_until_it_has_ended() -> None:
+    """By long polls: an engine that waits as asked is asked again at once."""
+    states: list[m.JobStatus] = ["queued", "running", "completed"]
+    waits: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits.append(request.url.params["wait"])
+        return job(states.pop(0))
+
+    ticks = iter(range(0, 1_000, 20))
+    with answering(answer) as client:
+        assert client.ended_job(JOB.id, clock=lambda: float(next(ticks))).status == "completed"
+    assert waits == [json.dumps(WAIT_SECONDS)] * 3

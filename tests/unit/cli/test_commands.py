@@ -1,0 +1,447 @@
+"""The commands against a real engine: what they do, what they print, how they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kb_cli.exits import Exit
+from kb_cli.main import main
+from tests.stack import clean_environment
+from tests.unit.cli.conftest import RunningEngine
+
+HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
+
+
+@dataclass
+class Kb:
+    """`kb` as a script calls it."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit status, stdout and stderr."""
+        status = main(list(arguments))
+        output = self.capsys.readouterr()
+        return status, output.out, output.err
+
+    def json(self, *arguments: str) -> Any:
+        """The document that a command with `--json` prints."""
+        status, out, err = self(*arguments, "--json")
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    def note(self, text: str, *arguments: str) -> int:
+        """The id of a new note."""
+        return int(self.json("addnote", text, *arguments)["document_id"])
+
+    def tags(self, document: int) -> list[str]:
+        """The tags of a document."""
+        return list(self.json("get", str(document), "--no-text")["tags"])
+
+
+@pytest.fixture
+def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kb:
+    """The command, told of the engine by its environment."""
+    monkeypatch.setenv("KB_ENGINE_URL", engine.url)
+    monkeypatch.setenv("KB_API_KEY", engine.key)
+    return Kb(capsys)
+
+
+def at_terminal(engine: RunningEngine, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+    """The exit status of `kb` at a terminal, and all that the terminal received."""
+    controller, terminal = pty.openpty()
+    environment = clean_environment(
+        KB_ENGINE_URL=engine.url, KB_API_KEY=engine.key, TERM="xterm-256color", COLUMNS="200"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
+        stdin=terminal, stdout=terminal, stderr=terminal, env=environment,
+    )  # fmt: skip
+    os.close(terminal)
+    os.write(controller, typed)
+    received = b"".join(iter(lambda: _read(controller), b""))
+    os.close(controller)
+    return process.wait(60), received.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux tells so that the other side of a terminal is closed
+        return b""
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("E15")
+def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
+    """Added with `--tags collection:memory`, searched with it, and not found elsewhere."""
+    document = kb.note("User prefers heliotrope ink", "--tags", "collection:memory,style")
+    assert kb.tags(document) == ["collection:memory", "style"]
+    found = kb.json("search", "heliotrope", "--tags", "collection:memory")
+    assert [result["document"]["id"] for result in found["results"]] == [document]
+    assert kb.json("search", "heliotrope", "--collection", "workspace")["results"] == []
+
+
+def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
+    """And the second answer says so."""
+    document = kb.note("The archive closes at noon")
+    status, out, _ = kb("addnote", "The archive closes at noon")
+    assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
+
+
+def test_a_note_may_come_from_stdin(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-` in place of the text."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\n"))
+    document = kb.note("-", "--title", "Piped", "--source-path", "memory/piped.md")
+    found = kb.json("get", "--source-path", "memory/piped.md")
+    assert [(entry["id"], entry["title"]) for entry in found["documents"]] == [(document, "Piped")]
+
+
+@pytest.mark.parametrize("command", [("addnote", " "), ("updatenote", "1", ""), ("addnote", "x" * 1_000_001)])
+def test_a_text_that_is_no_note_is_refused_before_it_is_sent(kb: Kb, command: tuple[str, ...]) -> None:
+    """Empty, or longer than a note may be."""
+    status, out, err = kb(*command)
+    assert (status, out) == (Exit.USAGE, "")
+    assert err.startswith(f"kb {command[0]}: a note ")
+
+
+def test_without_waiting_the_job_is_told(kb: Kb) -> None:
+    """`--no-wait` answers with what the engine accepted."""
+    job = kb.json("addnote", "not waited for", "--no-wait")
+    assert job["kind"] == "note"
+    assert kb.json("jobs", job["id"])["id"] == job["id"]
+
+
+@pytest.mark.requirement("E21")
+def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
+    """The same id and created_at, a new text, a higher version."""
+    document = kb.note("The committee meets on Monday")
+    before = kb.json("get", str(document))
+    status, out, _ = kb("updatenote", str(document), "The committee meets on Thursday")
+    assert (status, out) == (0, f"Note {document} is updated (version 2).\n")
+    after = kb.json("get", str(document))
+    assert (after["id"], after["created_at"]) == (before["id"], before["created_at"])
+    assert after["chunks"][0]["text"] == "The committee meets on Thursday"
+
+
+@pytest.mark.requirement("E21")
+def test_updatenote_of_a_note_that_is_not_there_ends_with_4(kb: Kb) -> None:
+    """On stderr, in one line."""
+    status, out, err = kb("updatenote", "999999", "text")
+    assert (status, out) == (Exit.NOT_FOUND, "")
+    assert err.startswith("kb updatenote: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.requirement("E21")
+def test_updatenote_of_a_file_ends_with_1(kb: Kb, tmp_path: Path) -> None:
+    """Only notes are updated in place."""
+    (tmp_path / "file.txt").write_text("a file and not a note")
+    [result] = kb.json("add", "file.txt")
+    status, _, err = kb("updatenote", str(result["document_id"]), "text")
+    assert status == Exit.FAILED
+    assert "note" in err
+
+
+def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
+    """`--expected-version` guards against overwriting what somebody else wrote."""
+    document = kb.note("A sentence that two people edit")
+    assert kb("updatenote", str(document), "Mine", "--expected-version", "7")[0] == Exit.FAILED
+    assert kb("updatenote", str(document), "Mine", "--expected-version", "1")[0] == Exit.OK
+
+
+# --- search and documents -------------------------------------------------------------------------
+
+
+def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
+    """For a person in lines, without colour in a pipe."""
+    document = kb.note("The zeppelin hangar has a copper roof", "--title", "Hangar", "--tags", "roof")
+    status, out, _ = kb("search", "zeppelin hangar", "--mode", "fts", "--explain")
+    assert status == 0
+    assert f"Hangar · document {document} · in documents · roof" in out
+    assert "The zeppelin hangar has a copper roof" in out
+    assert "words " in out
+    assert "\x1b" not in out
+
+
+def test_a_long_passage_is_shortened_for_people_and_says_so(kb: Kb) -> None:
+    """`--full` shows all of it, and so does `--json`."""
+    kb.note("vermilion " * 90)
+    _, short, _ = kb("search", "vermilion", "--top", "1", "--fts-only")
+    _, full, _ = kb("search", "vermilion", "--top", "1", "--fts-only", "--full")
+    assert "… (--full shows all)" in short
+    assert "--full" not in full
+    assert full.count("vermilion") > short.count("vermilion")
+
+
+def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
+    """stdout stays empty for a script; finding nothing is no failure."""
+    assert kb("search", "xyzzyplugh", "--fts-only") == (0, "", "Nothing found.\n")
+
+
+@pytest.mark.parametrize(
+    "options", [("--top", "0"), ("--top", "101"), ("--min-score", "2"), ("--mode", "vector", "--fts-only")]
+)
+def test_a_search_that_cannot_be_is_refused(kb: Kb, options: tuple[str, ...]) -> None:
+    """Out of range or contradicting itself: told in one line."""
+    status, out, err = kb("search", "words", *options)
+    assert status in (Exit.USAGE, Exit.FAILED)
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
+    """Facts as name and value, then the text."""
+    document = kb.note("Line one\nLine two", "--title", "Two lines", "--collection", "workspace")
+    status, out, _ = kb("get", str(document))
+    assert status == 0
+    assert {f"document\t{document}", "title\tTwo lines", "collection\tworkspace"} <= set(out.splitlines())
+    assert out.endswith("\nLine one\nLine two\n")
+
+
+@pytest.mark.parametrize("arguments", [(), ("1", "--source-path", "x")])
+def test_get_wants_one_thing(kb: Kb, arguments: tuple[str, ...]) -> None:
+    """A document or a source, not both and not neither."""
+    assert kb("get", *arguments)[0] == Exit.USAGE
+
+
+def test_get_of_a_long_document_says_how_to_go_on(kb: Kb, tmp_path: Path) -> None:
+    """Nothing is left out in silence."""
+    (tmp_path / "long.txt").write_text(
+        "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(8))
+    )
+    [result] = kb.json("add", "long.txt")
+    _, _, err = kb("get", str(result["document_id"]), "--limit", "2")
+    assert "go on with --offset 2" in err
+
+
+def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:
+    """As the server moves it: the other tags stay."""
+    document = kb.note("The ledger is bound in calf", "--tags", "book")
+    status, out, _ = kb("move", str(document), "memory")
+    assert (status, out) == (0, f"Document {document} is in memory.\n")
+    assert sorted(kb.tags(document)) == ["book", "collection:memory"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(("999999", "memory"), Exit.NOT_FOUND), (("1", "No Name"), Exit.USAGE)]
+)
+def test_a_move_that_cannot_be_is_told_in_one_line(
+    kb: Kb, arguments: tuple[str, str], expected: Exit
+) -> None:
+    """No document, or no collection."""
+    kb.note("anything")
+    status, out, err = kb("move", *arguments)
+    assert (status, out, err.count("\n")) == (expected, "", 1)
+
+
+def test_rm_asks_only_at_a_terminal(kb: Kb) -> None:
+    """In a script it wants `--yes`, and without it removes nothing."""
+    document = kb.note("To be removed")
+    assert kb("rm", str(document))[0] == Exit.USAGE
+    assert kb("rm", str(document), "--yes")[:2] == (0, "Removed 1 documents with 1 chunks.\n")
+    assert kb("get", str(document))[0] == Exit.NOT_FOUND
+
+
+def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
+    """Partly failed is an exit status of its own; nothing removed is not found."""
+    document = kb.note("One of two")
+    status, out, err = kb("rm", "999999", str(document), "--yes")
+    assert (status, out) == (Exit.PARTLY, "Removed 1 documents with 1 chunks.\n")
+    assert "999999" in err
+    assert kb("rm", "999999", "--yes")[0] == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize(("typed", "left"), [(b"n\n", True), (b"y\n", False)])
+def test_rm_at_a_terminal_asks_with_the_title(
+    kb: Kb, engine: RunningEngine, typed: bytes, left: bool
+) -> None:
+    """And takes no for an answer."""
+    document = kb.note(f"Asked about {typed!r}", "--title", "A title to see")
+    status, shown = at_terminal(engine, "rm", str(document), typed=typed)
+    assert status == 0
+    assert "A title to see" in shown
+    assert (kb("get", str(document))[0] == 0) is left
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_the_engine_tells(kb: Kb) -> None:
+    """For people as facts, for programs as the engine's own document."""
+    _, out, _ = kb("status")
+    assert "engine\tv3.0.0" in out.splitlines()
+    assert kb.json("status")["version"] == "v3.0.0"
+
+
+def test_jobs_are_listed_and_filtered(kb: Kb) -> None:
+    """Newest first, with what became of each."""
+    document = kb.note("A job to list")
+    header, first, *_ = kb("jobs", "--limit", "1")[1].splitlines()
+    assert header.split("\t") == ["job", "status", "step", "title", "document", "created"]
+    assert first.split("\t")[1] == "completed"
+    assert first.split("\t")[4] == str(document)
+    assert kb.json("jobs", "--status", "cancelled")["jobs"] == []
+
+
+def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
+    """It names the setting."""
+    status, _, err = kb("status", "--api-key", "not-the-key")
+    assert status == Exit.FAILED
+    assert "KB_API_KEY" in err
+    assert "not-the-key" not in err
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two documents, one duplicate, one of no known kind, one hidden, and a link back up."""
+    folder = tmp_path / "docs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.md").write_text("# Alpha\n\nThe first document of the folder.")
+    (folder / "deep" / "b.txt").write_text("The second document of the folder.")
+    (folder / "deep" / "c.txt").write_text("The second document of the folder.")
+    (folder / "picture.xyz").write_bytes(os.urandom(2_000_000))
+    (folder / "another.xyz").write_bytes(b"?")
+    (folder / ".hidden.txt").write_text("not to be taken in")
+    (folder / "deep" / "up").symlink_to(folder)
+    return folder
+
+
+def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
+    """What became of each file, by name."""
+    return {Path(result["path"]).name: result["outcome"] for result in results}
+
+
+def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
+    """What no engine takes is skipped and told, hidden files and links to folders are passed over."""
+    results = kb.json("add", "docs", "--collection", "workspace", "--tags", "report")
+    assert outcomes(results) == {
+        "a.md": "added",
+        "another.xyz": "skipped",
+        "b.txt": "added",
+        "c.txt": "already there",
+        "picture.xyz": "skipped",
+    }
+    added = next(result for result in results if result["path"].endswith("b.txt"))
+    document = kb.json("get", str(added["document_id"]))
+    assert document["tags"] == ["collection:workspace", "report"]
+    assert set(document["source_paths"]) == {str(folder / "deep" / name) for name in ("b.txt", "c.txt")}
+
+
+def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
+    """Outcome, path and document, then the sum."""
+    (tmp_path / "one.txt").write_text("Exactly one file for the pipe")
+    status, out, _ = kb("add", "one.txt")
+    line, total = out.splitlines()
+    assert status == 0
+    assert line.split("\t")[:2] == ["added", "one.txt"]
+    assert total == "1 added"
+
+
+def test_a_file_of_no_known_kind_that_was_named_is_a_failure(kb: Kb, tmp_path: Path) -> None:
+    """Alone it ends with 1, beside another with 5: it was asked for."""
+    (tmp_path / "tool.xyz").write_bytes(b"?")
+    (tmp_path / "fine.txt").write_text("A fine file beside it")
+    assert kb("add", "tool.xyz")[0] == Exit.FAILED
+    assert kb("add", "tool.xyz", "fine.txt")[0] == Exit.PARTLY
+
+
+def test_a_damaged_file_fails_alone(kb: Kb, tmp_path: Path) -> None:
+    """With the reason of its job; the others are there."""
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7 not really")
+    (tmp_path / "whole.txt").write_text("The whole one of the two")
+    status, out, _ = kb("add", "broken.pdf", "whole.txt", "--json")
+    results = json.loads(out)
+    assert status == Exit.PARTLY
+    assert outcomes(results) == {"broken.pdf": "failed", "whole.txt": "added"}
+    assert next(result for result in results if result["outcome"] == "failed")["reason"]
+
+
+def test_a_file_without_text_does_not_read_as_success(kb: Kb, tmp_path: Path) -> None:
+    """It is there and nothing in it can be found."""
+    (tmp_path / "blank.txt").write_text(" \n\n ")
+    status, out, _ = kb("add", "blank.txt", "--json")
+    [result] = json.loads(out)
+    assert status == Exit.FAILED
+    assert result["outcome"] in ("empty", "failed")
+    assert result["reason"]
+
+
+def test_what_is_not_there_is_refused_before_anything_is_sent(kb: Kb, tmp_path: Path) -> None:
+    """A typing error in the last path must not leave half of a run behind."""
+    (tmp_path / "present.txt").write_text("This one is present")
+    status, out, err = kb("add", "present.txt", "absent.txt")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "absent.txt" in err
+    assert kb.json("search", "present", "--fts-only")["results"] == []
+
+
+def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> None:
+    """With the jobs to ask for."""
+    (tmp_path / "later.txt").write_text("Read it later")
+    [result] = kb.json("add", "later.txt", "--no-wait")
+    assert result["outcome"] == "submitted"
+    assert kb.json("jobs", result["job_id"])["filename"] == "later.txt"
+
+
+# --- terminals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("search", "owned"), ("get", "--source-path", "hostile"), ("jobs",), ("search", "owned", "--json")],
+)
+def test_what_a_document_holds_does_nothing_to_a_terminal(
+    kb: Kb, engine: RunningEngine, command: tuple[str, ...]
+) -> None:
+    """Titles and texts with escape sequences arrive as what they are: characters to be shown."""
+    kb.note(HOSTILE, "--title", HOSTILE, "--source-path", "hostile")
+    status, shown = at_terminal(engine, *command)
+    assert status == 0
+    assert "owned" in shown
+    assert "\x1b]0;" not in shown
+    assert "\x07" not in shown
+    assert "\x9b" not in shown
+
+
+def test_at_a_terminal_there_is_colour_and_progress(engine: RunningEngine, tmp_path: Path) -> None:
+    """Bars while it works, a line a file, and nothing of the bars is left on the last line."""
+    (tmp_path / "seen.txt").write_text("A file that somebody watches")
+    status, shown = at_terminal(engine, "add", str(tmp_path / "seen.txt"))
+    assert status == 0
+    assert "\x1b[32m" in shown
+    assert "seen.txt" in shown
+    assert "1 added" in shown.splitlines()[-1]
+
+
+def test_every_answer_is_one_json_document_on_request(kb: Kb, tmp_path: Path) -> None:
+    """Nothing else reaches stdout, and stderr stays empty."""
+    (tmp_path / "j.txt").write_text("One for JSON")
+    document = str(kb.note("A note for JSON"))
+    calls: list[Callable[[], Any]] = [
+        lambda: kb.json("status"),
+        lambda: kb.json("jobs"),
+        lambda: kb.json("search", "note"),
+        lambda: kb.json("get", document),
+        lambda: kb.json("updatenote", document, "Another note for JSON"),
+        lambda: kb.json("move", document, "memory"),
+        lambda: kb.json("add", "j.txt"),
+        lambda: kb.json("config"),
+        lambda: kb.json("rm", document, "--yes"),
+    ]
+    assert all(call() is not None for call in calls)

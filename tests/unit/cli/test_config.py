@@ -1,0 +1,121 @@
+"""`kb config` and where settings come from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from kb_cli.config import ClientSettings, config_file, described, read
+from kb_cli.exits import CliError, Exit
+from kb_cli.main import main
+from kb_engine.settings import EngineSettings
+from kb_server.settings import ServerSettings
+
+NO_FILE = argparse.Namespace(config=None)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test in an empty folder, without any setting in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for variable in {row.variable for row in described(NO_FILE, {})} | {"KB_CONFIG"}:
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, object]]:
+    """What `kb config --json` prints, by variable."""
+    assert main(["config", "--json", *arguments]) == 0
+    return {row["variable"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_every_setting_of_every_part_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the parts that read it, a help text, and the default as its source."""
+    rows = printed(capsys)
+    known = {row.variable for kind in (ServerSettings, EngineSettings) for row in kind.describe({})}
+    assert rows.keys() == known
+    assert rows["KB_API_KEY"]["parts"] == ["server", "engine"]
+    assert all(row["help"] and row["source"] == "default" for row in rows.values())
+
+
+def test_a_secret_is_never_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only whether it is set."""
+    monkeypatch.setenv("KB_API_KEY", "hunter2-engine")
+    monkeypatch.setenv("KB_MCP_API_KEY", "hunter2-agents")
+    for arguments in (["config"], ["config", "--json"]):
+        assert main(arguments) == 0
+        output = capsys.readouterr()
+        assert "hunter2" not in output.out + output.err
+    assert printed(capsys)["KB_API_KEY"]["value"] == "set"
+
+
+def test_the_environment_stands_over_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each value says where it came from."""
+    Path("kb.toml").write_text("KB_MCP_PORT = 4000\nKB_ENGINE_PORT = 9000\n")
+    monkeypatch.setenv("KB_ENGINE_PORT", "9001")
+    rows = printed(capsys)
+    assert (rows["KB_MCP_PORT"]["value"], rows["KB_MCP_PORT"]["source"]) == ("4000", "file")
+    assert (rows["KB_ENGINE_PORT"]["value"], rows["KB_ENGINE_PORT"]["source"]) == ("9001", "environment")
+
+
+def test_flags_stand_over_the_environment() -> None:
+    """`--url` wins over KB_ENGINE_URL."""
+    environ = {"KB_ENGINE_URL": "http://environment:1"}
+    assert read(ClientSettings, NO_FILE, environ=environ).engine_url == "http://environment:1"
+    assert (
+        read(ClientSettings, NO_FILE, environ=environ, engine_url="http://flag:1").engine_url
+        == "http://flag:1"
+    )
+
+
+@pytest.mark.requirement("F40")
+def test_the_file_is_the_flags_then_the_variables_then_the_folders(tmp_path: Path) -> None:
+    """`--config`, KB_CONFIG, ./kb.toml, in this order; none of them need be there."""
+    by_flag, by_variable = tmp_path / "flag.toml", tmp_path / "variable.toml"
+    assert config_file(NO_FILE, {}) is None
+    Path("kb.toml").touch()
+    by_flag.touch()
+    by_variable.touch()
+    assert config_file(NO_FILE, {}) == Path("kb.toml")
+    assert config_file(NO_FILE, {"KB_CONFIG": str(by_variable)}) == by_variable
+    options = argparse.Namespace(config=str(by_flag))
+    assert config_file(options, {"KB_CONFIG": str(by_variable)}) == by_flag
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("KB_MCP_PROT = 1", "there is no setting KB_MCP_PROT; did you mean KB_MCP_PORT?"),
+        ("KB_MCP_PORT = ", "kb.toml"),
+        ("KB_MCP_PORT = 99999", "KB_MCP_PORT"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], content: str, words: str
+) -> None:
+    """A misspelt name, broken TOML, a wrong value: exit 2 and the name."""
+    Path("kb.toml").write_text(content)
+    assert main(["config"]) == Exit.USAGE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("kb config: ")
+    assert words in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_file_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unlike ./kb.toml, which need not."""
+    assert main(["config", "--config", "gone.toml"]) == Exit.USAGE
+    assert "gone.toml" in capsys.readouterr().err
+
+
+def test_a_wrong_value_is_refused_with_the_variables_name() -> None:
+    """At the start, before anything is done."""
+    with pytest.raises(CliError, match="LOG_LEVEL") as refused:
+        read(ServerSettings, NO_FILE, environ={"LOG_LEVEL": "loud"})
+    assert refused.value.status is Exit.USAGE

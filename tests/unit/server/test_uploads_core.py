@@ -1,0 +1,243 @@
+"""An upload's state machine and checks, without a disk."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_server.uploads.errors import STATUS, UploadError
+from kb_server.uploads.upload import (
+    CHUNK_BYTES,
+    MAX_CHUNKS,
+    Event,
+    Staged,
+    State,
+    Upload,
+    advance,
+    check_body,
+    check_chunk,
+    check_chunk_shape,
+    check_filename,
+    check_sha256,
+    check_whole,
+    missing_chunks,
+)
+
+
+def upload(total_size: int = 10) -> Upload:
+    """An upload of that many bytes."""
+    return Upload(
+        id="8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11",
+        filename="a.txt",
+        total_size=total_size,
+        tags=["collection:documents"],
+        collection="collection:documents",
+        deadline=0.0,
+        expires_at="2026-01-01T00:10:00Z",
+        credential="me",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "following"),
+    [
+        (State.OPEN, Event.CHUNK, State.OPEN),
+        (State.OPEN, Event.BODY, State.OPEN),
+        (State.OPEN, Event.FINISH, State.FINISHING),
+        (State.FINISHING, Event.ACCEPTED, State.DONE),
+        (State.FINISHING, Event.FAILED, State.OPEN),
+        (State.DONE, Event.FINISH, State.DONE),
+    ],
+)
+def test_what_may_happen_leads_where_the_table_says(state: State, event: Event, following: State) -> None:
+    """Each line of it."""
+    assert advance(state, event, "id") is following
+
+
+@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.FINISH])
+def test_nothing_is_taken_while_finishing(event: Event) -> None:
+    """A second finish neither: it is told to come back for the job."""
+    with pytest.raises(UploadError) as refused:
+        advance(State.FINISHING, event, "id")
+    assert refused.value.code == "upload_finishing"
+
+
+@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY])
+def test_nothing_is_added_to_what_is_done(event: Event) -> None:
+    """The file is the engine's by then."""
+    with pytest.raises(UploadError) as refused:
+        advance(State.DONE, event, "id")
+    assert refused.value.code == "upload_done"
+
+
+def test_a_chunk_that_is_replaced_counts_once() -> None:
+    """Ten bytes of ten, and the second five again."""
+    check_chunk(upload(10), Staged({0: 5, 1: 5}), 1, 5)
+
+
+def test_more_bytes_than_announced_are_refused_with_both_numbers() -> None:
+    """Before they are stored."""
+    with pytest.raises(UploadError, match="11 bytes, but 10") as refused:
+        check_chunk(upload(10), Staged({0: 5}), 1, 6)
+    assert refused.value.code == "size_exceeded"
+
+
+@pytest.mark.parametrize("index", [-1, MAX_CHUNKS, 1 << 40])
+def test_an_index_out_of_range_is_refused(index: int) -> None:
+    """From 0 to the last that is taken."""
+    with pytest.raises(UploadError, match="chunk_index counts from 0"):
+        check_chunk_shape(index, 1)
+
+
+def test_an_empty_chunk_is_refused() -> None:
+    """It would close a gap with nothing."""
+    with pytest.raises(UploadError, match="at least one byte"):
+        check_chunk_shape(0, 0)
+
+
+def test_a_chunk_over_eight_mebibytes_is_refused_with_the_number() -> None:
+    """The limit itself is taken."""
+    check_chunk_shape(0, CHUNK_BYTES)
+    with pytest.raises(UploadError, match="8388608") as refused:
+        check_chunk_shape(0, CHUNK_BYTES + 1)
+    assert refused.value.code == "chunk_too_large"
+
+
+@pytest.mark.parametrize(
+    ("indexes", "missing"),
+    [([], [0]), ([0], []), ([0, 2], [1]), ([3], [0, 1, 2]), ([0, 1, 2], []), ([1, 4], [0, 2, 3])],
+)
+def test_gaps_are_named(indexes: list[int], missing: list[int]) -> None:
+    """Every index up to the last that was sent."""
+    assert missing_chunks(Staged(dict.fromkeys(indexes, 1))) == missing
+
+
+def test_a_gap_is_an_error_that_lists_it() -> None:
+    """In words and as a list."""
+    with pytest.raises(UploadError, match="missing: 1, 3") as refused:
+        check_whole(upload(), Staged({0: 1, 2: 1, 4: 1}))
+    assert refused.value.payload()["missing"] == [1, 3]
+
+
+def test_a_wide_gap_is_listed_in_part_and_counted() -> None:
+    """The answer stays small."""
+    with pytest.raises(UploadError, match="…") as refused:
+        check_whole(upload(), Staged({MAX_CHUNKS - 1: 1}))
+    assert refused.value.details["missing_total"] == MAX_CHUNKS - 1
+    assert len(refused.value.details["missing"]) == 100
+
+
+def test_another_total_is_an_error_with_both_numbers() -> None:
+    """Announced 10, received 8."""
+    with pytest.raises(UploadError, match="8 bytes were received, but 10") as refused:
+        check_whole(upload(10), Staged({0: 8}))
+    assert refused.value.payload() | {"received_bytes": 8, "total_size": 10} == refused.value.payload()
+
+
+def test_a_body_is_whole_without_chunks() -> None:
+    """It came through the URL."""
+    check_whole(upload(10), Staged(body=10))
+
+
+def test_a_chunk_after_the_body_is_refused() -> None:
+    """One way or the other."""
+    with pytest.raises(UploadError, match="through the upload URL already") as refused:
+        check_chunk(upload(10), Staged(body=10), 0, 1)
+    assert refused.value.code == "contradiction"
+
+
+def test_a_body_after_a_chunk_is_refused() -> None:
+    """One way or the other."""
+    with pytest.raises(UploadError, match="begun with kb_upload_chunk") as refused:
+        check_body(upload(10), Staged({0: 1}), 10)
+    assert refused.value.code == "contradiction"
+
+
+def test_a_second_body_is_refused() -> None:
+    """The URL is spent."""
+    with pytest.raises(UploadError) as refused:
+        check_body(upload(10), Staged(body=10), 10)
+    assert refused.value.status == 410
+
+
+def test_a_body_of_another_length_is_refused_before_it_is_read() -> None:
+    """Both numbers are told."""
+    with pytest.raises(UploadError, match="11 bytes were received, but 10"):
+        check_body(upload(10), Staged(), 11)
+
+
+@pytest.mark.parametrize(
+    "name", ["report.pdf", "Übersicht 2026.md", "a b.txt", ".env", "x" * 255, " padded.txt "]
+)
+def test_a_bare_name_is_taken(name: str) -> None:
+    """Without the space around it."""
+    assert check_filename(name) == name.strip()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        ".",
+        "..",
+        "a/b",
+        "/etc/passwd",
+        "..\\x",
+        "C:\\x",
+        "a\nb",
+        "a\x00b",
+        "x" * 256,
+        "a\u202eb",
+        "\ud800",
+    ],
+)
+def test_what_is_no_bare_name_is_refused(name: str) -> None:
+    """Nothing of it is ever a path, and nothing of it breaks a header or a terminal."""
+    with pytest.raises(UploadError, match="filename takes") as refused:
+        check_filename(name)
+    assert refused.value.details["parameter"] == "filename"
+
+
+def test_a_sha256_is_compared_in_lower_case() -> None:
+    """Tools print it either way."""
+    assert check_sha256("A" * 64) == "a" * 64
+    assert check_sha256(None) is None
+
+
+@pytest.mark.parametrize("value", ["", "abc", "g" * 64, "a" * 63, "a" * 65, "a" * 64 + "\n"])
+def test_another_sha256_is_refused(value: str) -> None:
+    """It is 64 hexadecimal digits."""
+    with pytest.raises(UploadError, match="64 hexadecimal"):
+        check_sha256(value)
+
+
+@given(
+    st.dictionaries(st.integers(0, 50), st.integers(1, 9), max_size=12), st.integers(0, 50), st.integers(1, 9)
+)
+def test_a_chunk_is_taken_exactly_while_the_total_allows_it(
+    chunks: dict[int, int], index: int, size: int
+) -> None:
+    """Whatever was there before."""
+    plan = upload(40)
+    after = Staged({**chunks, index: size}).received
+    if after <= plan.total_size:
+        check_chunk(plan, Staged(chunks), index, size)
+    else:
+        with pytest.raises(UploadError, match=f"{after} bytes"):
+            check_chunk(plan, Staged(chunks), index, size)
+
+
+@given(st.sets(st.integers(0, 60), min_size=1, max_size=20))
+def test_sending_what_is_missing_makes_it_whole(indexes: set[int]) -> None:
+    """The list is complete and names nothing twice."""
+    chunks = dict.fromkeys(indexes, 1)
+    missing = missing_chunks(Staged(chunks))
+    assert not indexes & set(missing)
+    assert missing_chunks(Staged({**chunks, **dict.fromkeys(missing, 1)})) == []
+
+
+def test_every_code_has_a_status() -> None:
+    """The upload URL answers with it."""
+    assert all(400 <= status < 600 for status in STATUS.values())

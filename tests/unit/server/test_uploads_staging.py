@@ -1,0 +1,250 @@
+"""The staging folder: who owns it, who may clear it, and that a dead process holds nothing up."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kb_server.uploads.errors import UploadError
+from kb_server.uploads.staging import Entry, Lock, Staging, hash_token, remove_dead
+from kb_server.uploads.upload import State, Upload
+
+ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
+HOLDER = """
+import sys
+from pathlib import Path
+from kb_server.uploads.staging import Lock
+lock = Lock()
+lock.acquire(Path(sys.argv[1]), shared=sys.argv[2] == "shared")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_by_another_process(path: Path, how: str = "exclusive") -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lock on `path` until the end, or until it is killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Iterator[Staging]:
+    """An open folder of one instance."""
+    staging = Staging(tmp_path / "staging", "one")
+    staging.open()
+    yield staging
+    staging.close()
+
+
+def add(staging: Staging, upload_id: str = ID, token: str = "token") -> Upload:
+    """An upload in it."""
+    upload = Upload(
+        id=upload_id,
+        filename="a.txt",
+        total_size=3,
+        tags=[],
+        collection="collection:documents",
+        deadline=0.0,
+        expires_at="",
+        credential="me",
+        token_sha256=hash_token(token),
+    )
+    staging.create(upload, lambda _others: None)
+    return upload
+
+
+def test_the_folder_is_its_owners_alone(staging: Staging) -> None:
+    """Nobody else on the machine reads what is staged."""
+    add(staging)
+    for folder in (staging.root, staging.folder, staging.folder / ID):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((staging.folder / ID / "upload.json").stat().st_mode) == 0o600
+
+
+def test_a_running_servers_folder_is_left_alone(staging: Staging) -> None:
+    """A second server that starts on the same data folder wipes nobody's uploads."""
+    add(staging)
+    assert remove_dead(staging.root) == []
+    assert staging.ids() == [ID]
+
+
+def test_a_dead_servers_folder_is_removed(tmp_path: Path) -> None:
+    """A lock ends with its process, however that ended."""
+    root = tmp_path / "staging"
+    dead = root / "dead"
+    dead.mkdir(parents=True)
+    (dead / "left.bin").write_bytes(b"x")
+    with held_by_another_process(dead / ".alive", "shared") as process:
+        assert remove_dead(root) == []
+        process.kill()
+        process.wait()
+        assert remove_dead(root) == ["dead"]
+    assert list(root.iterdir()) == []
+
+
+def test_a_folder_that_never_had_a_lock_is_removed(tmp_path: Path) -> None:
+    """Its server died before it could lock it."""
+    (tmp_path / "half").mkdir()
+    assert remove_dead(tmp_path) == ["half"]
+
+
+def test_without_a_staging_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
+    """The first start of all."""
+    assert remove_dead(tmp_path / "missing") == []
+
+
+def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:
+    """One leaving does not take the others' uploads along."""
+    first, second = Staging(tmp_path, "shared"), Staging(tmp_path, "shared")
+    first.open()
+    second.open()
+    add(first)
+    first.close()
+    assert second.ids() == [ID]
+    second.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_taken_for_dead_while_it_was_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server removed it between its making and its locking."""
+    staging = Staging(tmp_path, "one")
+    acquire = Lock.acquire
+    interfered: list[Path] = []
+
+    def slow(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        if shared and not interfered:
+            interfered.append(path)
+            monkeypatch.setattr(Lock, "acquire", acquire)
+            assert remove_dead(tmp_path) == ["one"]
+        return acquire(lock, path, shared=shared, wait=wait)
+
+    monkeypatch.setattr(Lock, "acquire", slow)
+    staging.open()
+    assert (tmp_path / "one" / ".alive").exists()
+    assert remove_dead(tmp_path) == []
+    staging.close()
+
+
+def test_a_finisher_that_dies_leaves_an_open_upload(staging: Staging) -> None:
+    """Finishing is a lock, not a word on disk that nobody would take back."""
+    upload = add(staging)
+    entry = Entry(staging.folder / ID)
+    with held_by_another_process(entry.folder / ".finishing") as process:
+        assert entry.state(upload) is State.FINISHING
+        process.kill()
+        process.wait()
+        assert entry.state(upload) is State.OPEN
+
+
+def test_looking_at_the_state_leaves_no_lock(staging: Staging) -> None:
+    """Two looks, one finish."""
+    upload = add(staging)
+    entry = Entry(staging.folder / ID)
+    lock = Lock()
+    assert entry.hold_finishing(lock)
+    lock.release()
+    assert [entry.state(upload), entry.state(upload)] == [State.OPEN, State.OPEN]
+    assert entry.hold_finishing(lock)
+    lock.release()
+
+
+@pytest.mark.parametrize("upload_id", ["", "..", "../one", ".", ID.upper(), ID + "/..", "x" * 5_000, "\x00"])
+def test_what_is_no_id_is_never_a_path(staging: Staging, upload_id: str) -> None:
+    """It is not found, and no file is touched."""
+    with pytest.raises(UploadError) as refused:
+        staging.with_entry(upload_id, lambda _entry: pytest.fail("it was opened"))
+    assert refused.value.code == "upload_not_found"
+    assert len(refused.value.message) < 400
+
+
+def test_an_upload_removed_while_one_waits_for_it_is_not_found(staging: Staging) -> None:
+    """The lock that was waited for is on a file that no longer is."""
+    upload = add(staging)
+
+    def removes_then_reads(entry: Entry) -> None:
+        staging.remove(entry, upload)
+        entry.read()
+
+    with pytest.raises(UploadError) as refused:
+        staging.with_entry(ID, removes_then_reads)
+    assert refused.value.code == "upload_not_found"
+    assert not (staging.folder / f"token-{upload.token_sha256}").exists()
+
+
+def test_a_token_is_kept_only_as_its_hash(staging: Staging) -> None:
+    """Nothing on disk opens the URL."""
+    add(staging, token="the-secret-token")
+    content = b"".join(path.read_bytes() for path in staging.folder.rglob("*") if path.is_file())
+    names = " ".join(path.name for path in staging.folder.rglob("*"))
+    assert b"the-secret-token" not in content
+    assert "the-secret-token" not in names
+    assert staging.by_token("the-secret-token") == ID
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "..", "\x00", "\ud800", "x" * 10_000])
+def test_another_token_opens_nothing(staging: Staging, token: str) -> None:
+    """And is not repeated in the answer."""
+    add(staging)
+    with pytest.raises(UploadError) as refused:
+        staging.by_token(token)
+    assert refused.value.status == 404
+    assert token not in refused.value.message or not token
+
+
+def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
+    """No room is taken by what is not admitted."""
+
+    def refuses(_others: list[Upload]) -> None:
+        raise UploadError("staging_full", "no")
+
+    with pytest.raises(UploadError):
+        staging.create(
+            Upload(
+                id=ID,
+                filename="a",
+                total_size=1,
+                tags=[],
+                collection="",
+                deadline=0,
+                expires_at="",
+                credential="",
+            ),
+            refuses,
+        )
+    assert staging.ids() == []
+
+
+def test_a_write_that_fails_leaves_the_old_file(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is written aside and renamed: whole or not at all."""
+    add(staging)
+    entry = Entry(staging.folder / ID)
+    entry.put_chunk(0, b"old")
+
+    def full(self: Path, _target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            entry.put_chunk(0, b"new")
+    assert entry.content()[0].read_bytes() == b"old"
+    assert [path.name for path in entry.folder.iterdir() if path.name.startswith(".")] == []

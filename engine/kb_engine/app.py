@@ -22,6 +22,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from tempfile import TemporaryFile
 
 from aiohttp import web
 
@@ -41,6 +42,7 @@ from kb_engine.store.port import EmbedderIdentity
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 10.0
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class StartError(Exception):
@@ -86,6 +88,8 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
+    if not settings.api_key and settings.host not in _LOOPBACK:
+        logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
     async with _asked_to_stop() as asked:
         runner = web.AppRunner(
             await create_app(settings),
@@ -147,13 +151,12 @@ def _prepare_folders(settings: EngineSettings) -> None:
     try:
         for folder in (settings.folder, settings.spool_folder, settings.database.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            probe = folder / ".writable"
-            probe.touch()
-            probe.unlink()
+            with TemporaryFile(dir=folder):  # has no name, so a crash leaves nothing
+                pass
     except OSError as error:
         raise HomeNotWritable(
             f"{error.filename or settings.folder}: {error.strerror}; "
-            "set KB_HOME to a folder that can be written"
+            "name a folder that can be written in KB_HOME, and in KB_STORE where that is set"
         ) from error
 
 

@@ -77,10 +77,9 @@ class Encoder:
         weights = self._embedder.weights
         return Scoring(weight=weights.w, saturation=weights.k, floor=weights.floor)
 
-    @property
-    def count_tokens(self) -> Callable[[str], int]:
+    def count_tokens(self, text: str) -> int:
         """The embedder's own count; blocks."""
-        return self._embedder.count_tokens
+        return self._embedder.count_tokens(text)
 
     @property
     def max_tokens(self) -> int:

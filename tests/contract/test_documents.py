@@ -13,7 +13,6 @@ ABSENT_UID = "00000000-0000-4000-8000-000000000000"
 GRANITE = " ".join(f"granite{number}" for number in range(2_000))
 
 
-@pytest.mark.requirement("K48")
 async def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Caller) -> None:
     """Both keys give the same document."""
     document = await kb.document(await kb.note("granite"))
@@ -56,7 +55,6 @@ async def test_what_is_no_document_key_is_refused(kb: Caller, key: str) -> None:
     problem(await kb.http.get(f"/api/v1/documents/{key}"), "invalid_parameter")
 
 
-@pytest.mark.requirement("K49", "E8")
 async def test_documents_are_filtered(kb: Caller) -> None:
     """By exact source path, by tag, by type."""
     note = await kb.note("granite", tags=["stone"], source_path="memory/feedback_testing.md")
@@ -132,7 +130,7 @@ async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Cal
         assert (await kb.job(job["id"]))["status"] == "cancelled"
 
 
-@pytest.mark.requirement("E7", "E16", "E20", "K44")
+@pytest.mark.requirement("E7", "E16", "E20")
 async def test_a_patched_note_keeps_its_identity(kb: Caller) -> None:
     """Number, uid, tags, metadata and source path stay."""
     before = await kb.document(await kb.note("granite", tags=["a"], metadata={"k": 1}, source_path="p"))

@@ -131,7 +131,6 @@ async def test_what_is_no_job_id_is_refused(kb: Caller, job_id: str) -> None:
     assert response.status_code in {404, 422}
 
 
-@pytest.mark.requirement("K53")
 async def test_jobs_are_listed_newest_first_page_by_page(kb: Caller) -> None:
     """`total` counts all of them on every page."""
     ids = [(await kb.submit(f"granite {number}"))["id"] for number in range(3)]
@@ -141,7 +140,6 @@ async def test_jobs_are_listed_newest_first_page_by_page(kb: Caller) -> None:
     assert (first["total"], first["limit"], second["offset"]) == (3, 2, 2)
 
 
-@pytest.mark.requirement("K54")
 async def test_jobs_are_filtered_by_status(kb: Caller) -> None:
     """One failed, one completed."""
     good = await kb.ended(await kb.submit("granite"))

@@ -23,7 +23,6 @@ def path_of(operation: Operation) -> str:
     return operation.path.format(**values)
 
 
-@pytest.mark.requirement("K4")
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
 async def test_with_a_key_set_only_its_bearer_is_served(start: Start, operation: Operation) -> None:
     """Every operation but the probes; nothing else is looked at before."""

@@ -33,7 +33,6 @@ async def test_every_mode_finds_and_says_which_it_was(kb: Caller, mode: str) -> 
     assert answer["results"][0]["document"]["id"] == document
 
 
-@pytest.mark.requirement("K23")
 async def test_fts_only_is_mode_fts(kb: Caller) -> None:
     """And `mode` need not be sent."""
     await kb.note("copper lantern")

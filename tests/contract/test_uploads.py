@@ -25,7 +25,7 @@ def spooled(home: Path) -> list[str]:
     return [path.name for path in (home / "engine" / "spool").iterdir()]
 
 
-@pytest.mark.requirement("E26", "K36", "K37")
+@pytest.mark.requirement("E26")
 async def test_a_file_is_taken_in_with_its_fields(kb: Caller, tmp_path: Path) -> None:
     """Fields before the file or after it; the spool is empty afterwards."""
     body = (

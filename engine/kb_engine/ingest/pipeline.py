@@ -8,6 +8,7 @@ note ─────────────────────────
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -68,13 +69,7 @@ class Pipeline:
     async def _index(self, extraction: Extraction, title: str, progress: Progress) -> Prepared:
         # How much there is to do is known only now; until then progress stays at nought, never falls.
         await progress("Splitting into chunks", 0, 1)
-        await self._encoder.load()
-        chunks = await self._encoder.in_background(
-            chunk,
-            extraction,
-            count_tokens=self._encoder.count_tokens,
-            max_tokens=self._encoder.max_tokens,
-        )
+        chunks = await self._split(extraction)
         vectors = await self._vectors([piece.text for piece in chunks], progress)
         return Prepared(
             title=title,
@@ -84,6 +79,23 @@ class Pipeline:
             vectors=vectors,
             status_reason=None if chunks else _NO_TEXT,
         )
+
+    async def _split(self, extraction: Extraction) -> list[Chunk]:
+        await self._encoder.load()
+        stopped = threading.Event()
+
+        def count_tokens(passage: str) -> int:
+            # A thread cannot be cancelled: it asks with every passage whether anybody still wants it.
+            if stopped.is_set():
+                raise LeaseVoid
+            return self._encoder.count_tokens(passage)
+
+        try:
+            return await self._encoder.in_background(
+                chunk, extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens
+            )
+        finally:
+            stopped.set()
 
     async def _vectors(self, texts: Sequence[str], progress: Progress) -> Vectors:
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)

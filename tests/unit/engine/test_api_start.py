@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -65,17 +68,47 @@ async def test_a_host_of_nobody_is_one_line(tmp_path: Path) -> None:
         await serve(settings, on_ready=nobody)
 
 
-async def test_a_server_tells_its_address_and_ends_when_cancelled(tmp_path: Path) -> None:
-    """On a free port of the system's choice."""
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    """Where an engine serves, on a port of the system's choice; it is stopped by a signal."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(EngineSettings(home=tmp_path, embedder="hash", port=0), on_ready=ready.set_result)
     )
     async with asyncio.timeout(20):
-        assert not (await ready).endswith(":0")
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
+        yield await ready
+        signal.raise_signal(signal.SIGTERM)
+        await serving
+
+
+async def test_a_server_tells_its_address_and_ends_by_a_signal(url: str) -> None:
+    """The address is one that can be called."""
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as answer:
+        assert answer.status == 200
+
+
+async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A line a request at level debug; a tag in the path is not in it."""
+    caplog.set_level("DEBUG", logger="kb_engine.access")
+    async with aiohttp.ClientSession() as http:
+        await http.delete(f"{url}/api/v1/documents/7/tags/secret")
+        await http.get(f"{url}/secret")
+    lines = [record.__dict__ for record in caplog.records if record.name == "kb_engine.access"]
+    assert [(line["method"], line["route"], line["status"]) for line in lines] == [
+        ("DELETE", "/api/v1/documents/{document_id}/tags/{tag}", 404),
+        ("GET", "unknown", 404),
+    ]
+    assert "secret" not in str(lines)
+
+
+async def test_without_a_key_beyond_loopback_there_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the variable."""
+    settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
+    with pytest.raises(CannotListen):
+        await serve(settings, on_ready=nobody)
+    assert "KB_API_KEY" in caplog.text
 
 
 def test_a_log_line_is_json_with_the_records_fields() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import SqliteStore
 from kb_engine.store.port import NewJob
+from tests.documents import large_pdf
 from tests.unit.engine.worker_parts import HELD, SECONDS, Parts, parts_in
 
 
@@ -61,6 +64,40 @@ async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
     assert (await parts.store.job(job_id)).status == "cancelled"
     assert (await parts.store.counts()).documents.total == 1
+
+
+async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
+    """The process that reads a PDF is gone when the cancel is answered."""
+    job_id = await parts.accept_file("a.pdf", large_pdf(300))
+    this = psutil.Process()
+    async with asyncio.timeout(SECONDS):
+        while not (children := this.children(recursive=True)):
+            await parts.store.job(job_id)  # the worker goes on meanwhile
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    assert not any(child.is_running() for child in children)
+
+
+async def test_cancelling_ends_the_splitting(parts: Parts) -> None:
+    """Of a long text; the next job does not wait for the thread."""
+    splitting = threading.Event()
+    go_on = threading.Event()
+    counted: list[int] = []
+
+    def count_tokens(passage: str) -> int:
+        counted.append(len(passage))
+        splitting.set()
+        assert go_on.wait(SECONDS)
+        return 1
+
+    parts.embedder.count_tokens = count_tokens  # type: ignore[method-assign]
+    job_id = await parts.accept("granite quarry. " * 5_000)
+    assert await asyncio.to_thread(splitting.wait, SECONDS)
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    go_on.set()
+    await parts.ended(await parts.accept("basalt"))
+    assert len(counted) == 2  # the one passage in hand, and the next job's
 
 
 async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:

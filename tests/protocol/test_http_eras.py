@@ -173,12 +173,23 @@ async def test_routing_headers_must_not_come_twice(http: aiohttp.ClientSession, 
 
 
 async def test_a_version_nobody_speaks_is_told_those_that_are(http: aiohttp.ClientSession, url: str) -> None:
-    """400 with the list, so that a client can choose."""
-    for message in (request("tools/list"), modern(request("tools/list")), {"jsonrpc": "2.0", "method": "n"}):
+    """400 with the list, so that a client can choose, under the request's own id."""
+    for message in (request("tools/list"), {"jsonrpc": "2.0", "method": "n"}):
         status, answer = await post(http, url, message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
         assert (status, answer["error"]["code"]) == (400, -32022)
+        assert answer["id"] == message.get("id")
         assert answer["error"]["data"]["requested"] == "2030-01-01"
         assert {MODERN, *HANDSHAKES} <= set(answer["error"]["data"]["supported"])
+
+
+async def test_a_modern_caller_is_told_the_versions_that_discovery_tells(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    """It would retry the same message, envelope and all, and no handshake version takes that."""
+    message = modern(request("tools/list"))
+    status, answer = await post(http, url, message, {**BOTH, "MCP-Protocol-Version": "2030-01-01"})
+    assert (status, answer["error"]["code"], answer["id"]) == (400, -32022, "1")
+    assert answer["error"]["data"]["supported"] == [MODERN]
 
 
 async def test_a_modern_request_without_its_envelope_is_told_what_is_missing(

@@ -31,16 +31,19 @@ from kb_server.hosting.jsonrpc import (
     Reply,
     Request,
     as_message,
+    brackets,
     error_bytes,
     parse,
 )
-from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.parameter_headers import check_parameter_headers
+from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
 MAX_BATCH = 32
 
+_MANY_BRACKETS = 2000
 _CANCEL_SECONDS = 1.0
 """How long a cancelled call may take to clean up when the server stops."""
 
@@ -50,7 +53,7 @@ class McpEndpoint:
 
     def __init__(
         self,
-        server: ProtocolServer,
+        server: ReadyServer,
         *,
         limits: BodyLimits | None = None,
         keep_alive: float = KEEP_ALIVE_SECONDS,
@@ -67,17 +70,17 @@ class McpEndpoint:
             Refusal: it is no message that this endpoint takes.
         """
         self.check(http)
-        value = _parsed(await read_body(http, self._limits))
-        version = header_version(http)
+        value = await _parsed(await read_body(http, self._limits))
         if isinstance(value, list):
-            _check_batch(value, version)
+            _check_batch(value, header_version(http))
             return await self._detach(self._batch(http, value))
         try:
             message = as_message(value)
         except InvalidRequestError as error:
             return _refused(error)
         if isinstance(message, Request):
-            return await self._request(http, message, version)
+            return await self._request(http, message)
+        version = header_version(http)
         if isinstance(message, Reply) and version in MODERN_PROTOCOL_VERSIONS:
             raise _bad_request("This protocol version takes no responses.")
         return web.Response(status=202)
@@ -108,9 +111,11 @@ class McpEndpoint:
         if late:
             await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
-    async def _request(self, http: web.Request, request: Request, version: str | None) -> web.StreamResponse:
+    async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
         try:
-            era = era_of(request, version, http.headers)
+            era = era_of(request, header_version(http, request), http.headers)
+            if isinstance(era, Modern):
+                check_parameter_headers(request, http.headers, self._server.sdk.get_tool_input_schema)
         except Refusal as refusal:
             body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
@@ -154,8 +159,11 @@ class McpEndpoint:
         return Exchange(http, request, caller, keep_alive=self._keep_alive, streaming=streaming)
 
 
-def _parsed(body: bytes) -> Any:
+async def _parsed(body: bytes) -> Any:
     try:
+        if brackets(body) > _MANY_BRACKETS:
+            # Millions of small objects take seconds; meanwhile others must be answered.
+            return await asyncio.to_thread(parse, body)
         return parse(body)
     except ParseError as error:
         raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None

@@ -40,7 +40,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from kb_server.hosting.exchange import Exchange
 from kb_server.hosting.jsonrpc import Request, error_bytes, result_bytes
-from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import Refusal
 
 DEFAULT_VERSION = "2025-03-26"
@@ -63,8 +63,8 @@ class Handshake:
     version: str
 
 
-def header_version(http: web.Request) -> str | None:
-    """The value of `MCP-Protocol-Version`, None without one.
+def header_version(http: web.Request, request: Request | None = None) -> str | None:
+    """The value of `MCP-Protocol-Version`, None without one; it came with `request`, or with no request.
 
     Raises:
         Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
@@ -75,6 +75,8 @@ def header_version(http: web.Request) -> str | None:
     version = http.headers.get(MCP_PROTOCOL_VERSION_HEADER)
     served = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
     if version is not None and version not in served:
+        if request is not None and _envelope_version(request) is not None:
+            served = MODERN_PROTOCOL_VERSIONS  # as `server/discover` tells such a caller
         refusal = Refusal(
             400, UNSUPPORTED_PROTOCOL_VERSION, "unsupported_protocol_version", "Unsupported protocol version"
         )
@@ -99,7 +101,7 @@ def era_of(request: Request, version: str | None, headers: Mapping[str, str]) ->
 
 
 async def serve_modern(
-    server: ProtocolServer, modern: Modern, exchange: Exchange, request: Request
+    server: ReadyServer, modern: Modern, exchange: Exchange, request: Request
 ) -> web.StreamResponse:
     """Answer a 2026-07-28 request; errors carry the HTTP status of their code."""
     route = modern.route
@@ -111,15 +113,13 @@ async def serve_modern(
 
 
 async def serve_handshake(
-    server: ProtocolServer, era: Handshake, exchange: Exchange, request: Request
+    server: ReadyServer, era: Handshake, exchange: Exchange, request: Request
 ) -> web.StreamResponse:
     """Answer a handshake-era request; once it is understood its HTTP status is 200, error or not."""
     return await exchange.answer(await handshake_body(server, era, exchange, request))
 
 
-async def handshake_body(
-    server: ProtocolServer, era: Handshake, exchange: Exchange, request: Request
-) -> bytes:
+async def handshake_body(server: ReadyServer, era: Handshake, exchange: Exchange, request: Request) -> bytes:
     """The JSON-RPC response to a handshake-era request."""
     connection = Connection.from_envelope(era.version, None, None)
     body, _ = await _run(server, connection, exchange, request)
@@ -127,7 +127,7 @@ async def handshake_body(
 
 
 async def _run(
-    server: ProtocolServer, connection: Connection, exchange: Exchange, request: Request
+    server: ReadyServer, connection: Connection, exchange: Exchange, request: Request
 ) -> tuple[bytes, int | None]:
     """The response to `request` and, where it is an error, its code."""
     try:

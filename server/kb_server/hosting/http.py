@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from kb_server.hosting.endpoints import Endpoint
 from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
-from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.protocol import ProtocolServer, ReadyServer
 from kb_server.hosting.refusal import Refusal
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
@@ -63,6 +63,7 @@ def build_app(
     settings: ServerSettings,
     endpoints: Sequence[Endpoint],
     *,
+    servers: Mapping[str, ReadyServer] | None = None,
     routes: Sequence[web.AbstractRouteDef] = (),
     ready: Callable[[], Awaitable[Readiness]] = always_ready,
     metrics: Metrics | None = None,
@@ -71,18 +72,20 @@ def build_app(
 ) -> web.Application:
     """The application that serves `endpoints`.
 
-    `routes` are further routes; they pass the check of Host and Origin but not that of the key, for
-    they carry credentials of their own. `ready` answers `/readyz`. `keep_alive` is in seconds.
+    `servers` are served beside them, by path. `routes` are further routes; they pass the check of Host and
+    Origin but not that of the key, for they carry credentials of their own. `ready` answers `/readyz`.
+    `keep_alive` is in seconds.
 
     Run it with `kb_server.hosting.serve.serve`: an answer that a client no longer reads cancels its
     call only where the runner cancels handlers.
     """
     metrics = metrics or Metrics()
+    answering: dict[str, ReadyServer] = {
+        endpoint.path: ProtocolServer(endpoint.toolset, metrics) for endpoint in endpoints
+    }
     served = {
-        endpoint.path: McpEndpoint(
-            ProtocolServer(endpoint.toolset, metrics), limits=limits, keep_alive=keep_alive
-        )
-        for endpoint in endpoints
+        path: McpEndpoint(server, limits=limits, keep_alive=keep_alive)
+        for path, server in {**answering, **(servers or {})}.items()
     }
     gate = _Gate(settings, served)
     app = web.Application(middlewares=[gate.middleware])

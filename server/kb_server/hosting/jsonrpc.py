@@ -26,6 +26,7 @@ MAX_DEPTH = 64
 
 RequestId = str | int
 
+_CONTAINERS = frozenset((dict, list))
 _MAX_INTEGER_DIGITS = 19
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -81,12 +82,16 @@ def parse(body: bytes) -> Any:
         raise ParseError(f"the message is not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise ParseError(f"the message is nested deeper than {MAX_DEPTH} levels") from None
-    # Counting brackets is far cheaper than walking, and settles nearly every message.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+    if brackets(body) > MAX_DEPTH:  # counting is far cheaper than walking, and settles nearly every message
         _check_depth(value)
     if _HALF_PAIR.search(body):
         _check_encodable(value)
     return value
+
+
+def brackets(body: bytes) -> int:
+    """How many brackets open in `body`, those within strings counted too: a bound on what there is to walk."""
+    return body.count(b"[") + body.count(b"{")
 
 
 def as_message(value: Any) -> Message:
@@ -180,8 +185,8 @@ def _check_depth(value: Any) -> None:
 
 
 def _children(node: Any) -> list[Any]:
-    inside = node.values() if isinstance(node, dict) else node
-    return [child for child in inside if isinstance(child, dict | list)]
+    inside = node.values() if type(node) is dict else node
+    return [child for child in inside if type(child) in _CONTAINERS]
 
 
 def _check_encodable(value: Any) -> None:

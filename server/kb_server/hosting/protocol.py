@@ -24,6 +24,7 @@ from mcp.shared.transport_context import TransportContext
 from kb_server.hosting.caller import Caller, correlation_id
 from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request
+from kb_server.hosting.parameter_headers import declared_in
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, Toolset
 
@@ -33,37 +34,52 @@ _LISTING_TTL_MS = 60_000
 """How long a 2026-07-28 client may keep the tool list: it changes only when the server is replaced."""
 
 
-class ProtocolServer:
-    """One toolset behind the SDK's server kernel, for any number of connections."""
+class ReadyServer:
+    """A server built with the official SDK, for any number of connections.
 
-    def __init__(self, toolset: Toolset, metrics: Metrics | None = None) -> None:
-        self.toolset = toolset
-        self._calls = Calls(toolset, metrics or Metrics())
-        self._listing: dict[str, Any] = {"tools": self._calls.listing(), "resultType": "complete"}
-        self._listings: dict[str, msgspec.Raw] = {}
-        self.sdk = self._build()
-        self.initialization = self.sdk.create_initialization_options(
-            NotificationOptions(
-                tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
-            )
-        )
+    Hosting serves one as it is where a toolset cannot say what is wanted: prompts, resources, input that
+    a call asks for. Its lifespan is not entered, and where its tools ask for `Mcp-Param-*` headers, its
+    `get_tool_input_schema` must be set.
+    """
+
+    def __init__(self, sdk: Server[None], notifications: NotificationOptions | None = None) -> None:
+        self.sdk = sdk
+        self.initialization = sdk.create_initialization_options(notifications)
 
     async def respond(
         self, connection: Connection, context: DispatchContext[TransportContext], request: Request
     ) -> Mapping[str, Any] | msgspec.Raw:
         """The result of one request that came on its own, outside a loop of the SDK's.
 
-        The tool list is the same for everybody: it is checked and encoded once for each version.
-
         Raises:
             MCPError, pydantic.ValidationError: what the SDK's table of errors tells the client.
         """
+        runner = ServerRunner(self.sdk, connection, None, init_options=self.initialization)
+        return await runner.on_request(context, request.method, request.params)
+
+
+class ProtocolServer(ReadyServer):
+    """One toolset behind the SDK's server kernel."""
+
+    def __init__(self, toolset: Toolset, metrics: Metrics | None = None) -> None:
+        self.toolset = toolset
+        self._calls = Calls(toolset, metrics or Metrics())
+        self._listing: dict[str, Any] = {"tools": self._calls.listing(), "resultType": "complete"}
+        self._listings: dict[str, msgspec.Raw] = {}
+        notifications = NotificationOptions(
+            tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
+        )
+        super().__init__(self._build(), notifications)
+
+    async def respond(
+        self, connection: Connection, context: DispatchContext[TransportContext], request: Request
+    ) -> Mapping[str, Any] | msgspec.Raw:
+        """As for every server; the tool list, the same for everybody, is encoded once for each version."""
         version = connection.protocol_version
         is_listing = request.method == "tools/list" and not set(request.params or ()) - {"_meta"}
         if is_listing and version in self._listings:
             return self._listings[version]
-        runner = ServerRunner(self.sdk, connection, None, init_options=self.initialization)
-        result = await runner.on_request(context, request.method, request.params)
+        result = await super().respond(connection, context, request)
         if is_listing:
             self._listings[version] = msgspec.Raw(msgspec.json.encode(result))
         return result
@@ -76,6 +92,7 @@ class ProtocolServer:
             title=self.toolset.title,
             instructions=self.toolset.instructions or None,
             cache_hints={"tools/list": hint, "server/discover": hint},
+            get_tool_input_schema=declared_in(self._listing["tools"]),
         )
         server.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)

@@ -1,0 +1,120 @@
+"""A server built with the official SDK on this project's hosting, and arguments repeated in headers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+import aiohttp
+import mcp_types as types
+import msgspec
+import pytest
+from mcp import Client
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+
+from kb_server.hosting.http import build_app
+from kb_server.hosting.protocol import ReadyServer
+from kb_server.settings import ServerSettings
+from kb_server.tool import Annotations, Call, Tool, Toolset
+from tests.protocol.conftest import BOUND, ServeToolset, serving
+from tests.protocol.messages import call, modern, modern_headers
+
+_ROUTED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+Context = ServerRequestContext[None, Any]
+
+
+def _server() -> Server[None]:
+    """One prompt, and one tool that asks for a header."""
+
+    async def prompts(_context: Context, _params: types.PaginatedRequestParams) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[types.Prompt(name="greet", description="Greets.")])
+
+    async def answer(_context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(type="text", text=params.name)])
+
+    def schema(name: str) -> Mapping[str, Any] | None:
+        return _ROUTED if name == "routed" else None
+
+    server: Server[None] = Server("ready", version="1", get_tool_input_schema=schema)
+    server.add_request_handler("prompts/list", types.PaginatedRequestParams, prompts)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, answer)
+    return server
+
+
+class Routed(msgspec.Struct, forbid_unknown_fields=True):
+    """The arguments of a tool that asks for a header."""
+
+    region: Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})] = "here"
+
+
+class RoutedTool(Tool[Routed, Routed]):
+    """Asks for a header."""
+
+    name = "routed"
+    title = "Routed"
+    description = "Answers from a region."
+    annotations = Annotations(read_only=True)
+    arguments = Routed
+    result = Routed
+
+    async def run(self, arguments: Routed, call: Call) -> Routed:
+        return arguments
+
+
+@pytest.fixture
+async def ready() -> AsyncIterator[str]:
+    """The URL of the SDK's server on this hosting."""
+    app = build_app(ServerSettings(), [], servers={"/mcp": ReadyServer(_server())})
+    async with serving(app) as served:
+        yield served.mcp
+
+
+@pytest.fixture(params=["an SDK server", "a toolset"])
+async def routed(request: pytest.FixtureRequest, ready: str, serve_toolset: ServeToolset) -> str:
+    """The URL of a server whose tool `routed` asks for the header `Mcp-Param-Region`."""
+    if request.param == "an SDK server":
+        return ready
+    toolset = Toolset("routed", "routed", "1", "Routed", "", (RoutedTool(),))
+    return (await serve_toolset(toolset)).mcp
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any) -> None:
+    """What a toolset cannot say, such as a prompt, reaches the client of either era."""
+    async with Client(ready, mode=mode, read_timeout_seconds=2 * BOUND) as session:
+        listed = await session.list_prompts()
+    assert [prompt.name for prompt in listed.prompts] == ["greet"]
+
+
+@pytest.mark.parametrize("value", ["eu", "=?base64?ZXU=?="])
+async def test_a_header_that_repeats_the_argument_is_let_pass(
+    http: aiohttp.ClientSession, routed: str, value: str
+) -> None:
+    """Plain, or encoded as the protocol encodes what a header cannot carry."""
+    message = modern(call("routed", region="eu"))
+    headers = modern_headers(message, **{"Mcp-Param-Region": value})
+    async with http.post(routed, json=message, headers=headers) as response:
+        assert response.status == 200
+        assert "result" in await response.json()
+
+
+@pytest.mark.parametrize("value", [None, "us", "=?base64?ZXU?="])
+async def test_a_header_that_disagrees_with_the_argument_is_refused(
+    http: aiohttp.ClientSession, routed: str, value: str | None
+) -> None:
+    """-32020 with HTTP status 400: a proxy must not be told another region than the tool."""
+    message = modern(call("routed", region="eu"))
+    headers = modern_headers(message, **({"Mcp-Param-Region": value} if value else {}))
+    async with http.post(routed, json=message, headers=headers) as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"], answer["id"]) == (400, -32020, "1")
+
+
+async def test_a_call_of_the_handshake_era_needs_no_such_header(
+    http: aiohttp.ClientSession, routed: str
+) -> None:
+    """The headers came with 2026-07-28."""
+    async with http.post(routed, json=call("routed", region="eu")) as response:
+        assert "result" in await response.json()

@@ -117,7 +117,7 @@ def _columns(job: NewJob, prepared: Prepared, now: str) -> dict[str, Any]:
         "sha256": job.sha256,
         "dedup_scope": job.dedup_scope,
         "metadata": json_text(job.metadata),
-        # A column of its own: filtering must not depend on SQLite reading a caller's JSON.
+        # A column of its own, so that a filter need not read the JSON of every document.
         "source_type": source_type if isinstance(source_type, str) else None,
         "created_at": now,
         "updated_at": now,

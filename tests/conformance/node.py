@@ -1,0 +1,66 @@
+"""Node 22 and the packages beside this file: installed when missing, and run within bounds of time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SUITE = "@modelcontextprotocol/conformance/dist/index.js"
+INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+
+_MODULES = HERE / "node_modules"
+_INSTALLED = _MODULES / ".package-lock.json"
+_INSTALL_SECONDS = 900.0
+
+
+class NodeError(Exception):
+    """Node or a package cannot be had; the message says what to do."""
+
+
+def install() -> None:
+    """Install what `package-lock.json` pins, unless it is there already.
+
+    Node 22 itself is one of the packages: any Node with npm can fetch it.
+
+    Raises:
+        NodeError: there is no npm, or it fails.
+    """
+    lock = HERE / "package-lock.json"
+    if _INSTALLED.exists() and _INSTALLED.stat().st_mtime >= lock.stat().st_mtime:
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NodeError("npm is needed, of any Node; it fetches Node 22 and the packages")
+    done = subprocess.run(
+        [npm, "ci"], cwd=HERE, capture_output=True, text=True, check=False, timeout=_INSTALL_SECONDS
+    )
+    if done.returncode != 0:
+        raise NodeError(f"npm ci failed in {HERE}:\n{done.stderr}")
+
+
+def run(
+    script: str | Path, *arguments: str, seconds: float, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with Node 22: a path, or one within `node_modules`.
+
+    Raises:
+        NodeError: it takes longer than `seconds`.
+    """
+    command = [str(_MODULES / ".bin" / "node"), str(_MODULES / script), *arguments]
+    try:
+        return subprocess.run(
+            command,
+            cwd=HERE,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise NodeError(f"{script} did not end within {seconds} s") from None

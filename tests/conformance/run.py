@@ -1,0 +1,292 @@
+"""Holds this project's MCP servers against the protocol's own suite, inspector and client.
+
+    python -m tests.conformance.run
+
+Two servers are started: the fixture, which shows everything that hosting can carry, and the product,
+`kb serve` without an engine. The exit status is 0 when every check passes or is listed with a reason in
+`expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from tests.conformance import node
+from tests.conformance.verdict import Verdict, judge, read_expected, read_results
+from tests.stack import ROOT, Process, clean_environment, free_port, wait_until_ready
+
+VERSIONS = ("2025-11-25", "2026-07-28")
+MODES = ("legacy", "auto", "2026-07-28")
+"""How the TypeScript client negotiates; it speaks 2025-11-25 as legacy."""
+ERAS = ("legacy", "modern")
+"""How the inspector negotiates."""
+
+_SUITE_SECONDS = 300.0
+_SHORT_SECONDS = 60.0
+_NO_ENGINE = "http://127.0.0.1:9"
+"""Port 9 refuses: nothing here needs an engine, and a tool must say so when it does."""
+_PLACES_OF_NULL = ("outputSchema", "untyped-schema")
+"""The one warning of the inspector that is meant: a field of a result that may be null has no `type`, for
+the clients that validate results and know neither unions nor lists of types."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The running servers."""
+
+    fixture: str
+    """Base URLs."""
+    product: str
+    text: Path
+    """The file behind the product's toolset textfile."""
+
+    def url(self, target: str) -> str:
+        """The endpoint that the suite exercises."""
+        return f"{self.fixture if target == 'fixture' else self.product}/mcp"
+
+
+@contextmanager
+def servers() -> Iterator[Servers]:
+    """Fixture and product, each in a process of its own; stopped afterwards."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        text = folder / "text.txt"
+        text.write_text("A text that an agent may read.\n")
+        fixture, product = free_port(), free_port()
+        _start(stack, fixture, "tests.conformance.fixture_server", "--port", str(fixture))
+        settings = {"KB_HOME": str(folder), "KB_TEXT_FILE": str(text), "KB_ENGINE_URL": _NO_ENGINE}
+        _start(stack, product, "kb_cli.main", "serve", "--port", str(product), **settings)
+        yield Servers(f"http://127.0.0.1:{fixture}", f"http://127.0.0.1:{product}", text)
+
+
+def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environment: str) -> None:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    process = Process.start("-m", module, *arguments, PYTHONPATH=path, **environment)
+    stack.callback(process.stop)
+    wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+
+
+def scenarios(version: str) -> list[str]:
+    """The suite's scenarios for servers at `version`."""
+    listed = node.run(node.SUITE, "list", "--server", "--spec-version", version, seconds=_SHORT_SECONDS)
+    return [line.split()[1] for line in listed.stdout.splitlines() if line.startswith("  - ")]
+
+
+def run_suite(target: str, version: str, url: str, records: Path) -> Verdict:
+    """Run every scenario of `version`; what the suite writes goes below `records`."""
+    folder = records / f"{target}-{version}"
+    arguments = ["--url", url, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)]
+    done = node.run(node.SUITE, "server", *arguments, seconds=_SUITE_SECONDS)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "output.txt").write_text(done.stdout + done.stderr)
+    return judge(target, version, scenarios(version), read_results(folder), read_expected(target, version))
+
+
+@dataclass
+class Inspection:
+    """What the inspector says of the tool list of one endpoint."""
+
+    path: str
+    era: str
+    tools: int = 0
+    errors: list[str] = field(default_factory=list)
+    warnings: int = 0
+    """Those that are meant."""
+
+
+def toolset_paths(servers: Servers) -> list[str]:
+    """The product's MCP endpoints."""
+    paths: list[str] = httpx.get(servers.product, timeout=_SHORT_SECONDS).json()["mcp"]
+    return paths
+
+
+def inspect(servers: Servers, path: str, era: str) -> Inspection:
+    """The inspector's command line with `--strict` on the tools of one endpoint."""
+    with tempfile.TemporaryDirectory() as home:
+        options = ["--cli", "--strict", "--format", "json", "--quiet", "--method", "tools/list"]
+        server = ["--server-url", servers.product + path, "--transport", "http", "--protocol-era", era]
+        done = node.run(node.INSPECTOR, *options, *server, seconds=_SHORT_SECONDS, environment={"HOME": home})
+    inspection = Inspection(path, era)
+    if not done.stdout.startswith("{"):
+        inspection.errors.append(f"exit {done.returncode}: {done.stderr.strip()[:500]}")
+        return inspection
+    answer = json.loads(done.stdout)
+    inspection.tools = len(answer["result"]["tools"])
+    for tool in answer.get("schemaFindings", []):
+        for finding in tool["findings"]:
+            if (finding["schema"], finding["rule"]) == _PLACES_OF_NULL:
+                inspection.warnings += 1
+            else:
+                inspection.errors.append(f"{tool['toolName']} {finding['schema']}: {finding['issue']}")
+    if not inspection.tools or done.returncode != 0:
+        inspection.errors.append(f"exit {done.returncode} with {inspection.tools} tools")
+    return inspection
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A server for the TypeScript client, and what to call there."""
+
+    name: str
+    target: dict[str, Any]
+    plan: dict[str, Any]
+    progress: list[int]
+
+
+def trips(servers: Servers) -> list[Trip]:
+    """Over HTTP and stdio, with a success, a refusal and, at the fixture, progress."""
+    info: dict[str, Any] = {"name": "get_kb_info", "arguments": {}}
+    plan = {"call": info, "refused": {**info, "arguments": {"nothing": 1}}, "progress": None}
+    everything = {
+        "call": {"name": "test_simple_text", "arguments": {}},
+        "refused": {"name": "test_error_handling", "arguments": {}},
+        "progress": {"name": "test_tool_with_progress", "arguments": {}},
+    }
+    stdio = ["-m", "kb_cli.main", "stdio", "--toolset", "textfile", "--file", str(servers.text)]
+    return [
+        Trip("fixture", {"url": servers.url("fixture")}, everything, [0, 50, 100]),
+        Trip("product", {"url": f"{servers.product}/mcp/textfile"}, plan, []),
+        Trip(
+            "product, stdio", {"command": sys.executable, "args": stdio, "env": clean_environment()}, plan, []
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How a round trip went."""
+
+    name: str
+    mode: str
+    version: str
+    wrong: dict[str, Any]
+    """What was not as it should be: what, and how it was."""
+
+
+def travel(trip: Trip, mode: str) -> Arrival:
+    """Connect, list, call, be refused, follow progress, call what is not there."""
+    arguments = [json.dumps(trip.target), mode, json.dumps(trip.plan)]
+    done = node.run(node.HERE / "round_trip.mjs", *arguments, seconds=_SHORT_SECONDS)
+    if done.returncode != 0:
+        return Arrival(trip.name, mode, "-", {"exit": done.returncode, "output": done.stderr[-2000:]})
+    got = json.loads(done.stdout)
+    version = "2025-11-25" if mode == "legacy" else "2026-07-28"
+    due = {
+        "version": version,
+        "called": "string",
+        "refused": "string",
+        "progress": trip.progress,
+        "unknown": -32602,
+    }
+    wrong = {key: got[key] for key, value in due.items() if got[key] != value}
+    if not got["tools"]:
+        wrong["tools"] = got["tools"]
+    return Arrival(trip.name, mode, got["version"], wrong)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run everything, print what came of it, and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.conformance.run",
+        description="MCP's own suite, inspector and client against this server",
+    )
+    parser.add_argument("--records", type=Path, help="keep what the suite writes below this folder")
+    arguments = parser.parse_args(argv)
+    console = Console(width=120)
+    started = monotonic()
+    try:
+        node.install()
+    except node.NodeError as error:
+        console.print(error, markup=False)
+        return 2
+    installed = monotonic()
+    with tempfile.TemporaryDirectory() as scratch, servers() as running:
+        records = arguments.records or Path(scratch)
+        verdicts = [
+            run_suite(target, version, running.url(target), records)
+            for target in ("fixture", "product")
+            for version in VERSIONS
+        ]
+        inspections = [inspect(running, path, era) for path in toolset_paths(running) for era in ERAS]
+        arrivals = [travel(trip, mode) for trip in trips(running) for mode in MODES]
+    _print_suite(console, verdicts)
+    _print_inspections(console, inspections)
+    _print_arrivals(console, arrivals)
+    console.print(f"{monotonic() - installed:.0f} s, and {installed - started:.0f} s to install")
+    good = (
+        all(verdict.good for verdict in verdicts)
+        and not any(inspection.errors for inspection in inspections)
+        and not any(arrival.wrong for arrival in arrivals)
+    )
+    return 0 if good else 1
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _print_suite(console: Console, verdicts: Sequence[Verdict]) -> None:
+    columns = ("scenarios", "passed", "not applicable", "expected to fail", "unexpected", "stale", "checks")
+    table = _table("The conformance suite", "server", "version", *columns)
+    for verdict in verdicts:
+        numbers = [
+            verdict.scenarios,
+            len(verdict.passed),
+            len(verdict.inapplicable),
+            len(verdict.expected),
+            len({name.partition(":")[0] for name in verdict.unexpected}),
+            len(verdict.stale),
+        ]
+        checks = f"{verdict.checks_passed} of {verdict.checks_passed + verdict.checks_failed}"
+        table.add_row(verdict.target, verdict.version, *map(str, numbers), checks)
+    console.print(table)
+    for verdict in verdicts:
+        where = f"{verdict.target} {verdict.version}"
+        for name, message in verdict.unexpected.items():
+            console.print(f"UNEXPECTED {where} {name}: {message}", markup=False)
+        for name in verdict.stale:
+            console.print(f"STALE {where} {name}: passes or does not run; strike it", markup=False)
+    console.print()
+
+
+def _print_inspections(console: Console, inspections: Sequence[Inspection]) -> None:
+    table = _table("The inspector, --strict", "endpoint", "era", "tools", "errors", "warnings that are meant")
+    for each in inspections:
+        table.add_row(each.path, each.era, str(each.tools), str(len(each.errors)), str(each.warnings))
+    console.print(table)
+    for each in inspections:
+        for error in each.errors:
+            console.print(f"ERROR {each.path} {each.era}: {error}", markup=False)
+    console.print()
+
+
+def _print_arrivals(console: Console, arrivals: Sequence[Arrival]) -> None:
+    table = _table("The TypeScript client", "server", "mode", "version", "round trip")
+    for arrival in arrivals:
+        table.add_row(arrival.name, arrival.mode, arrival.version, "wrong" if arrival.wrong else "good")
+    console.print(table)
+    for arrival in arrivals:
+        for what, how in arrival.wrong.items():
+            console.print(f"WRONG {arrival.name} {arrival.mode} {what}: {how}", markup=False)
+    console.print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""How findings of the conformance suite are held against the list of those that are expected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.conformance.verdict import Check, judge, read_expected, read_results
+
+PASSED, FAILED = Check("said", "SUCCESS"), Check("said", "FAILURE", "no answer")
+WIRE = Check("wire-schema-valid", "SUCCESS")
+
+
+def test_a_failure_that_nobody_expects_is_told_with_its_reason() -> None:
+    """The name is that of the check, the words are the suite's."""
+    verdict = judge("fixture", "v", ["ping"], {"ping": [FAILED, WIRE]}, [])
+    assert verdict.unexpected == {"ping:said": "no answer"}
+    assert not verdict.good
+
+
+def test_a_warning_counts_as_a_failure() -> None:
+    """What a server should do is held against it as what it must do."""
+    verdict = judge("fixture", "v", ["ping"], {"ping": [Check("said", "WARNING")]}, [])
+    assert list(verdict.unexpected) == ["ping:said"]
+
+
+def test_an_expected_failure_is_good_and_counted_apart() -> None:
+    """Its scenario is neither passed nor unexpected."""
+    verdict = judge("product", "v", ["ping"], {"ping": [FAILED, WIRE]}, ["ping:said"])
+    assert verdict.good
+    assert (verdict.passed, verdict.expected) == ([], ["ping"])
+
+
+def test_an_expected_failure_excuses_no_other_check_of_its_scenario() -> None:
+    """A second failure is unexpected."""
+    other = Check("heard", "FAILURE")
+    verdict = judge("product", "v", ["ping"], {"ping": [FAILED, other]}, ["ping:said"])
+    assert list(verdict.unexpected) == ["ping:heard"]
+    assert verdict.expected == []
+
+
+@pytest.mark.parametrize("expected", ["ping:said", "ping:gone", "gone:said"])
+def test_an_expected_failure_that_passes_or_never_runs_is_stale(expected: str) -> None:
+    """The list cannot outlive its reasons."""
+    verdict = judge("product", "v", ["ping"], {"ping": [PASSED]}, [expected])
+    assert verdict.stale == [expected]
+    assert not verdict.good
+
+
+def test_a_scenario_without_a_result_is_a_failure() -> None:
+    """A suite that broke half way does not read as one that passed."""
+    verdict = judge("fixture", "v", ["ping"], {}, [])
+    assert list(verdict.unexpected) == ["ping:-"]
+
+
+def test_a_scenario_that_found_nothing_to_check_is_not_counted_as_passed() -> None:
+    """The check of the wire alone says nothing of the scenario."""
+    verdict = judge("fixture", "v", ["ping"], {"ping": [Check("said", "INFO"), WIRE]}, [])
+    assert (verdict.passed, verdict.inapplicable) == ([], ["ping"])
+
+
+def test_results_are_read_from_the_folders_of_the_suite(tmp_path: Path) -> None:
+    """A folder's name is the scenario's with a time behind it."""
+    folder = tmp_path / "server-tools-list-2026-11-21T23-05-30-158Z"
+    folder.mkdir()
+    checks = [{"id": "said", "status": "FAILURE", "errorMessage": "no answer", "timestamp": "now"}]
+    (folder / "checks.json").write_text(json.dumps(checks))
+    assert read_results(tmp_path) == {"tools-list": [FAILED]}
+
+
+def test_the_list_gives_each_expected_failure_a_reason(tmp_path: Path) -> None:
+    """An entry without one cannot be read."""
+    file = tmp_path / "expected.yaml"
+    file.write_text('- {targets: [product], versions: ["v"], reason: "", checks: ["ping:said"]}')
+    with pytest.raises(msgspec.ValidationError, match="reason"):
+        read_expected("product", "v", file)
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_the_committed_list_names_each_check_once(version: str) -> None:
+    """And names checks, never whole scenarios."""
+    for target in ("fixture", "product"):
+        expected = read_expected(target, version)
+        assert len(expected) == len(set(expected))
+        assert all(name.count(":") == 1 for name in expected)
+
+
+def test_the_fixture_fails_nothing_at_the_current_version() -> None:
+    """Nothing may be excused there: what hosting cannot do would show first."""
+    assert read_expected("fixture", "2026-07-28") == []

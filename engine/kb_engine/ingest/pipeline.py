@@ -10,23 +10,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from kb_contracts.errors import EngineError
-from kb_engine.chunk import Chunk, chunk
+from kb_engine.chunk import chunk
 from kb_engine.embed import Vectors
 from kb_engine.encoder import RETRY_SECONDS, Encoder
 from kb_engine.extract import Extraction, Limits, Page, extract, format_of
 from kb_engine.store.port import Prepared, PreparedChunk
+
+T = TypeVar("T")
 
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
 
 _BATCH = 4  # passages a call: a stop is heard in between, and no thread is gone for long
 _ATTEMPTS = 3
-_NO_TEXT = "No text was found. A scan needs OCR, which reads images and pages without text."
 
 
 class LeaseVoid(Exception):
@@ -75,13 +78,13 @@ class Pipeline:
             title=title,
             extraction_method=extraction.method,
             pages=_count_pages(extraction),
-            chunks=[_prepared(piece) for piece in chunks],
+            chunks=chunks,
             vectors=vectors,
-            status_reason=None if chunks else _NO_TEXT,
+            status_reason=None if chunks else _why_empty(extraction),
         )
 
-    async def _split(self, extraction: Extraction) -> list[Chunk]:
-        await self._encoder.load()
+    async def _split(self, extraction: Extraction) -> list[PreparedChunk]:
+        await self._patiently(self._encoder.load)
         stopped = threading.Event()
 
         def count_tokens(passage: str) -> int:
@@ -92,7 +95,7 @@ class Pipeline:
 
         try:
             return await self._encoder.in_background(
-                chunk, extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens
+                _chunks, extraction, count_tokens, self._encoder.max_tokens
             )
         finally:
             stopped.set()
@@ -102,17 +105,20 @@ class Pipeline:
         for start in range(0, len(texts), _BATCH):
             await progress("Generating embeddings", start, len(texts) + 1)
             batch = texts[start : start + _BATCH]
-            vectors[start : start + len(batch)] = await self._patiently(batch)
+            vectors[start : start + len(batch)] = await self._patiently(
+                partial(self._encoder.passages, batch)
+            )
         await progress("Storing", len(texts), len(texts) + 1)
         return vectors
 
-    async def _patiently(self, texts: Sequence[str]) -> Vectors:
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for an embedder that is out of order, but not for ever."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                return await self._encoder.passages(texts)
+                return await work()
             except EngineError:
                 await self._pause(RETRY_SECONDS)
-        return await self._encoder.passages(texts)
+        return await work()
 
 
 def _as_pages(text: str) -> Extraction:
@@ -125,7 +131,18 @@ def _count_pages(extraction: Extraction) -> int | None:
     return max(numbers, default=None)
 
 
-def _prepared(piece: Chunk) -> PreparedChunk:
-    return PreparedChunk(
-        text=piece.text, page=piece.page, heading=piece.heading, start=piece.start, end=piece.end
-    )
+def _why_empty(extraction: Extraction) -> str:
+    if (pages := _count_pages(extraction)) is None:
+        return "There is no text in it."
+    return f"No text was found on its pages ({pages}). Scanned pages need a text layer to be found."
+
+
+def _chunks(
+    extraction: Extraction, count_tokens: Callable[[str], int], max_tokens: int
+) -> list[PreparedChunk]:
+    return [
+        PreparedChunk(
+            text=piece.text, page=piece.page, heading=piece.heading, start=piece.start, end=piece.end
+        )
+        for piece in chunk(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
+    ]

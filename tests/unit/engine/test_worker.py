@@ -12,6 +12,8 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
+from kb_engine.embed import EmbedderUnavailable
+from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import SqliteStore
 from kb_engine.store.port import NewJob
 from tests.documents import large_pdf
@@ -200,6 +202,21 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
     parts.embedder.failures = 2
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
     assert len(parts.pauses) == 2
+
+
+async def test_a_model_that_loads_late_is_waited_for(parts: Parts) -> None:
+    """As when its file was missing for a moment."""
+    attempts = iter((EmbedderUnavailable("no weights"), EmbedderUnavailable("no weights"), None))
+
+    def load() -> None:
+        if (failure := next(attempts)) is not None:
+            raise failure
+        parts.embedder.loaded = True
+
+    parts.embedder.loaded = False
+    parts.embedder.load = load  # type: ignore[method-assign]
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert parts.pauses == [RETRY_SECONDS, RETRY_SECONDS]
 
 
 async def test_an_embedder_that_stays_away_fails_the_job(parts: Parts) -> None:

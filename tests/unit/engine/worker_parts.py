@@ -123,16 +123,17 @@ async def parts_in(
     store: Callable[[SqliteStore], SqliteStore] = lambda store: store,
 ) -> AsyncIterator[Parts]:
     """The parts, with `count` workers at work; all is stopped afterwards."""
-    embedder, pauses = TestEmbedder(), []
+    embedder = TestEmbedder()
+    pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
-        pauses.append(seconds)
+        pauses.append(seconds)  # and the clock of the encoder is that much later
 
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
     base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity))
     (folder / "spool").mkdir(exist_ok=True)
     spool, ends = Spool(folder / "spool"), JobEnds()
-    encoder = Encoder(embedder, workers=count)
+    encoder = Encoder(embedder, workers=count, clock=lambda: sum(pauses))
     pipeline = Pipeline(encoder, Limits(), pause=pause)
     workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, count=count, pause=pause)
     workers.start()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,15 @@ import yaml
 
 from kb_contracts import models
 from kb_contracts.errors import ERRORS, PROBLEM_JSON, Problem, Retry
-from kb_contracts.operations import API_VERSION, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, NoQuery, Operation
+from kb_contracts.operations import (
+    API_VERSION,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    OPERATIONS,
+    ClearQuery,
+    NoQuery,
+    Operation,
+)
 
 Json = dict[str, Any]
 
@@ -56,6 +64,36 @@ _HEADERS = {
         "required": False,
         "description": "the version that the document must have, as its ETag",
         "schema": {"type": "string", "pattern": '^"?[1-9][0-9]{0,17}"?$'},
+    },
+}
+_DATE = {
+    "anyOf": [
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "date-time"},
+        {"type": "null"},
+    ]
+}
+# What stands between members, or inside a text: no member's type can say it, and an engine refuses it.
+_REFINED: Mapping[type[msgspec.Struct], Json] = {
+    models.NotePatch: {
+        "anyOf": [
+            {"required": [name], "properties": {name: {"type": "string"}}} for name in ("text", "title")
+        ]
+    },
+    models.SearchRequest: {
+        "not": {
+            "required": ["mode", "fts_only"],
+            "anyOf": [
+                {"properties": {"fts_only": {"const": True}, "mode": {"enum": ["hybrid", "vector"]}}},
+                {"properties": {"fts_only": {"const": False}, "mode": {"const": "fts"}}},
+            ],
+        }
+    },
+    models.Filters: {"allOf": [{"properties": {name: _DATE}} for name in ("date_from", "date_to")]},
+    # It has a default so that its absence has a code of its own; it is required all the same.
+    ClearQuery: {
+        "properties": {"confirm": {"type": "boolean", "const": True, "description": "must be true"}},
+        "required": ["confirm"],
     },
 }
 
@@ -130,17 +168,21 @@ def _operation(operation: Operation) -> Json:
 def _parameters(operation: Operation) -> list[Json]:
     parameters = [_path_parameter(name, kind) for name, kind in operation.parameters.items()]
     if operation.query is not NoQuery:
-        schema = _own_schema(operation.query)
-        required = schema["required"]
-        parameters += [
-            _parameter(name, "query", _without_null(part), required=name in required)
-            for name, part in schema["properties"].items()
-        ]
+        parameters += _query_parameters(operation.query)
     if operation.if_match:
         parameters.append({"$ref": f"#/components/parameters/{IF_MATCH}"})
     if operation.mutates:
         parameters.append({"$ref": f"#/components/parameters/{IDEMPOTENCY_KEY}"})
     return parameters
+
+
+def _query_parameters(query: type[msgspec.Struct]) -> list[Json]:
+    schema = _own_schema(query)
+    required = schema["required"]
+    return [
+        _parameter(name, "query", _without_null(part), required=name in required)
+        for name, part in schema["properties"].items()
+    ]
 
 
 def _path_parameter(name: str, kind: Any) -> Json:
@@ -280,6 +322,8 @@ def _schemas(operations: Iterable[Operation]) -> Json:
     for name, schema in components.items():
         if name in answers:
             _require_all(schema)
+    for model, beside in _REFINED.items():
+        components.get(model.__name__, {}).update(beside)
     problem = components[Problem.__name__]
     problem["properties"] = {name: _without_null(part) for name, part in problem["properties"].items()}
     return {name: components[name] for name in sorted(components)}
@@ -303,7 +347,7 @@ def _own_schema(model: type[msgspec.Struct]) -> Json:
     _, components = msgspec.json.schema_components([model], ref_template=_SCHEMA)
     schema: Json = components[model.__name__]
     del schema["title"]
-    return schema
+    return schema | _REFINED.get(model, {})
 
 
 def _without_null(schema: Json) -> Json:

@@ -166,6 +166,13 @@ def test_query_parameters_carry_defaults_and_no_nulls() -> None:
     assert not any("anyOf" in schema for schema in schemas.values())
 
 
+def test_a_confirmation_is_required_and_true() -> None:
+    """Clearing the base takes a word that no default can say."""
+    listed = DOCUMENT["paths"]["/api/v1/documents"]["delete"]["parameters"]
+    confirm = next(entry for entry in listed if entry.get("name") == "confirm")
+    assert (confirm["required"], confirm["schema"]) == (True, {"type": "boolean", "const": True})
+
+
 def test_answers_with_a_documents_version_carry_an_etag() -> None:
     """And the status, whose version is the engine's, does not."""
     tagged = {
@@ -174,3 +181,26 @@ def test_answers_with_a_documents_version_carry_an_etag() -> None:
         if "ETag" in responses(entry)[str(int(entry.status))].get("headers", {})
     }
     assert tagged == {"getDocument", "patchNote", "addTags", "removeTag"}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "fits"),
+    [
+        ("NotePatch", {"text": "t"}, True),
+        ("NotePatch", {"title": "t", "text": None}, True),
+        ("NotePatch", {}, False),
+        ("NotePatch", {"expected_version": 1, "text": None}, False),
+        ("SearchRequest", {"query": "q", "mode": "fts", "fts_only": True}, True),
+        ("SearchRequest", {"query": "q", "mode": None, "fts_only": True}, True),
+        ("SearchRequest", {"query": "q", "mode": "vector", "fts_only": True}, False),
+        ("SearchRequest", {"query": "q", "mode": "fts", "fts_only": False}, False),
+        ("Filters", {"date_from": "2025-01-31", "date_to": None}, True),
+        ("Filters", {"date_from": "2025-01-31T09:30:00Z"}, True),
+        ("Filters", {"date_to": "yesterday"}, False),
+    ],
+)
+def test_what_stands_between_members_is_said_too(model: str, body: dict[str, Any], fits: bool) -> None:
+    """A request that fits the document is not refused for what the document keeps to itself."""
+    schema = {**DOCUMENT["components"]["schemas"][model], "components": DOCUMENT["components"]}
+    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    assert validator.is_valid(body) is fits

@@ -16,10 +16,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import jsonschema
 import msgspec
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -29,6 +32,12 @@ from kb_contracts.mount import Incoming, build_application
 from kb_contracts.multipart import receive_file
 from kb_contracts.operations import OPERATIONS
 from kb_server.clock import Clock
+from kb_server.engine_client.http import HttpEngine
+from kb_server.schema import output_schema
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call, ToolError, Toolset
+from kb_server.toolsets import build_toolset
 
 MOMENT = "2026-01-02T03:04:05Z"
 
@@ -402,3 +411,42 @@ class JumpingClock:
     async def _sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.seconds += seconds
+
+
+class ToolCaller:
+    """Calls tools as hosting does: arguments through the model, results against the published schema."""
+
+    def __init__(self, *toolsets: Toolset) -> None:
+        self.tools = {tool.name: tool for toolset in toolsets for tool in toolset.tools}
+        self.last = Call()
+
+    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The structured content of a call that must succeed."""
+        tool = self.tools[name]
+        self.last = Call(correlation_id="call-1", credential="me")
+        result = await tool.run(msgspec.convert(arguments, tool.arguments), self.last)
+        content: dict[str, Any] = msgspec.to_builtins(result)
+        jsonschema.validate(content, output_schema(tool.result))
+        return content
+
+    async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The error object of a call that must be refused."""
+        tool = self.tools[name]
+        with pytest.raises(ToolError) as refused:
+            await tool.run(msgspec.convert(arguments, tool.arguments), Call(credential="me"))
+        return refused.value.payload()
+
+
+@asynccontextmanager
+async def calling(
+    engine: FakeEngine, home: Path, *, http_base: str | None = None, **settings: Any
+) -> AsyncIterator[ToolCaller]:
+    """The tools of `kb` and `kb-extra` in front of `engine`; no wait takes time."""
+    async with serving(engine, settings.get("engine_api_key", "")) as url:
+        configured = ServerSettings(**{"engine_url": url, "home": home, **settings})
+        clock = JumpingClock().clock()
+        engine_client = HttpEngine(configured.engine_url, configured.engine_api_key, clock=clock)
+        services = Services(configured, http_base=http_base, engine=engine_client)
+        async with services:
+            yield ToolCaller(build_toolset("kb", services), build_toolset("kb-extra", services))
+        await engine_client.close()

@@ -1,0 +1,131 @@
+"""The services: what is refused at start, what waits for its first use, and what is closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.settings import SettingsError
+from kb_server.engine_client import EngineUnreachable
+from kb_server.services import Services, http_base
+from kb_server.settings import ServerSettings
+from kb_server.uploads import NewUpload
+from tests.server_fixtures import FakeEngine, serving
+
+NEW = NewUpload("a.txt", 3, ["collection:documents"], "collection:documents")
+
+
+def settings(home: Path, **rest: object) -> ServerSettings:
+    """Settings with a data folder."""
+    return ServerSettings(home=home, **rest)  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("K3", "K4", "K5")
+async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -> None:
+    """`KB_ENGINE_URL` and `KB_API_KEY`, as the compose file sets them."""
+    engine = FakeEngine()
+    async with serving(engine, "secret") as url:
+        read = ServerSettings.read({"KB_ENGINE_URL": url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)})
+        async with Services(read) as services:
+            await services.engine.status()
+            assert await services.ready()
+    assert {asked.headers["Authorization"] for asked in engine.asked} == {"Bearer secret"}
+
+
+@pytest.mark.requirement("K6")
+async def test_starting_needs_no_engine(tmp_path: Path) -> None:
+    """Nothing is asked of it before the first call, which then fails."""
+    async with Services(settings(tmp_path, engine_url="http://127.0.0.1:1")) as services:
+        assert not await services.ready()
+        with pytest.raises(EngineUnreachable):
+            await services.engine.status()
+
+
+@pytest.mark.parametrize(
+    "url", ["engine:8000", "ftp://engine", "http://", "", "http://engine:x", "http://[", "/"]
+)
+def test_an_engine_url_that_is_none_is_refused_at_start(tmp_path: Path, url: str) -> None:
+    """By the variable's name."""
+    with pytest.raises(SettingsError, match="KB_ENGINE_URL"):
+        Services(settings(tmp_path, engine_url=url))
+
+
+@pytest.mark.parametrize("key", ["se\ncret", "sécret", "a\x00"])
+def test_a_key_that_no_header_takes_is_refused_at_start(tmp_path: Path, key: str) -> None:
+    """By the variable's name, and without the key."""
+    with pytest.raises(SettingsError, match="KB_API_KEY") as refused:
+        Services(settings(tmp_path, engine_api_key=key))
+    assert key not in str(refused.value)
+
+
+async def test_nothing_is_written_before_the_first_upload(tmp_path: Path) -> None:
+    """A server that only searches needs no data folder."""
+    async with Services(settings(tmp_path / "home")) as services:
+        assert services.uploads is services.uploads
+        assert not (tmp_path / "home").exists()
+
+
+async def test_a_data_folder_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
+    """Searching works without; an upload says what is wrong."""
+    (tmp_path / "staging").write_text("in the way")
+    async with Services(settings(tmp_path)):
+        pass
+
+
+async def test_at_start_the_remains_of_dead_servers_are_removed(tmp_path: Path) -> None:
+    """Without waiting for the first upload: they may hold somebody's documents."""
+    dead = tmp_path / "staging" / "dead"
+    dead.mkdir(parents=True)
+    async with Services(settings(tmp_path)):
+        assert not dead.exists()
+
+
+async def test_a_second_server_on_the_same_folder_wipes_nothing(tmp_path: Path) -> None:
+    """Neither at its start nor at its end."""
+    async with Services(settings(tmp_path)) as first:
+        upload = (await first.uploads.start(NEW, "me")).upload
+        async with Services(settings(tmp_path)) as second:
+            await second.uploads.start(NEW, "me")
+        await first.uploads.chunk(upload.id, 0, "YWJj")
+
+
+async def test_closing_removes_its_own_staging(tmp_path: Path) -> None:
+    """Nothing of an upload in progress stays on the disk."""
+    async with Services(settings(tmp_path)) as services:
+        await services.uploads.start(NEW, "me")
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_workers_of_one_instance_share_uploads(tmp_path: Path) -> None:
+    """The supervisor names the instance for all of them."""
+    async with (
+        Services(settings(tmp_path), instance="one") as first,
+        Services(settings(tmp_path), instance="one") as second,
+    ):
+        upload = (await first.uploads.start(NEW, "me")).upload
+        received = await second.uploads.chunk(upload.id, 0, "YWJj")
+        assert received.bytes == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ({}, "http://127.0.0.1:3000"),
+        ({"host": "0.0.0.0", "port": 3001}, "http://127.0.0.1:3001"),
+        ({"host": "::"}, "http://127.0.0.1:3000"),
+        ({"host": "::1"}, "http://[::1]:3000"),
+        ({"host": "kb.internal"}, "http://kb.internal:3000"),
+        ({"host": "0.0.0.0", "public_url": "https://kb.example/base/"}, "https://kb.example/base"),
+    ],
+)
+def test_urls_for_agents_have_the_public_base_or_the_listening_address(
+    tmp_path: Path, given: dict[str, object], base: str
+) -> None:
+    """Never one that cannot be dialled."""
+    assert http_base(settings(tmp_path, **given)) == base
+
+
+def test_a_port_chosen_by_the_system_is_told(tmp_path: Path) -> None:
+    """Setting 0, listening on 4711."""
+    assert http_base(settings(tmp_path, port=0), 4711) == "http://127.0.0.1:4711"

@@ -40,6 +40,8 @@ def install() -> None:
     )
     if done.returncode != 0:
         raise NodeError(f"npm ci failed in {HERE}:\n{done.stderr}")
+    # The binary was linked out of it; what stays is documentation, headers and another npm.
+    shutil.rmtree(_MODULES / "node" / "node_modules", ignore_errors=True)
 
 
 def run(

@@ -23,6 +23,7 @@ from kb_engine.store.port import (
     Store,
     Vectors,
 )
+from kb_engine.store.reindex import reindex_sqlite
 from kb_engine.store.sqlite import SqliteStore, open_sqlite
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "Store",
     "Vectors",
     "open_sqlite",
+    "reindex_sqlite",
 ]

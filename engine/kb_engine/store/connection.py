@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,8 +22,10 @@ from kb_contracts.errors import EngineError
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
+BUSY_RETRY_SECONDS = 5.0
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 32 * 1024
+CHECKPOINT_PAGES = 1_000
 
 _DISK = {
     apsw.SQLITE_IOERR_WRITE,
@@ -97,6 +99,9 @@ def as_engine_errors() -> Iterator[None]:
         if getattr(error, "extendedresult", None) in _DISK:
             raise _storage_full() from error
         raise
+    except apsw.BusyError as error:
+        detail = "Another program keeps the base locked. Close it and retry."
+        raise EngineError("not_ready", detail, retry_after=BUSY_RETRY_SECONDS) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise EngineError("internal", "The base is damaged. Restore it from a copy.") from error
 
@@ -105,6 +110,33 @@ def _storage_full() -> EngineError:
     return EngineError(
         "storage_full", "The disk of the base is full. Nothing was changed; make room and retry."
     )
+
+
+class Journal:
+    """Moves the write-ahead log into the base between transactions.
+
+    SQLite would do so inside a commit, for which searches have to wait.
+    """
+
+    def __init__(self) -> None:
+        self._pages = 0
+
+    def connect(self, path: Path) -> apsw.Connection:
+        """A connection whose commits are watched."""
+        db = connect(path)
+        db.set_wal_hook(self._note)
+        return db
+
+    def _note(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def settle(self, db: apsw.Connection) -> None:
+        """After a transaction: move the pages when there are many."""
+        if self._pages >= CHECKPOINT_PAGES:
+            # What was committed is safe in the log; after the next commit this is tried again.
+            with suppress(apsw.Error):
+                db.wal_checkpoint()
 
 
 class Threads:

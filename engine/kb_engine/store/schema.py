@@ -228,8 +228,7 @@ def bind_embedder(db: apsw.Connection, path: Path, wanted: EmbedderIdentity) -> 
     stored = stored_embedder(db)
     if stored is None:
         with transaction(db):
-            set_meta(db, "embedder", wanted.name)
-            set_meta(db, "dimensions", str(wanted.dimensions))
+            set_embedder(db, wanted)
     elif stored != wanted:
         raise EmbedderMismatch(path, stored, wanted)
 
@@ -238,6 +237,12 @@ def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:
     """The embedder that filled the base; None in a new one."""
     found = dict(rows(db, "SELECT name, value FROM meta WHERE name IN ('embedder', 'dimensions')"))
     return EmbedderIdentity(found["embedder"], int(found["dimensions"])) if found else None
+
+
+def set_embedder(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
+    """Note whose vectors the base holds."""
+    set_meta(db, "embedder", embedder.name)
+    set_meta(db, "dimensions", str(embedder.dimensions))
 
 
 def set_meta(db: apsw.Connection, name: str, text: str) -> None:

@@ -16,16 +16,14 @@ from typing import TypeVar
 
 import apsw
 import msgspec
-import numpy as np
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import documents, ingest, jobs, search, state, tags
-from kb_engine.store.connection import Threads, connect, roll_back, value
-from kb_engine.store.content import VECTOR_TYPE
-from kb_engine.store.failures import BaseUnwritable, NotABase
+from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
+from kb_engine.store.opening import prepare
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -36,11 +34,11 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.schema import bind_embedder, migrate, set_meta
+from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
 from kb_engine.store.write import Write
-from kb_engine.vectors import Batch, Changes, ExactIndex, VectorSnapshot
+from kb_engine.vectors import Changes, ExactIndex, VectorSnapshot
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -77,47 +75,11 @@ def _open(
 ) -> SqliteStore:
     lock = BaseLock(path)
     try:
-        index = _prepare(path, embedder)
+        index = prepare(path, embedder)
     except BaseException:
         lock.release()
         raise
     return SqliteStore(path, lock, index, max_queued, max_attempts, clock)
-
-
-def _prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
-    try:
-        db = connect(path)
-        try:
-            migrate(db, path)
-            bind_embedder(db, path, embedder)
-            return _load(db, path, embedder.dimensions)
-        finally:
-            db.close()
-    except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise NotABase(
-            path, f"it is no SQLite file, or it is damaged ({error}). Restore it from a copy."
-        ) from error
-    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
-        raise BaseUnwritable(path, f"{error}. Give this user the right to write it.") from error
-
-
-def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactIndex:
-    """The index of everything in the base."""
-    count = value(db, "SELECT count(*) FROM vectors")
-    index = ExactIndex(dimensions, capacity=count)
-    ids = np.empty((2, count), np.int64)
-    vectors = np.empty((count, dimensions), np.float32)
-    found = db.execute(
-        "SELECT c.document_id, v.chunk_id, v.vector FROM vectors v JOIN chunks c ON c.id = v.chunk_id "
-        "ORDER BY v.chunk_id"
-    )
-    for place, (document_id, chunk_id, vector) in enumerate(found):
-        if len(vector) != vectors[0].nbytes:
-            raise NotABase(path, f"the vector of chunk {chunk_id} is damaged. Restore it from a copy.")
-        ids[:, place] = document_id, chunk_id
-        vectors[place] = np.frombuffer(vector, VECTOR_TYPE)
-    index.publish(index.stage(Changes(added=[Batch(ids[0], ids[1], vectors)])))
-    return index
 
 
 class SqliteStore:
@@ -139,7 +101,8 @@ class SqliteStore:
         self._max_attempts = max_attempts
         self._clock = clock
         self._words = Words()
-        self._writer = Threads(partial(connect, path), 1, "kb-write")
+        self._journal = Journal()
+        self._writer = Threads(partial(self._journal.connect, path), 1, "kb-write")
         self._readers = Threads(partial(connect, path), READERS, "kb-read")
         self._closing: asyncio.Future[None] | None = None
 
@@ -177,6 +140,7 @@ class SqliteStore:
         except BaseException:
             roll_back(db)
             raise
+        self._journal.settle(db)
         return answer
 
     def _commit(self, db: apsw.Connection, changes: Changes) -> None:

@@ -11,8 +11,6 @@ import pytest
 
 from tests.unit.engine.store_parts import START, Base, axis, between, new_note, opened, prepared
 
-ODD = "/docs/50%_off"
-
 
 @pytest.fixture
 async def base(tmp_path: Path) -> AsyncIterator[Base]:

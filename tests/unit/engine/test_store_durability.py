@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from kb_contracts.errors import EngineError
-from kb_engine.store import SqliteStore, documents
+from kb_engine.store import SqliteStore, connection, documents
 from kb_engine.store.connection import as_engine_errors
 from tests.unit.engine.store_parts import (
     Base,
@@ -157,6 +157,7 @@ async def test_documents_can_be_deleted_on_a_full_disk(base: Base) -> None:
         (apsw.SQLITE_IOERR_WRITE, "storage_full"),
         (apsw.SQLITE_IOERR_FSYNC, "storage_full"),
         (apsw.SQLITE_CORRUPT, "internal"),
+        (apsw.SQLITE_BUSY, "not_ready"),
     ],
 )
 def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str) -> None:
@@ -170,6 +171,17 @@ def test_a_disk_that_cannot_be_read_is_not_called_full() -> None:
     """That would send people to the wrong place."""
     with pytest.raises(apsw.IOError), as_engine_errors():
         raise apsw.exception_for(apsw.SQLITE_IOERR_READ)
+
+
+async def test_the_log_is_moved_into_the_base_as_it_grows(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between transactions, so that it starts again from its beginning."""
+    monkeypatch.setattr(connection, "CHECKPOINT_PAGES", 50)
+    log = base.path.with_name("kb.db-wal")
+    for number in range(60):
+        await base.note(f"{number} {LONG}")
+    assert log.stat().st_size < base.path.stat().st_size / 2
 
 
 # --- cancelled callers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import apsw
@@ -16,6 +17,7 @@ from kb_engine.store import (
     EmbedderIdentity,
     EmbedderMismatch,
     NotABase,
+    connection,
 )
 from tests.unit.engine.store_parts import EMBEDDER, all_documents, axis, opened
 
@@ -122,6 +124,28 @@ async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseUnwritable, match="right to write"):
         async with opened(tmp_path / "kb.db"):
             pass
+
+
+async def test_a_base_that_another_program_keeps_locked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not know of our lock."""
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 1)
+    db = apsw.Connection(str(tmp_path / "kb.db"))
+    db.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(BaseInUse, match="another process"):
+        async with opened(tmp_path / "kb.db"):
+            pass
+    db.close()
+
+
+async def test_a_base_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """As are the files beside it."""
+    async with opened(tmp_path / "kb.db") as base:
+        await base.note("private")
+        modes = {file.name: stat.filemode(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert set(modes.values()) == {"-rw-------"}
+    assert {"kb.db", "kb.db-wal", "kb.db.lock"} <= set(modes)
 
 
 async def test_a_closed_store_says_that_it_is_closed(tmp_path: Path) -> None:

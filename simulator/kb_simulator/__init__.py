@@ -1,0 +1,73 @@
+"""A fake engine that can be trusted, because one suite holds it and the real one, and that fails on command.
+
+    python -m kb_simulator --seed 7 --port 8900 --control 8901
+
+One seed and one virtual clock decide everything, keyed so that a run repeats whatever the order of arrival.
+
+    Simulator, in_thread      run it in an event loop, or in a thread of its own
+    ControlClient             steer it: clock, faults, journal, snapshots, namespaces
+    Fault, Match, When        faults as data; CATALOGUE has them by name
+    AtOnce, AfterPolls, ...   when and how jobs end
+    kb_simulator.pytest_plugin    fixtures for anyone's project
+
+The names are loaded when they are first used: who only starts a simulator does not wait for the rest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kb_simulator.client import ClockControl, ControlClient, ControlError, FaultsControl, JournalControl
+    from kb_simulator.clock import Clock, ClockMode
+    from kb_simulator.faults import CATALOGUE, Fault, Match, When
+    from kb_simulator.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+    from kb_simulator.running import Simulator, in_thread
+    from kb_simulator.settings import SimulatorSettings
+    from kb_simulator.verification import Expectation, Verdict
+
+__all__ = [
+    "CATALOGUE",
+    "AfterPolls",
+    "AfterTime",
+    "AtOnce",
+    "Clock",
+    "ClockControl",
+    "ClockMode",
+    "ControlClient",
+    "ControlError",
+    "Expectation",
+    "FailAt",
+    "Fault",
+    "FaultsControl",
+    "JournalControl",
+    "Match",
+    "Simulator",
+    "SimulatorSettings",
+    "Stuck",
+    "Verdict",
+    "When",
+    "in_thread",
+]
+
+_HOMES = {
+    "client": ("ClockControl", "ControlClient", "ControlError", "FaultsControl", "JournalControl"),
+    "clock": ("Clock", "ClockMode"),
+    "faults": ("CATALOGUE", "Fault", "Match", "When"),
+    "jobs": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
+    "running": ("Simulator", "in_thread"),
+    "settings": ("SimulatorSettings",),
+    "verification": ("Expectation", "Verdict"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if (home := _HOME_OF.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,56 @@
+"""`python -m kb_simulator`: the fake engine on a port, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from kb_contracts.settings import SettingsError
+from kb_simulator.running import Simulator
+from kb_simulator.settings import SimulatorSettings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGINT or SIGTERM. 0: stopped, 1: a port is taken, 2: a setting is wrong."""
+    flags = vars(_parser().parse_args(arguments))
+    try:
+        settings = SimulatorSettings.read(os.environ, **flags)
+    except SettingsError as error:
+        print(f"kb_simulator: {error}", file=sys.stderr)  # noqa: T201  # what a command says
+        return 2
+    try:
+        asyncio.run(serve(settings))
+    except OSError as error:
+        print(f"kb_simulator: {error.strerror or error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+async def serve(settings: SimulatorSettings) -> None:
+    """Listen until SIGINT or SIGTERM; one line on standard output says that it listens, and where."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with Simulator(settings) as simulator:
+        control = f", control plane {simulator.control_url}" if simulator.control_url else ""
+        print(f"simulator ready: {simulator.url}{control}, seed {settings.seed}", flush=True)  # noqa: T201
+        await stopped.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kb_simulator", description="A fake engine that fails on command.")
+    parser.add_argument("--seed", type=int, help="what every random decision derives from (7)")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
+    parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
+    parser.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""The aiohttp adapter: the contract's operations over the state, with faults and the journal around them.
+
+request ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
+                                          ▲          │
+                                          └── answer ┘
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
+from kb_contracts.mount import build_application, problem_response
+from kb_contracts.operations import OPERATIONS, Operation
+from kb_simulator.armed import NOTHING, Plan
+from kb_simulator.asked import Asked, asked
+from kb_simulator.call import CURRENT, Call, Upload
+from kb_simulator.effects import Severed, answer
+from kb_simulator.handlers import handlers
+from kb_simulator.journal import Entry
+from kb_simulator.namespaces import Namespace, Namespaces, bearer
+from kb_simulator.uploads import read_body
+
+_BY_ROUTE: Mapping[tuple[str, str], Operation] = {
+    (operation.method.value, operation.path): operation for operation in OPERATIONS
+}
+_JSON = "application/json"
+_OPEN_PATHS = frozenset(operation.path for operation in OPERATIONS if operation.open)
+
+
+def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Application:
+    """The fake engine over `namespaces`; `max_upload_bytes` bounds one file.
+
+    Run it with `handler_cancellation`, so that who hangs up is let go.
+    """
+    app = build_application(handlers())
+    app.middlewares.insert(0, _rim(namespaces, max_upload_bytes))
+
+    async def let_go(_app: web.Application) -> None:
+        namespaces.release()
+
+    app.on_shutdown.append(let_go)
+    return app
+
+
+def _rim(namespaces: Namespaces, max_upload_bytes: int) -> Any:
+    @web.middleware
+    async def rim(request: web.Request, handler: Handler) -> web.StreamResponse:
+        operation = _BY_ROUTE.get((request.method, _route(request)))
+        upload: Upload | None = None
+        refused: EngineError | None = None
+        body = b""
+        try:
+            namespace = namespaces.chosen_by(request.headers)
+        except EngineError as error:
+            return problem_response(error)
+        try:
+            _check_key(namespace, request)
+            body, upload = await read_body(request, operation, max_upload_bytes)
+        except EngineError as error:
+            refused = error
+        what = asked(
+            request.method,
+            request.path,
+            request.query_string,
+            operation.id if operation else None,
+            request.headers,
+            body,
+        )
+        elapsed = namespace.clock.elapsed()
+        entry = namespace.journal.begin(what, elapsed)
+        plan = namespace.faults.decide(what, entry.occurrence, elapsed)
+        plain = plan is NOTHING and refused is None and _is_plain_search(what, request)
+        if plain and (known := namespace.repeats.get(namespace.state, body)) is not None:
+            entry.status, entry.done = 200, True
+            return web.Response(body=known, content_type=_JSON)
+        response = await _Exchange(namespace, entry, plan, upload, refused, request, handler).run()
+        if plain and response.status == 200 and isinstance(response, web.Response):
+            namespace.repeats.keep(namespace.state, body, response.body)
+        return response
+
+    return rim
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way through faults and contract, and what the journal is told of it."""
+
+    namespace: Namespace
+    entry: Entry
+    plan: Plan
+    upload: Upload | None
+    refused: EngineError | None
+    request: web.Request
+    handler: Handler
+
+    async def run(self) -> web.StreamResponse:
+        """The answer; the entry stays without a status where the caller hangs up before it."""
+        self.entry.faults, self.entry.delay = self.plan.fired, self.plan.delay
+        response = await answer(self.plan, self.namespace.clock, self._perform)
+        if not isinstance(response, Severed):
+            self.entry.status = response.status
+            self.entry.code = _code(response)
+        return response
+
+    async def _perform(self) -> web.StreamResponse:
+        if self.refused is not None:
+            return problem_response(self.refused)
+        reads = self.plan.stale or self.namespace.state
+        CURRENT.set(Call(self.namespace, self.entry, reads, self.upload))
+        response = await self.handler(self.request)
+        self.entry.done = response.status < 400
+        self.namespace.wake_ended()
+        return response
+
+
+def _is_plain_search(what: Asked, request: web.Request) -> bool:
+    """Whether the body alone makes the answer."""
+    return what.operation == "search" and not what.query and request.content_type == _JSON
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else ""
+
+
+def _check_key(namespace: Namespace, request: web.Request) -> None:
+    if not namespace.api_key or request.path in _OPEN_PATHS:
+        return
+    presented = bearer(request.headers).encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(presented, namespace.api_key.encode()):
+        raise EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
+
+
+def _code(response: web.StreamResponse) -> str | None:
+    """The code of a problem document."""
+    if (
+        response.status < 400
+        or response.content_type != PROBLEM_JSON
+        or not isinstance(response, web.Response)
+    ):
+        return None
+    return msgspec.json.decode(response.body, type=Problem).code if isinstance(response.body, bytes) else None

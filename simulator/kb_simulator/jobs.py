@@ -1,0 +1,153 @@
+"""The life of a job, and the policies that say when and how it ends. No I/O, no time of its own.
+
+event      queued     running    completed, failed, cancelled
+---------  ---------  ---------  ----------------------------
+start      running    -          -
+complete   -          completed  -
+fail       -          failed     -
+cancel     cancelled  cancelled  refused: `job_finished`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kb_contracts import models as m
+from kb_contracts.errors import ERRORS
+from kb_simulator.submission import Submission
+
+STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
+"""What a job goes through, in order."""
+
+QUEUED, COMPLETED = "queued", "completed"
+"""The steps before and after."""
+
+
+class Event(StrEnum):
+    """What can happen to a job."""
+
+    START = "start"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+TRANSITIONS: Mapping[tuple[m.JobStatus, Event], m.JobStatus] = {
+    ("queued", Event.START): "running",
+    ("queued", Event.CANCEL): "cancelled",
+    ("running", Event.COMPLETE): "completed",
+    ("running", Event.FAIL): "failed",
+    ("running", Event.CANCEL): "cancelled",
+}
+"""What is not in the table cannot happen."""
+
+
+class AtOnce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
+    """The job has ended by the time anybody looks."""
+
+
+class AfterPolls(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_polls"
+):
+    """The job ends at the `polls`-th `GET /jobs/{id}`; until then each poll shows more progress."""
+
+    polls: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
+
+
+class AfterTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_time"):
+    """The job ends when `seconds` of virtual time have passed since it was accepted."""
+
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
+
+
+class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="stuck"):
+    """The job runs for ever, unless it is cancelled, at `step`."""
+
+    step: str = STEPS[2]
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+
+
+class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fail_at"):
+    """The job fails at `step` with `code`, one of the contract's errors."""
+
+    step: str = STEPS[2]
+    code: str = "extraction_failed"
+    message: str = "This job was told to fail."
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        if self.code not in ERRORS:
+            raise ValueError(f"there is no error code {self.code!r}; it is one of {', '.join(ERRORS)}")
+
+
+def _check_step(step: str) -> None:
+    if step not in STEPS:
+        raise ValueError(f"there is no step {step!r}; it is one of {', '.join(STEPS)}")
+
+
+Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
+"""How jobs end. A job keeps the policy under which it was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job with what it is to do. `accepted` is in microseconds since 1970."""
+
+    job: m.Job
+    submission: Submission
+    policy: Policy
+    accepted: int
+    polls: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether no event can change it any more."""
+        return (self.job.status, Event.CANCEL) not in TRANSITIONS
+
+    def due(self) -> int | None:
+        """When the job ends by itself, in microseconds since 1970; None where time does not end it."""
+        match self.policy:
+            case AtOnce() | FailAt():
+                return self.accepted
+            case AfterTime(seconds=seconds):
+                return self.accepted + round(seconds * 1_000_000)
+            case _:
+                return None
+
+    def shown(self, now: int) -> m.Job:
+        """The job as it is told at `now`."""
+        if self.job.status != "running":
+            return self.job
+        share = min(self._share(now), 1.0 - 1e-6)  # the whole is told when it has completed
+        done = int(share * len(STEPS))
+        return msgspec.structs.replace(
+            self.job, step=STEPS[done], progress=round(share, 4), completed_steps=done
+        )
+
+    def _share(self, now: int) -> float:
+        match self.policy:
+            case AfterPolls(polls=polls):
+                return self.polls / polls
+            case AfterTime(seconds=seconds):
+                return (now - self.accepted) / (seconds * 1_000_000)
+            case Stuck(step=step):
+                return STEPS.index(step) / len(STEPS)
+            case _:
+                return 0.0
+
+
+def moved(job: m.Job, event: Event, **changes: object) -> m.Job:
+    """The job after `event`.
+
+    Raises:
+        LookupError: the event cannot happen in the job's state.
+    """
+    return msgspec.structs.replace(job, status=TRANSITIONS[(job.status, event)], **changes)

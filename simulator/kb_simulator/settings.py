@@ -1,0 +1,34 @@
+"""The simulator's settings: one typed object, read once, refused at start when a value is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from kb_contracts.settings import Setting, Settings
+
+MEBIBYTE = 1024 * 1024
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class SimulatorSettings(Settings, frozen=True, kw_only=True):
+    """Settings of the simulator. Sizes are bytes."""
+
+    seed: Annotated[int, Setting("KB_SIM_SEED", "what every random decision derives from")] = 7
+    host: Annotated[str, Setting("KB_SIM_HOST", "address the fake engine listens on")] = "127.0.0.1"
+    port: Annotated[Port, Setting("KB_SIM_PORT", "its port; 0: any free one")] = 8900
+    control: Annotated[
+        Port | None, Setting("KB_SIM_CONTROL", "port of the control plane, on loopback; empty: off")
+    ] = None
+    clock: Annotated[
+        str,
+        Setting("KB_SIM_CLOCK", "how time passes", choices=("autojump", "manual", "real")),
+    ] = "autojump"
+    api_key: Annotated[
+        str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
+    ] = ""
+    max_upload_bytes: Annotated[
+        int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
+    ] = 100 * MEBIBYTE

@@ -1,0 +1,365 @@
+"""The state of one engine: jobs, documents, answers given. Pure: no I/O, no time and no chance of its own.
+
+    accept ──▶ job ──(policy, polls, time)──▶ document
+                └──────── cancel ───────────▶ nothing
+
+Times come from `now`, ids from the seed and from what is submitted. A copy of the state lives on by itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
+
+import msgspec
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_contracts.operations import API_VERSION, DocumentQuery, DocumentsQuery
+from kb_simulator.clock import rfc3339
+from kb_simulator.documents import Documents, Stored
+from kb_simulator.idempotency import Answers, Retry
+from kb_simulator.index import DIMENSIONS
+from kb_simulator.jobs import (
+    COMPLETED,
+    QUEUED,
+    STEPS,
+    AfterPolls,
+    AtOnce,
+    Event,
+    FailAt,
+    JobRecord,
+    Policy,
+    moved,
+)
+from kb_simulator.search import Search
+from kb_simulator.seeded import Seeded
+from kb_simulator.submission import Submission
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+MAX_WAITING_JOBS = 10_000
+"""Jobs that may wait; one more is refused."""
+
+_RETRY_SECONDS = 5.0
+_STORAGE_BYTES = 1 << 40
+
+
+@dataclass(slots=True)
+class State:
+    """One engine's state. `now` gives microseconds since 1970; `policy` is that of jobs yet to come."""
+
+    seeded: Seeded
+    now: Callable[[], int]
+    policy: Policy = field(default_factory=AtOnce)
+    started: int = 0
+    documents: Documents = field(init=False)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    _answers: Answers = field(default_factory=Answers)
+    _due: list[tuple[int, str]] = field(default_factory=list)
+    _last_stamp: int = 0
+
+    def __post_init__(self) -> None:
+        self.started = self.started or self.now()
+        self.documents = Documents(self.seeded)
+
+    def copy(self) -> State:
+        """A state that lives on by itself, on the same clock."""
+        twin = replace(self, jobs=dict(self.jobs), _answers=self._answers.copy(), _due=list(self._due))
+        twin.documents = self.documents.copy()
+        return twin
+
+    # jobs
+
+    def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
+        """Queue a job; it is done as the policy says. Raises EngineError: `queue_full`."""
+        return self._once(retry, m.Job, lambda: self._accept(submission))
+
+    def _accept(self, submission: Submission) -> m.Job:
+        waiting = sum(not record.ended for record in self.jobs.values())
+        if waiting >= MAX_WAITING_JOBS:
+            raise EngineError(
+                "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_RETRY_SECONDS
+            )
+        accepted = self._stamp()
+        job = _new_job(self._new_id(submission.identity), submission, accepted)
+        started = moved(
+            job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(accepted), total_steps=len(STEPS)
+        )
+        record = JobRecord(started, submission, self.policy, accepted)
+        self.jobs[job.id] = record
+        if (due := record.due()) is not None:
+            heapq.heappush(self._due, (due, job.id))
+        self._settle()
+        return job
+
+    def job(self, job_id: str) -> m.Job:
+        """One job. Raises EngineError: `job_not_found`."""
+        self._settle()
+        return self._record(job_id).shown(self.now())
+
+    def poll(self, job_id: str) -> m.Job:
+        """One job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
+        self._settle()
+        record = self._record(job_id)
+        if not record.ended:
+            record = self.jobs[job_id] = replace(record, polls=record.polls + 1)
+            if isinstance(record.policy, AfterPolls) and record.polls >= record.policy.polls:
+                record = self._end(record, self.now())
+        return record.shown(self.now())
+
+    def seconds_to_end(self, job_id: str) -> float | None:
+        """How long a job will run yet: 0 where it has ended, None where time does not end it."""
+        record = self._record(job_id)
+        if record.ended:
+            return 0.0
+        due = record.due()
+        return None if due is None else max(0.0, (due - self.now()) / 1_000_000)
+
+    def job_page(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+        """Jobs, newest first."""
+        self._settle()
+        now = self.now()
+        found = [
+            record.shown(now)
+            for record in reversed(self.jobs.values())
+            if status is None or record.job.status == status
+        ]
+        return m.JobList(jobs=found[offset : offset + limit], total=len(found), limit=limit, offset=offset)
+
+    def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
+        """Raises EngineError: `job_not_found` or `job_finished`."""
+        return self._once(retry, m.Job, lambda: self._cancel(job_id))
+
+    def _cancel(self, job_id: str) -> m.Job:
+        record = self._record(job_id)
+        if record.ended:
+            raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
+        job = moved(record.shown(self.now()), Event.CANCEL, finished_at=rfc3339(self._stamp()))
+        self.jobs[job_id] = replace(record, job=job)
+        return job
+
+    # documents
+
+    def document(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
+        """One document with a slice of its chunks. Raises EngineError: `document_not_found`."""
+        self._settle()
+        stored = self.documents.find(key)
+        limit = query.chunk_limit if query.chunks else 0
+        fields = msgspec.structs.asdict(stored.document)
+        chunks = list(stored.chunks[query.chunk_offset : query.chunk_offset + limit])
+        return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=query.chunk_offset, chunk_limit=limit)
+
+    def document_page(self, query: DocumentsQuery) -> m.DocumentList:
+        """One page of the documents that match."""
+        self._settle()
+
+        def matches(document: m.Document) -> bool:
+            return (
+                query.source_path in (None, *document.source_paths)
+                and query.tag in (None, *document.tags)
+                and query.doc_type in (None, document.doc_type)
+            )
+
+        return self.documents.page(
+            matches,
+            sort_by=query.sort_by,
+            descending=query.sort_order == "desc",
+            limit=query.limit,
+            offset=query.offset,
+        )
+
+    def delete(self, key: int | str, retry: Retry | None = None) -> m.Removed:
+        """Raises EngineError: `document_not_found`."""
+        return self._once(retry, m.Removed, lambda: self.documents.remove([key], self._stamp()))
+
+    def clear(self, retry: Retry | None = None) -> m.Removed:
+        """Remove all documents and cancel the jobs that have not ended."""
+        return self._once(retry, m.Removed, self._clear)
+
+    def _clear(self) -> m.Removed:
+        running = [job_id for job_id, record in self.jobs.items() if not record.ended]
+        for job_id in running:
+            self._cancel(job_id)
+        removed = self.documents.remove(list(self.documents.by_id), self._stamp())
+        removed.jobs_cancelled = len(running)
+        return removed
+
+    def patch_note(self, document_id: int, patch: m.NotePatch, retry: Retry | None = None) -> m.Document:
+        """Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`."""
+        return self._change(
+            retry,
+            lambda now: self.documents.replace_note(
+                document_id, patch.text, patch.title, patch.expected_version, now
+            ),
+        )
+
+    def add_tags(
+        self, key: int | str, tags: list[str], if_match: int | None, retry: Retry | None = None
+    ) -> m.Document:
+        """Raises EngineError: `document_not_found` or `version_conflict`."""
+        return self._change(retry, lambda now: self.documents.add_tags(key, tags, if_match, now))
+
+    def remove_tag(
+        self, key: int | str, tag: str, if_match: int | None, retry: Retry | None = None
+    ) -> m.Document:
+        """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
+        return self._change(retry, lambda now: self.documents.remove_tag(key, tag, if_match, now))
+
+    def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
+        """Tags in use, in alphabetical order."""
+        self._settle()
+        return self.documents.tags(prefix, limit, offset)
+
+    # looking
+
+    @property
+    def revision(self) -> int:
+        """Raised by every change of what a search can find."""
+        self._settle()
+        return self.documents.revision
+
+    def search(self, request: m.SearchRequest) -> m.SearchResponse:
+        """Raises EngineError: `contradiction` or `invalid_parameter`."""
+        self._settle()
+        return Search(self.documents).answer(request)
+
+    def status(self) -> m.Status:
+        """Version, model, counts, queue and storage."""
+        self._settle()
+        size = sum(stored.document.size_bytes for stored in self.documents.by_id.values())
+        updated = self.documents.last_updated
+        return m.Status(
+            version=API_VERSION,
+            model=m.ModelInfo(name="hashed-words", dimensions=DIMENSIONS, max_tokens=256, loaded=True),
+            device=m.DeviceInfo(type="simulator", threads=1),
+            documents=self.documents.counts(),
+            chunks=len(self.documents.owners),
+            queue=self._queue(),
+            storage=m.StorageInfo(
+                path="memory", bytes=size, free_bytes=_STORAGE_BYTES - size, originals_bytes=size
+            ),
+            issues=[],
+            started_at=rfc3339(self.started),
+            last_updated=None if updated is None else rfc3339(updated),
+        )
+
+    def _queue(self) -> m.QueueState:
+        states = Counter(record.job.status for record in self.jobs.values())
+        names = m.QueueState.__struct_fields__
+        return m.QueueState(**{name: states.get(cast("m.JobStatus", name), 0) for name in names})
+
+    # inside
+
+    def _once(self, retry: Retry | None, kind: type[A], effect: Callable[[], A]) -> A:
+        """Do the effect, unless it was done under this key: then its answer from then."""
+        self._settle()
+        if retry is None:
+            return effect()
+        if (given := self._answers.given(retry, self.now())) is not None:
+            if not isinstance(given, kind):
+                raise TypeError(f"{retry.operation} answered {type(given).__name__}, not {kind.__name__}")
+            return given
+        answer = effect()
+        self._answers.keep(retry, answer, self.now())
+        return answer
+
+    def _change(self, retry: Retry | None, effect: Callable[[int], Stored]) -> m.Document:
+        return self._once(retry, m.Document, lambda: effect(self._stamp()).document)
+
+    def _stamp(self, at: int | None = None) -> int:
+        """The time of a change, `at` or now; a microsecond after the last change where time stands still."""
+        self._last_stamp = max(self.now() if at is None else at, self._last_stamp + 1)
+        return self._last_stamp
+
+    def _new_id(self, identity: str) -> str:
+        candidates: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))
+        return next(job_id for job_id in candidates if job_id not in self.jobs)
+
+    def _record(self, job_id: str) -> JobRecord:
+        if (record := self.jobs.get(job_id)) is None:
+            raise EngineError("job_not_found", f"There is no job {job_id}. List the jobs to find it.")
+        return record
+
+    def _settle(self) -> None:
+        """End the jobs whose time has come, in the order in which it came."""
+        if not self._due:
+            return
+        now = max(self.now(), self._last_stamp)
+        while self._due and self._due[0][0] <= now:
+            due, job_id = heapq.heappop(self._due)
+            if not (record := self.jobs[job_id]).ended:
+                self._end(record, due)
+
+    def _end(self, record: JobRecord, at: int) -> JobRecord:
+        """Complete a job, or fail it where its policy or its file says so."""
+        now = self._stamp(at)
+        failure = _failure(record)
+        job = self._completed(record, now) if failure is None else _failed(record, *failure, now)
+        record = self.jobs[job.id] = replace(record, job=job)
+        return record
+
+    def _completed(self, record: JobRecord, now: int) -> m.Job:
+        submission = record.submission
+        assert not isinstance(submission.content, m.JobError), "a job without a text has failed"
+        uid = self.seeded.uuid("document", record.job.id)
+        stored, twin = self.documents.take_in(submission, submission.content, uid, now)
+        return moved(
+            record.job,
+            Event.COMPLETE,
+            step=COMPLETED,
+            progress=1.0,
+            completed_steps=len(STEPS),
+            document_id=stored.document.id,
+            document_uid=stored.document.uid,
+            deduplicated=twin,
+            finished_at=rfc3339(now),
+        )
+
+
+def _failure(record: JobRecord) -> tuple[str, m.JobError] | None:
+    """At which step a job fails, and why."""
+    if isinstance(record.policy, FailAt):
+        return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
+    if isinstance(record.submission.content, m.JobError):
+        return STEPS[0], record.submission.content
+    return None
+
+
+def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
+    done = STEPS.index(step)
+    return moved(
+        record.job,
+        Event.FAIL,
+        step=step,
+        progress=done / len(STEPS),
+        completed_steps=done,
+        error=error,
+        finished_at=rfc3339(now),
+    )
+
+
+def _new_job(job_id: str, submission: Submission, accepted: int) -> m.Job:
+    return m.Job(
+        id=job_id,
+        status="queued",
+        kind=submission.kind,
+        title=submission.shown_title,
+        filename=submission.filename,
+        tags=list(submission.tags),
+        step=QUEUED,
+        progress=0.0,
+        completed_steps=0,
+        total_steps=0,
+        attempts=0,
+        document_id=None,
+        document_uid=None,
+        deduplicated=False,
+        error=None,
+        created_at=rfc3339(accepted),
+        started_at=None,
+        finished_at=None,
+    )

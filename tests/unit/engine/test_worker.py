@@ -80,7 +80,7 @@ async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     assert not any(child.is_running() for child in children)
 
 
-async def test_cancelling_ends_the_splitting(parts: Parts) -> None:
+async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long text; the next job does not wait for the thread."""
     splitting = threading.Event()
     go_on = threading.Event()
@@ -92,7 +92,7 @@ async def test_cancelling_ends_the_splitting(parts: Parts) -> None:
         assert go_on.wait(SECONDS)
         return 1
 
-    parts.embedder.count_tokens = count_tokens  # type: ignore[method-assign]
+    monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
     job_id = await parts.accept("granite quarry. " * 5_000)
     assert await asyncio.to_thread(splitting.wait, SECONDS)
     await parts.store.cancel(job_id, None)
@@ -204,7 +204,7 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
     assert len(parts.pauses) == 2
 
 
-async def test_a_model_that_loads_late_is_waited_for(parts: Parts) -> None:
+async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its file was missing for a moment."""
     attempts = iter((EmbedderUnavailable("no weights"), EmbedderUnavailable("no weights"), None))
 
@@ -214,7 +214,7 @@ async def test_a_model_that_loads_late_is_waited_for(parts: Parts) -> None:
         parts.embedder.loaded = True
 
     parts.embedder.loaded = False
-    parts.embedder.load = load  # type: ignore[method-assign]
+    monkeypatch.setattr(parts.embedder, "load", load)
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
     assert parts.pauses == [RETRY_SECONDS, RETRY_SECONDS]
 

@@ -38,7 +38,7 @@ from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
 from kb_engine.store.write import Write
-from kb_engine.vectors import Changes, ExactIndex, VectorSnapshot
+from kb_engine.vectors import Changes, ExactIndex
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -149,6 +149,8 @@ class SqliteStore:
             return
         # Memory is found before the commit: after it nothing may fail.
         staged = self._index.stage(changes)
+        # A savepoint makes FTS5 write its words now rather than inside the commit.
+        db.execute("SAVEPOINT words; RELEASE words")
         with self._index.guard:
             db.execute("COMMIT")
             self._index.publish(staged)
@@ -159,18 +161,19 @@ class SqliteStore:
         """A mutation that a retry does not repeat."""
         return await self._write(lambda write: once(write, idempotency, answer, lambda: effect(write)))
 
-    async def _read(self, work: Callable[[apsw.Connection, VectorSnapshot], T]) -> T:
-        """One read transaction, and the vectors of the same instant."""
-        return await self._readers.run(partial(self._look, work))
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Several statements on one state of the base."""
+        return await self._readers.run(partial(_look, work))
 
-    def _look(self, work: Callable[[apsw.Connection, VectorSnapshot], T], db: apsw.Connection) -> T:
+    def _search(self, query: Query, db: apsw.Connection) -> Found:
+        """One read transaction, and the vectors of the same instant."""
         try:
             with self._index.guard:
                 db.execute("BEGIN")
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 vectors = self._index.snapshot
-            return work(db, vectors)
+            return search.search(db, vectors, self._words, query)
         finally:
             roll_back(db)
 
@@ -182,11 +185,11 @@ class SqliteStore:
 
     async def job(self, job_id: str) -> m.Job:
         """One job."""
-        return await self._read(lambda db, _: jobs.find(db, job_id))
+        return await self._read(lambda db: jobs.find(db, job_id))
 
     async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
         """Newest first."""
-        return await self._read(lambda db, _: jobs.page(db, status, limit, offset))
+        return await self._read(lambda db: jobs.page(db, status, limit, offset))
 
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel what has not ended; its lease is void."""
@@ -206,7 +209,7 @@ class SqliteStore:
 
     async def duplicate_of(self, job: NewJob) -> int | None:
         """The document that `commit` would take for the same."""
-        return await self._read(lambda db, _: ingest.duplicate_of(db, job))
+        return await self._read(lambda db: ingest.duplicate_of(db, job))
 
     async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
         """Close the job as failed; False when the lease is void."""
@@ -218,7 +221,7 @@ class SqliteStore:
 
     async def spooled(self) -> set[str]:
         """The spool names that waiting or running jobs need."""
-        return await self._read(lambda db, _: jobs.spooled(db))
+        return await self._read(lambda db: jobs.spooled(db))
 
     # documents
 
@@ -226,7 +229,7 @@ class SqliteStore:
         self, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
     ) -> m.DocumentDetail:
         """One document with a slice of its chunks."""
-        return await self._read(lambda db, _: documents.detail(db, key, chunk_offset, chunk_limit))
+        return await self._read(lambda db: documents.detail(db, key, chunk_offset, chunk_limit))
 
     async def documents(
         self,
@@ -241,7 +244,7 @@ class SqliteStore:
     ) -> m.DocumentList:
         """One page of documents."""
         return await self._read(
-            lambda db, _: documents.page(db, source_path, tag, doc_type, sort_by, sort_order, limit, offset)
+            lambda db: documents.page(db, source_path, tag, doc_type, sort_by, sort_order, limit, offset)
         )
 
     async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
@@ -254,7 +257,7 @@ class SqliteStore:
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text."""
-        return await self._read(lambda db, _: documents.note(db, document_id))
+        return await self._read(lambda db: documents.note(db, document_id))
 
     async def replace_note(
         self,
@@ -291,23 +294,31 @@ class SqliteStore:
 
     async def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
         """Tags in use, in alphabetical order."""
-        return await self._read(lambda db, _: tags.page(db, prefix, limit, offset))
+        return await self._read(lambda db: tags.page(db, prefix, limit, offset))
 
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
         """The JSON answer given under this key before."""
-        return await self._read(lambda db, _: stored(db, idempotency, stamp(self._clock())))
+        return await self._read(lambda db: stored(db, idempotency, stamp(self._clock())))
 
     # search and state
 
     async def search(self, query: Query) -> Found:
         """The best chunks, best first."""
-        return await self._read(lambda db, vectors: search.search(db, vectors, self._words, query))
+        return await self._readers.run(partial(self._search, query))
 
     async def counts(self) -> Counts:
         """Totals for `/status`."""
-        return await self._read(lambda db, _: state.counts(db, self._path))
+        return await self._read(lambda db: state.counts(db, self._path))
 
     async def ping(self) -> None:
         """Prove that the base can be read and written."""
         await self._write(lambda write: set_meta(write.db, "pinged_at", write.now))
-        await self._read(lambda db, _: value(db, "SELECT value FROM meta WHERE name = 'pinged_at'"))
+        await self._read(lambda db: value(db, "SELECT value FROM meta WHERE name = 'pinged_at'"))
+
+
+def _look(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    db.execute("BEGIN")
+    try:
+        return work(db)
+    finally:
+        roll_back(db)

@@ -25,7 +25,7 @@ from kb_engine.store.selection import numbers
 from kb_engine.store.tokens import phrases
 from kb_engine.vectors.port import Ids
 
-BUDGET_CHUNKS = 20_000
+BUDGET_CHUNKS = 10_000
 BUDGET_SHARE = 0.15
 """The budget is the larger of the number and this share of the base."""
 FEW_CHUNKS = 2_000

@@ -24,6 +24,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 DOCUMENTS = Path(__file__).parent / "documents"
+SENTENCE = "Ground limestone raises the pH and elemental sulphur lowers it."
 CHUNK_BYTES = 1024 * 1024
 
 
@@ -32,9 +33,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", default="http://127.0.0.1:3000/mcp", help="the MCP endpoint")
     parser.add_argument("--api-key", default="", help="the server's KB_MCP_API_KEY, where it has one")
-    parser.add_argument("--file", type=Path, default=DOCUMENTS / "EXAMPLE.pdf", help="a file to upload")
-    parser.add_argument("--sentence", default="EXAMPLE SENTENCE", help="a sentence of that file")
-    parser.add_argument("--curl-file", type=Path, default=DOCUMENTS / "EXAMPLE.docx", help="sent by curl -T")
+    parser.add_argument("--file", type=Path, default=DOCUMENTS / "garden-soil.pdf", help="a file to upload")
+    parser.add_argument("--sentence", default=SENTENCE, help="a sentence of that file")
+    parser.add_argument(
+        "--curl-file", type=Path, default=DOCUMENTS / "honey-bees.docx", help="sent by curl -T"
+    )
     parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
     return parser.parse_args()
 
@@ -115,7 +118,15 @@ async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
     if curl is None:
         raise StepFailedError("this step needs curl")
     process = await asyncio.create_subprocess_exec(
-        curl, "--fail", "--silent", "--show-error", "--output", "/dev/null", "-T", str(file), start["upload_url"]
+        curl,
+        "--fail",
+        "--silent",
+        "--show-error",
+        "--output",
+        "/dev/null",
+        "-T",
+        str(file),
+        start["upload_url"],
     )
     check(await process.wait() == 0, f"curl -T {file.name} $UPLOAD_URL")
     finish = await agent.call("kb_upload_finish", upload_id=start["upload_id"])

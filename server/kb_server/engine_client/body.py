@@ -81,4 +81,6 @@ def _texts(fields: FileFields) -> list[tuple[str, str]]:
 
 def _quoted(filename: str) -> str:
     # Backslashes, which every multipart reader understands; percent signs would stay in the name for some.
-    return filename.replace("\\", "\\\\").replace('"', '\\"')
+    # A line break would end the header, and no reader understands any form of it.
+    bare = "".join(char if char.isprintable() else "_" for char in filename)
+    return bare.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,11 +1,13 @@
 """A circuit breaker as a state machine without I/O and without a clock of its own.
 
-state       allows                 success   failure                        abandoned
-----------  ---------------------  --------  -----------------------------  ---------
-closed      yes                    closed    open, at the `threshold`-th    closed
-open        after `cooldown`: one  closed    open, from now                 open
+state       allows                     success   failure                      abandoned
+----------  -------------------------  --------  ---------------------------  ---------
+closed      yes                        closed    open, at the `threshold`-th  closed
+open        after `cooldown`: one      closed    open, from now               open
             call, as half-open
-half-open   no, one is under way   closed    open, from now                 open
+half-open   one more each `cooldown`,  closed    open, from now               open
+            lest a long probe hold
+            all others up
 
 A failure is an engine that could not be reached or kept silent; an engine that answers, whatever it
 answers, is a success.
@@ -36,13 +38,13 @@ class Breaker:
     opened_at: float = 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether a call may go out; a True while open makes that call the probe."""
+        """Whether a call may go out; a True while not closed makes that call a probe."""
         if self.state is Circuit.CLOSED:
             return True
-        if self.state is Circuit.OPEN and self.wait(now) <= 0:
-            self.state = Circuit.HALF_OPEN
-            return True
-        return False
+        if self.wait(now) > 0:
+            return False
+        self.state, self.opened_at = Circuit.HALF_OPEN, now
+        return True
 
     def wait(self, now: float) -> float:
         """Seconds until a probe may go out; 0 where calls may."""
@@ -61,4 +63,4 @@ class Breaker:
     def abandoned(self) -> None:
         """The caller left before the outcome: the next call may be the probe."""
         if self.state is Circuit.HALF_OPEN:
-            self.state = Circuit.OPEN
+            self.state, self.opened_at = Circuit.OPEN, self.opened_at - self.cooldown

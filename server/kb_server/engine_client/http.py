@@ -51,7 +51,9 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 _POLL_SECONDS = 0.25
 _HEALTH_SECONDS = 3.0
-_POOL = 100
+_CONNECTIONS = 512
+"""So many that agents who wait for their jobs do not keep others from searching."""
+
 _KEEP_ALIVE_SECONDS = 30.0
 
 
@@ -97,7 +99,7 @@ class HttpEngine:
         self._breaker = Breaker()
         self._last_failure = ""
         self._version_known = False
-        self._version_lock = asyncio.Lock()
+        self._version_check: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -107,6 +109,8 @@ class HttpEngine:
 
     async def close(self) -> None:
         """Close the pool."""
+        if self._version_check is not None:
+            self._version_check.cancel()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -222,18 +226,21 @@ class HttpEngine:
     ) -> _Outgoing:
         operation = BY_ID[operation_id]
         headers = self._headers(operation, key, if_match)
-        if file is not None:
-            headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
-        elif body is not None:
-            headers["Content-Type"] = "application/json"
-        return _Outgoing(
-            operation,
-            self._url(operation, path or {}, query),
-            headers,
-            silence=self._silence if silence is None else silence,
-            json=None if body is None else msgspec.json.encode(body),
-            file=file,
-        )
+        try:
+            if file is not None:
+                headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
+            elif body is not None:
+                headers["Content-Type"] = "application/json"
+            return _Outgoing(
+                operation,
+                self._url(operation, path or {}, query),
+                headers,
+                silence=self._silence if silence is None else silence,
+                json=None if body is None else msgspec.json.encode(body),
+                file=file,
+            )
+        except UnicodeEncodeError as error:
+            raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
 
     def _headers(self, operation: Operation, key: str | None, if_match: int | None) -> dict[str, str]:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
@@ -258,14 +265,22 @@ class HttpEngine:
         return await self._attempted(outgoing, model)
 
     async def _check_version(self) -> None:
-        """Ask for the engine's version on the first call, and on the first after it was out of reach."""
+        """Ask for the engine's version on the first call, and on the first after it was out of reach.
+
+        Calls that begin together share one question and its outcome: behind an engine that keeps silent
+        they would otherwise wait one after the other.
+        """
         if self._version_known:
             return
-        async with self._version_lock:
-            if not self._version_known:
-                status = await self._attempted(self._outgoing("getStatus"), _Version)
-                check_version(status.version)
-                self._version_known = True
+        if self._version_check is None or self._version_check.done():
+            self._version_check = asyncio.create_task(self._learn_version(), name="engine-version")
+            self._version_check.add_done_callback(_looked_at)
+        await asyncio.shield(self._version_check)
+
+    async def _learn_version(self) -> None:
+        status = await self._attempted(self._outgoing("getStatus"), _Version)
+        check_version(status.version)
+        self._version_known = True
 
     async def _attempted(self, outgoing: _Outgoing, model: type[S]) -> S:
         """Send until it is answered, or as often as the policy and the circuit let it."""
@@ -337,7 +352,7 @@ class HttpEngine:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_POOL, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE_SECONDS),
                 # Silence is watched by `_Sending`, also while a body goes out, where aiohttp does not.
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -403,6 +418,12 @@ class _Sending:
     def _progressed(self) -> None:
         if self._watch is not None and not self._watch.expired():
             self._watch.reschedule(asyncio.get_running_loop().time() + self.outgoing.silence)
+
+
+def _looked_at(task: asyncio.Task[None]) -> None:
+    """Nobody may be left who waits for it; its failure is not to be reported as lost."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _given(query: m.Request) -> dict[str, Any]:

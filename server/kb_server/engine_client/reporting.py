@@ -49,6 +49,9 @@ _REFUSALS: Mapping[str, str] = {
     "in_progress": "The engine is still at work on this very request. Try again in a moment.",
 }
 _ANY_REFUSAL = "The engine refused the request: {detail}"
+_FLATTENED = "filters."
+"""Stands before parameters that the engine takes in an object and the tools take flat."""
+
 _SHOWN_MEMBERS = ("parameter", "current_version")
 
 
@@ -74,6 +77,8 @@ def tool_error(fault: EngineFault, **subject: Any) -> ToolError:
         details["retry_after"] = fault.retry_after
     if isinstance(fault, Refused):
         details |= {name: fault.members[name] for name in _SHOWN_MEMBERS if name in fault.members}
+        if isinstance(parameter := details.get("parameter"), str):
+            details["parameter"] = parameter.removeprefix(_FLATTENED)
         template = _REFUSALS.get(fault.reason, _ANY_REFUSAL)
         return ToolError(fault.reason, template.format_map(_words(fault, subject)), **details)
     return ToolError(fault.code, _FAULTS[fault.code].format_map(_words(fault, subject)), **details)

@@ -9,7 +9,6 @@ kb_upload_finish --> finish -'
 from __future__ import annotations
 
 import asyncio
-import binascii
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -29,8 +28,9 @@ from kb_contracts.models import FileFields, Job
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.port import Engine, FileSource
 from kb_server.shielding import to_its_end
+from kb_server.uploads.content import BLOCK_BYTES, append, decode_base64, gathered, hash_files, read_blocks
 from kb_server.uploads.errors import UploadError, not_found
-from kb_server.uploads.staging import Entry, Lock, Staging, hash_files, hash_token, remove_dead
+from kb_server.uploads.staging import Entry, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MEBIBYTE,
@@ -54,7 +54,6 @@ logger = logging.getLogger(__name__)
 OPEN_UPLOADS = 64
 TOKEN_BYTES = 32
 
-_BLOCK_BYTES = MEBIBYTE
 _SPARE_BYTES = 64 * MEBIBYTE
 _SWEEP_SECONDS = 15.0
 
@@ -206,7 +205,7 @@ class Uploads:
         expected = check_sha256(sha256)
         if (least := len(data) * 3 // 4 - 2) > CHUNK_BYTES:
             check_chunk_shape(index, least)  # not worth decoding
-        decoded = await asyncio.to_thread(_decoded, data)
+        decoded = await asyncio.to_thread(decode_base64, data)
         check_chunk_shape(index, len(decoded))
         if expected is not None and (actual := hashlib.sha256(decoded).hexdigest()) != expected:
             raise sha256_mismatch(f"chunk {index}", expected, actual)
@@ -256,11 +255,11 @@ class Uploads:
         left = upload.deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left):
-                async for block in _gathered(blocks, _BLOCK_BYTES):
+                async for block in gathered(blocks, BLOCK_BYTES):
                     size += len(block)
                     if size > upload.total_size:
                         raise size_mismatch(upload, size)
-                    await self._in_thread(partial(_append, aside, block))
+                    await self._in_thread(partial(append, aside, block))
         except TimeoutError as error:
             raise not_found(upload.id) from error
         if size != upload.total_size:
@@ -313,7 +312,7 @@ class Uploads:
                 raise sha256_mismatch("the file", value, actual)
 
     async def _forward(self, upload: Upload, paths: list[Path]) -> Job:
-        source = FileSource(upload.filename, upload.total_size, lambda: _blocks(paths))
+        source = FileSource(upload.filename, upload.total_size, lambda: read_blocks(paths))
         fields = FileFields(
             title=upload.title,
             tags=upload.tags,
@@ -395,20 +394,6 @@ class Uploads:
         return self._clock.monotonic() >= upload.deadline
 
 
-def _decoded(data: str) -> bytes:
-    try:
-        if len(data) % 4:
-            raise ValueError("not padded")  # the strict mode lets a fifth character pass where it is padding
-        return binascii.a2b_base64(data, strict_mode=True)
-    except ValueError as error:
-        raise UploadError(
-            "invalid_base64",
-            "data is not strict base64: A-Z, a-z, 0-9, + and /, padded with =, without line breaks, blanks "
-            "or a data: prefix. Encode the chunk again.",
-            parameter="data",
-        ) from error
-
-
 def _received(upload: Upload, entry: Entry) -> Received:
     staged = entry.staged()
     return Received(staged.received, len(staged.chunks), upload.total_size)
@@ -420,30 +405,3 @@ def _receiving(upload_id: str) -> UploadError:
         "The file is arriving at the upload URL just now. Wait for its end, then call kb_upload_finish.",
         upload_id=upload_id,
     )
-
-
-def _append(path: Path, block: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(block)
-
-
-async def _gathered(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of at least `size`, so that each is worth a trip to a thread."""
-    gathered = bytearray()
-    async for block in blocks:
-        gathered += block
-        if len(gathered) >= size:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
-
-
-async def _blocks(paths: list[Path]) -> AsyncIterator[bytes]:
-    for path in paths:
-        file = await asyncio.to_thread(path.open, "rb")
-        try:
-            while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
-                yield block
-        finally:
-            file.close()

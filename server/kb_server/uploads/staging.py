@@ -44,7 +44,6 @@ _FINISHING = ".finishing"
 _RECEIVING = ".receiving"
 _CHUNK = "chunk-"
 _TOKEN = "token-"  # noqa: S105 - the beginning of a file name
-_READ_BYTES = 1024 * 1024
 
 
 class Lock:
@@ -66,6 +65,9 @@ class Lock:
         except BlockingIOError:
             os.close(descriptor)
             return False
+        except OSError:
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         return True
 
@@ -314,16 +316,6 @@ def aside_in(folder: Path) -> Path:
 def hash_token(token: str) -> str:
     """What is kept of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def hash_files(paths: list[Path]) -> str:
-    """The SHA-256 of the files' bytes, one after the other."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(_READ_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def _index(chunk: os.DirEntry[str]) -> int:

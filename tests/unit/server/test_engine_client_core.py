@@ -90,6 +90,14 @@ class TestCircuit:
         breaker.failed(3.0)
         assert breaker.wait(3.0) == 2.0
 
+    def test_a_probe_that_takes_long_does_not_hold_the_others_up(self) -> None:
+        """An upload may be the probe: each cooldown lets one more call try."""
+        breaker = Breaker(threshold=1, cooldown=2.0)
+        breaker.failed(0.0)
+        assert breaker.allows(2.0)
+        assert not breaker.allows(3.9)
+        assert breaker.allows(4.0)
+
     def test_a_probe_that_was_given_up_frees_the_next(self) -> None:
         """A caller that is cancelled does not leave the circuit half-open for ever."""
         breaker = Breaker(threshold=1, cooldown=2.0)
@@ -298,6 +306,11 @@ class TestWords:
         """The version that the document has now."""
         error = tool_error(Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}))
         assert error.details == {"current_version": 3}
+
+    def test_a_parameter_has_the_name_that_the_tool_gave_it(self) -> None:
+        """The engine takes filters in an object, the tools take them flat."""
+        error = tool_error(Refused("invalid_parameter", "x", members={"parameter": "filters.date_from"}))
+        assert error.details["parameter"] == "date_from"
 
     @pytest.mark.parametrize(
         "fault",

@@ -15,6 +15,7 @@ from kb_server.clock import Clock
 from kb_server.engine_client import (
     REQUEST_ID,
     EngineBusy,
+    EngineTimeout,
     EngineTooOld,
     EngineUnauthorized,
     EngineUnreachable,
@@ -152,6 +153,22 @@ class TestVersionCheck:
         await asyncio.gather(*(client.jobs(JobsQuery()) for _ in range(5)))
         await client.jobs(JobsQuery())
         assert len(engine.of("getStatus")) == 1
+
+    async def test_callers_that_begin_together_share_the_outcome(self, engine: FakeEngine) -> None:
+        """Behind an engine that keeps silent they do not wait one after the other."""
+
+        async def silent(incoming: Incoming) -> None:
+            await asyncio.Event().wait()
+
+        engine.gates["getStatus"] = silent
+        async with serving(engine) as url:
+            client = HttpEngine(url, silence=0.1)
+            outcomes = await asyncio.gather(
+                *(client.jobs(JobsQuery()) for _ in range(4)), return_exceptions=True
+            )
+            assert [type(outcome) for outcome in outcomes] == [EngineTimeout] * 4
+            assert len(engine.of("getStatus")) == 1
+            await client.close()
 
     @pytest.mark.requirement("E35")
     async def test_an_old_engine_is_refused_until_it_is_upgraded(
@@ -335,6 +352,25 @@ class TestUploads:
         }
         assert engine.files == [b"0123456789"]
         assert "Transfer-Encoding" not in asked.headers
+
+    @pytest.mark.parametrize("name", ["a\r\nX: y.txt", "a\x00b.txt", "a\tb.txt"])
+    async def test_a_name_never_breaks_a_header(
+        self, client: HttpEngine, engine: FakeEngine, name: str
+    ) -> None:
+        """What cannot be written in one is replaced."""
+        await client.add_file(source(filename=name), m.FileFields())
+        assert engine.of("createJob")[0].body["filename"].startswith("a_")
+
+    async def test_half_a_surrogate_pair_is_refused_here(self, client: HttpEngine) -> None:
+        """No wire takes it: the caller's fault, not a broken client."""
+        half = "\ud800"
+        for call in (
+            client.add_note(m.NoteRequest(text=half)),
+            client.add_file(source(), m.FileFields(title=half)),
+            client.remove_tag(1, half),
+        ):
+            with pytest.raises(Refused, match="surrogate"):
+                await call
 
 
 class TestWaiting:

@@ -305,7 +305,7 @@ class TestAnswering:
         engine.fail("search", EngineError("invalid_parameter", "No date.", parameter="filters.date_from"))
         refused = await tools.refused("kb_search", query="x", date_from="yesterday")
         assert refused["error"] == "invalid_parameter"
-        assert refused["parameter"] == "filters.date_from"
+        assert refused["parameter"] == "date_from"
         assert "No date." in refused["message"]
 
 

@@ -104,14 +104,15 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback_testing.md"}"""
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
         with engine_call(call, document_id=document_id):
             document = await self.engine.document(document_id, query)
-        if (repaired := await collections.repair(self.engine, document)) is not None:
+            repaired = await collections.repair(self.engine, document)
+        if repaired is not None:
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
         return _detail(document, arguments)
 
     async def _by_source(self, source_path: str, call: Call) -> KbGetResult:
         with engine_call(call):
             found = await self.engine.documents(DocumentsQuery(source_path=source_path))
-        documents = [await collections.repair(self.engine, each) or each for each in found.documents]
+            documents = [await collections.repair(self.engine, each) or each for each in found.documents]
         return KbGetResult(
             documents=[document_view(document) for document in documents],
             total=found.total,

@@ -164,7 +164,7 @@ class KbSearchTool(ServiceTool[KbSearchArguments, KbSearchResult]):
         request = search_request(arguments)
         with engine_call(call):
             response = await self.engine.search(request)
-        await _repair(self.engine, response)
+            await _repair(self.engine, response)
         call.log["results"] = len(response.results)
         return _shown(response, arguments)
 

@@ -29,8 +29,8 @@ Tag = Annotated[
     Meta(
         min_length=1,
         max_length=200,
-        pattern=r"^[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?$",
-        description="a tag: no control characters, commas or slashes, no space at either end",
+        pattern=r"^(?!\.{1,2}$)[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?$(?!\n)",
+        description="a tag: no control characters, commas or slashes, no space at either end, not . or ..",
         examples=["collection:documents"],
     ),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -45,10 +47,25 @@ def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
         if name in values:
             raise EngineError("invalid_parameter", f"Query parameter {name!r} stands twice.", parameter=name)
         values[name] = value
-    try:
-        return msgspec.convert(values, model, strict=False)
-    except msgspec.ValidationError as error:
-        raise misfit(error) from error
+    types = _given(model)
+    for name in values:
+        if name not in types:
+            raise EngineError("unknown_parameter", f"There is no parameter {name!r}.", parameter=name)
+    return model(**_converted(values, types, "Query"))
+
+
+@cache
+def _given(model: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of a query's fields without None: in a query there is no way to say it but to leave out."""
+    hints = get_type_hints(model, include_extras=True)
+    return {name: _said(hint) for name, hint in hints.items()}
+
+
+def _said(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    (said,) = (one for one in get_args(hint) if one is not NoneType)
+    return said
 
 
 def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,13 +74,17 @@ def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[st
     Raises:
         EngineError: `invalid_parameter` that names the parameter.
     """
+    return _converted({name: values[name] for name in types}, types, "Path")
+
+
+def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) -> dict[str, Any]:
     converted = {}
-    for name, kind in types.items():
+    for name, value in values.items():
         try:
-            converted[name] = msgspec.convert(values[name], kind, strict=False)
+            converted[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
             raise EngineError(
-                "invalid_parameter", f"Path parameter {name!r}: {error}.", parameter=name
+                "invalid_parameter", f"{where} parameter {name!r}: {error}.", parameter=name
             ) from error
     return converted
 

@@ -8,8 +8,6 @@ BaseRefused
 └── EmbedderMismatch   another embedder filled it
 """
 
-# ruff: noqa: N818 - the kinds are named for what is the matter, as in the tree above
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -32,6 +32,8 @@ def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
+    if new.text is not None:
+        write.db.execute("INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
     return find(write.db, new.id)
 
 
@@ -47,7 +49,6 @@ def _columns(new: NewJob, now: str) -> dict[str, Any]:
         "dedup_scope": new.dedup_scope,
         "sha256": new.sha256,
         "size_bytes": new.size_bytes,
-        "text": new.text,
         "spool": new.spool,
         "filename": new.filename,
         "format": new.format,
@@ -179,12 +180,14 @@ def prune(write: Write) -> None:
 def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
     """Move jobs to a final state where the event is allowed; how many. The text is no longer needed."""
     allowed = sources(event)
-    write.db.execute(
-        f"UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, text = NULL "  # noqa: S608
-        f"WHERE {condition} AND status IN ({marks(len(allowed))})",
+    ended = rows(
+        write.db,
+        "UPDATE jobs SET status = ?, finished_at = ?, lease = NULL "  # noqa: S608
+        f"WHERE {condition} AND status IN ({marks(len(allowed))}) RETURNING id",
         (target(event), write.now, *values, *allowed),
     )
-    return write.db.changes()
+    write.db.executemany("DELETE FROM job_texts WHERE job_id = ?", ended)
+    return len(ended)
 
 
 def _requeue(write: Write, job_id: str, attempts: int) -> None:

@@ -43,10 +43,11 @@ _JOB = (
 JOB_COLUMNS = ", ".join([*_JOB, "tags", "deduplicated", "error_code", "error_message"])
 
 _NEW_JOB = (
-    "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "text", "spool", "filename",
+    "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",
     "format", "doc_type",
 )  # fmt: skip
-LEASED_COLUMNS = ", ".join([*_NEW_JOB, "tags", "metadata", "lease", "attempts"])
+_TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
+LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "tags", "metadata", "lease", "attempts"])
 
 
 def json_text(content: Any) -> str:
@@ -103,6 +104,6 @@ def _progress(fields: dict[str, Any]) -> float:
 def leased_job(row: Row) -> LeasedJob:
     """A job as a worker gets it, from `LEASED_COLUMNS`."""
     *values, tags, metadata, lease, attempts = row
-    fields = dict(zip(_NEW_JOB, values, strict=True))
+    fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
     wanted = NewJob(**fields, tags=msgspec.json.decode(tags), metadata=msgspec.json.decode(metadata))
     return LeasedJob(lease=lease, attempts=attempts, job=wanted)

@@ -130,7 +130,6 @@ CREATE TABLE jobs (
   dedup_scope TEXT NOT NULL,
   sha256 TEXT NOT NULL,
   size_bytes INTEGER NOT NULL,
-  text TEXT,
   spool TEXT,
   filename TEXT,
   format TEXT,
@@ -149,6 +148,11 @@ CREATE TABLE jobs (
   started_at TEXT,
   finished_at TEXT
 );
+-- A table of its own: a job is rewritten with every step reported, a text of a megabyte should not be.
+CREATE TABLE job_texts (
+  job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+  text TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE INDEX jobs_by_status ON jobs (status, seq);
 CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
 

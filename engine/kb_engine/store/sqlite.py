@@ -38,7 +38,7 @@ from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
 from kb_engine.store.write import Write
-from kb_engine.vectors import Changes, ExactIndex
+from kb_engine.vectors import Changes, Snapshot, VectorIndex
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class SqliteStore:
         self,
         path: Path,
         lock: BaseLock,
-        index: ExactIndex,
+        index: VectorIndex[Snapshot],
         max_queued: int,
         max_attempts: int,
         clock: Clock,

@@ -212,5 +212,5 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
 async def test_the_text_of_an_ended_job_is_let_go(base: Base) -> None:
     """The document has it now."""
     await base.ingest(new_note("a"), prepared("a"))
-    text = await base.store._readers.run(lambda db: db.execute("SELECT text FROM jobs").get)
-    assert text is None
+    kept = await base.store._readers.run(lambda db: db.execute("SELECT count(*) FROM job_texts").get)
+    assert kept == 0

@@ -244,7 +244,12 @@ def _success(operation: Operation) -> Json:
     response["content"] = {_JSON: {"schema": _reference(operation.answer)}}
     if operation.links:
         response["links"] = {
-            link.operation: {"operationId": link.operation, "parameters": {link.parameter: link.expression}}
+            link.operation: {
+                "operationId": link.operation,
+                "parameters": {
+                    name: f"$response.body#{pointer}" for name, pointer in link.parameters.items()
+                },
+            }
             for link in operation.links
         }
     return response

@@ -115,11 +115,10 @@ JOB_ID = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An operation that can follow: `parameter` of `operation` is `expression` of this answer."""
+    """An operation that can follow: its path parameters, each by its pointer (RFC 6901) into this answer."""
 
     operation: str
-    parameter: str
-    expression: str
+    parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +154,15 @@ class Operation:
 
 
 _JOB_LINKS = (
-    Link("getJob", "job_id", "$response.body#/id"),
-    Link("cancelJob", "job_id", "$response.body#/id"),
+    Link("getJob", {"job_id": "/id"}),
+    Link("cancelJob", {"job_id": "/id"}),
 )
+_READ = Link("getDocument", {"document_id": "/id"})
 _DOCUMENT_LINKS = (
-    Link("getDocument", "document_id", "$response.body#/id"),
-    Link("addTags", "document_id", "$response.body#/id"),
-    Link("deleteDocument", "document_id", "$response.body#/id"),
+    Link("addTags", {"document_id": "/id"}),
+    Link("removeTag", {"document_id": "/id", "tag": "/tags/0"}),
+    Link("patchNote", {"document_id": "/id"}),
+    Link("deleteDocument", {"document_id": "/id"}),
 )
 _MUTATION = ("idempotency_mismatch", "in_progress", "storage_full")
 
@@ -174,6 +175,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=m.SearchRequest,
         answer=m.SearchResponse,
         errors=("contradiction", "embedder_unavailable"),
+        links=(Link("getDocument", {"document_id": "/results/0/document/id"}),),
         example={"query": "pension revaluation", "top": 5},
     ),
     Operation(
@@ -196,6 +198,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Jobs, newest first",
         query=JobsQuery,
         answer=m.JobList,
+        links=(Link("getJob", {"job_id": "/jobs/0/id"}),),
     ),
     Operation(
         id="getJob",
@@ -206,7 +209,7 @@ OPERATIONS: tuple[Operation, ...] = (
         query=JobQuery,
         answer=m.Job,
         errors=("job_not_found",),
-        links=(Link("getDocument", "document_id", "$response.body#/document_id"),),
+        links=(Link("getDocument", {"document_id": "/document_id"}),),
     ),
     Operation(
         id="cancelJob",
@@ -224,6 +227,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Documents, filtered and sorted",
         query=DocumentsQuery,
         answer=m.DocumentList,
+        links=(Link("getDocument", {"document_id": "/documents/0/id"}),),
     ),
     Operation(
         id="getDocument",
@@ -234,7 +238,7 @@ OPERATIONS: tuple[Operation, ...] = (
         query=DocumentQuery,
         answer=m.DocumentDetail,
         errors=("document_not_found",),
-        links=_DOCUMENT_LINKS[1:],
+        links=_DOCUMENT_LINKS,
     ),
     Operation(
         id="deleteDocument",
@@ -270,7 +274,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "embedder_unavailable",
         ),
         example={"text": "Updated preference: user prefers bullet points"},
-        links=_DOCUMENT_LINKS,
+        links=(_READ, *_DOCUMENT_LINKS),
     ),
     Operation(
         id="addTags",
@@ -283,7 +287,7 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=m.Document,
         errors=(*_MUTATION, "document_not_found", "version_conflict"),
         example={"tags": ["collection:memory"]},
-        links=_DOCUMENT_LINKS[:1],
+        links=(_READ, Link("removeTag", {"document_id": "/id", "tag": "/tags/0"})),
     ),
     Operation(
         id="removeTag",
@@ -294,7 +298,7 @@ OPERATIONS: tuple[Operation, ...] = (
         if_match=True,
         answer=m.Document,
         errors=(*_MUTATION, "document_not_found", "tag_not_found", "version_conflict"),
-        links=_DOCUMENT_LINKS[:1],
+        links=(_READ,),
     ),
     Operation(
         id="listTags",

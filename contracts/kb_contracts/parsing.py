@@ -23,17 +23,34 @@ _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
 def decode_body(raw: bytes, model: type[S]) -> S:
-    """A model from a JSON body.
+    """A model from a JSON body; `4.0` is an integer, as JSON Schema has it.
 
     Raises:
         EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
     """
     try:
-        return msgspec.json.decode(raw, type=model)
+        return _decode(raw, model)
     except msgspec.ValidationError as error:
         raise misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
+
+
+def _decode(raw: bytes, model: type[S]) -> S:
+    try:
+        return msgspec.json.decode(raw, type=model)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_WHOLE_NUMBERS.decode(raw), model)
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_WHOLE_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
 def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:

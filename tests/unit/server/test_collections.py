@@ -285,17 +285,17 @@ class TestMove:
     async def test_a_caller_that_leaves_does_not_stop_it_half_way(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """Cancelled between the two steps, the second is still done."""
+        """Cancelled during the first step, the second is still done."""
         document = fake.add("collection:documents")
-        between, go_on = asyncio.Event(), asyncio.Event()
+        begun, go_on = asyncio.Event(), asyncio.Event()
 
         async def holds(incoming: Incoming) -> None:
-            between.set()
+            begun.set()
             await go_on.wait()
 
-        fake.gates["addTags"] = holds
+        fake.gates["removeTag"] = holds
         move = asyncio.create_task(collections.move(engine, document, "memory"))
-        await between.wait()
+        await begun.wait()
         move.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):

@@ -247,6 +247,24 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> No
             await engine.add_file(FileSource("a.bin", 6, drips), m.FileFields())
 
 
+async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> None:
+    """Each piece of it pushes the bound on."""
+    body = b'{"jobs":[],"total":0,"limit":1,"offset":0}'
+
+    async def dripping(reader: Reader, writer: Writer) -> None:
+        writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 8):
+            writer.write(body[start : start + 8])
+            await writer.drain()
+            await _pause(SILENCE / 2)
+
+    async with misbehaving(dripping) as url, engine_at(url) as engine:
+        assert (await engine.jobs(JobsQuery())).total == 0
+
+
 async def _pause(seconds: float) -> None:
     """Real time, which is what the bound on silence is about."""
     loop = asyncio.get_running_loop()

@@ -323,6 +323,27 @@ class TestCircuit:
             assert (await client.jobs(JobsQuery())).total == 0
         await client.close()
 
+    async def test_a_probe_whose_caller_leaves_frees_the_next(
+        self, client: HttpEngine, engine: FakeEngine, jumping: JumpingClock
+    ) -> None:
+        """At once, and not after another cooldown."""
+        for _ in range(5):
+            client._breaker.failed(jumping.seconds)
+        jumping.seconds += 2.0
+        asked = asyncio.Event()
+
+        async def holds(incoming: Incoming) -> None:
+            asked.set()
+            engine.gates.clear()
+            await asyncio.Event().wait()
+
+        engine.gates["getStatus"] = holds
+        probe = asyncio.create_task(client.status())
+        await asked.wait()
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        assert (await client.status()).version == "v3.0.0"
+
     async def test_a_probe_of_health_closes_it(self, client: HttpEngine, engine: FakeEngine) -> None:
         """What readiness finds out is not forgotten."""
         for _ in range(5):

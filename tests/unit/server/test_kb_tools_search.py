@@ -11,6 +11,7 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
+from kb_server.engine_client import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
 from tests.server_fixtures import FakeEngine, ToolCaller, calling, chunk, hit
 
@@ -114,6 +115,7 @@ class TestAsking:
         """Into the engine's log."""
         await tools.ok("kb_search", query="x")
         assert engine.of("search")[0].headers["X-Request-ID"] == "call-1"
+        assert REQUEST_ID.get() == ""
 
     @pytest.mark.parametrize(
         ("arguments", "names"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from kb_server.engine_client import EngineFailed, EngineUnreachable
 from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
 from kb_server.uploads.service import TOKEN_BYTES
+from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES
 from tests.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
 
@@ -409,6 +411,29 @@ class TestFinish:
         await arrived.wait()
         finishing.cancel()
         await asyncio.gather(finishing, return_exceptions=True)
+        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
+
+    async def test_a_caller_that_leaves_while_a_lock_is_taken_leaves_no_lock(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The thread that takes it is waited for, and what it took is given back."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        loop, taking, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+        hold = Entry.hold_finishing
+
+        def slowly(entry: Entry, lock: Lock) -> bool:
+            loop.call_soon_threadsafe(taking.set)
+            go_on.wait(5)
+            return hold(entry, lock)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Entry, "hold_finishing", slowly)
+            finishing = asyncio.create_task(desk.uploads.finish(upload_id))
+            await taking.wait()
+            finishing.cancel()
+            loop.call_soon(go_on.set)
+            await asyncio.gather(finishing, return_exceptions=True)
         assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
 
     async def test_nothing_is_added_after_it(self, desk: Desk) -> None:

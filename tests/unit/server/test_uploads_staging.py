@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -141,6 +142,27 @@ def test_a_folder_taken_for_dead_while_it_was_opened_is_made_again(
     staging.open()
     assert (tmp_path / "one" / ".alive").exists()
     assert remove_dead(tmp_path) == []
+    staging.close()
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder went between the opening of its lock file and the locking: it is made and locked anew."""
+    staging = Staging(tmp_path, "one")
+    acquire = Lock.acquire
+    removed: list[Path] = []
+
+    def on_a_removed_file(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        taken = acquire(lock, path, shared=shared, wait=wait)
+        if shared and not removed:
+            removed.append(path.parent)
+            shutil.rmtree(path.parent)
+        return taken
+
+    monkeypatch.setattr(Lock, "acquire", on_a_removed_file)
+    staging.open()
+    assert removed == [staging.folder]
+    assert remove_dead(tmp_path) == []
+    assert (staging.folder / ".alive").exists()
     staging.close()
 
 

@@ -1,0 +1,184 @@
+"""Text into chunks that are embedded whole: cut where the sense allows, each with its place and heading."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+from kb_engine.extract import Extraction
+from kb_engine.extract.headings import Heading, headings
+
+CHUNK_CHARS = 1000
+"""Characters of a chunk at most: about 230 tokens of English, under MiniLM's 256."""
+MAX_TOKENS = 256
+
+_PAGE_BREAK = "\n\n"
+_BREADCRUMB = " > "
+# The splitter's time grows with the square of its input when that has no spaces, only emoji or very many
+# headings. Cut into segments first, the whole is linear: at worst 0.2 s a million characters.
+_SEGMENT_CHARS = 16_000
+_CHUNKS_A_SEGMENT = 8
+_SHORT = 10  # a passage under this part of the capacity is short
+
+# Where something begins on its page and where it ends; where it begins and what it says.
+_Span: TypeAlias = tuple[int, int]
+_Passage: TypeAlias = tuple[int, str]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One passage. `document_text(extraction)[start:end] == text`, and a chunk lies on one page."""
+
+    index: int
+    """From 0, in the order of the document."""
+    text: str
+    """Never blank; without blanks at its ends."""
+    page: int | None
+    heading: str | None
+    """The headings above it, outermost first, as in "Guide > Install"; its own, when it begins with one."""
+    start: int
+    """In code points from the beginning of the document's text."""
+    end: int
+    """The code point after the last one."""
+
+
+def document_text(extraction: Extraction) -> str:
+    """The whole text that chunks point into: the pages with an empty line between them."""
+    return _PAGE_BREAK.join(page.text for page in extraction.pages)
+
+
+def chunk(
+    extraction: Extraction,
+    *,
+    capacity: int = CHUNK_CHARS,
+    count_tokens: Callable[[str], int] | None = None,
+    max_tokens: int = MAX_TOKENS,
+) -> list[Chunk]:
+    """The chunks of a document in order, of at most `capacity` characters and a tenth more each.
+
+    A chunk that `count_tokens` finds over `max_tokens`, as it does with Chinese, is cut further, so that
+    an embedder which reads that many tokens reads all of it. Takes time in proportion to the text.
+    """
+    splitter = (MarkdownSplitter if extraction.is_markdown else TextSplitter)(capacity)
+    segment = max(_SEGMENT_CHARS, _CHUNKS_A_SEGMENT * capacity)
+    chunks: list[Chunk] = []
+    trail = _Trail()
+    page_start = 0
+    for page in extraction.pages:
+        found = list(headings(page.text)) if extraction.is_markdown else []
+        trail.turn_to(page.text, found)
+        passages = _with_short_ones_joined(_passages(page.text, splitter, segment), found, capacity)
+        for start, end in passages:
+            for place, piece in _fitting(start, page.text[start:end], count_tokens, max_tokens):
+                at = page_start + place
+                heading = trail.at(place, place + len(piece))
+                chunks.append(Chunk(len(chunks), piece, page.number, heading, at, at + len(piece)))
+        page_start += len(page.text) + len(_PAGE_BREAK)
+    return chunks
+
+
+def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int) -> Iterator[_Span]:
+    """Where on a page the passages begin and end that the splitter makes of it."""
+    start = 0
+    while start < len(text):
+        end = start + segment
+        passages = splitter.chunk_indices(text[start:end])
+        if end < len(text) and passages and passages[-1][0] > 0:
+            # The last passage was cut by the segment's end, not by the sense: the next one begins with it.
+            end = start + passages.pop()[0]
+        for place, passage in _stripped(passages):
+            yield start + place, start + place + len(passage)
+        start = end
+
+
+def _with_short_ones_joined(
+    passages: Iterator[_Span], found: list[Heading], capacity: int
+) -> Iterator[_Span]:
+    """The passages, a heading alone and a line such as a page's head joined to what follows them.
+
+    A heading alone would be found and say nothing.
+    """
+    starts = [heading.start for heading in found]
+
+    def in_heading(place: int) -> bool:
+        last = bisect_right(starts, place) - 1
+        return last >= 0 and place < found[last].end
+
+    short, most = capacity // _SHORT, capacity + capacity // _SHORT
+    waiting: _Span | None = None
+    for start, end in passages:
+        if waiting is not None:
+            headed = in_heading(waiting[1] - 1)
+            alone = waiting[1] - waiting[0] < short and not in_heading(start)
+            if (headed or alone) and end - waiting[0] <= most:
+                waiting = waiting[0], end
+                continue
+            yield waiting
+        waiting = start, end
+    if waiting is not None:
+        yield waiting
+
+
+def _fitting(
+    start: int, text: str, count_tokens: Callable[[str], int] | None, max_tokens: int
+) -> Iterator[_Passage]:
+    """The passage, or the parts of it that have few enough tokens; a single character is never cut."""
+    waiting = [(start, text)]
+    while waiting:
+        start, text = waiting.pop()
+        tokens = count_tokens(text) if count_tokens else 0
+        if tokens <= max_tokens or len(text) == 1:
+            yield start, text
+            continue
+        # A tenth less than in proportion, since tokens are not spread evenly.
+        smaller = max(1, min(len(text) - 1, len(text) * max_tokens * 9 // (tokens * 10)))
+        parts = list(_stripped(TextSplitter(smaller).chunk_indices(text)))
+        waiting.extend((start + place, part) for place, part in reversed(parts))
+
+
+def _stripped(passages: list[_Passage]) -> Iterator[_Passage]:
+    """The passages without blanks at their ends; the splitter leaves indents, and knows fewer blanks."""
+    for place, passage in passages:
+        if body := passage.strip():
+            yield place + passage.index(body[0]), body
+
+
+class _Trail:
+    """The headings above the place that was last asked for; places are asked for in order."""
+
+    def __init__(self) -> None:
+        self._open: list[Heading] = []
+        self._text = ""
+        self._ahead: Iterator[Heading] = iter(())
+        self._next: Heading | None = None
+
+    def turn_to(self, text: str, found: list[Heading]) -> None:
+        """Go on with the next page; the headings of the pages before stay open."""
+        while self._next is not None:
+            self._enter()
+        self._text, self._ahead = text, iter(found)
+        self._next = next(self._ahead, None)
+
+    def at(self, start: int, end: int) -> str | None:
+        """The breadcrumb of a passage: the headings above it, and those that it begins with."""
+        while self._next is not None and self._next.start < start:
+            self._enter()
+        body = start
+        while self._next is not None and self._next.start < end and self._is_blank(body, self._next.start):
+            body = self._next.end
+            self._enter()
+        return _BREADCRUMB.join(heading.title for heading in self._open if heading.title) or None
+
+    def _enter(self) -> None:
+        """Open the heading ahead, which closes those of its level and below."""
+        assert self._next is not None
+        while self._open and self._open[-1].level >= self._next.level:
+            self._open.pop()
+        self._open.append(self._next)
+        self._next = next(self._ahead, None)
+
+    def _is_blank(self, start: int, end: int) -> bool:
+        return not self._text[start:end].strip()

@@ -1,0 +1,73 @@
+"""A fast embedder without a model: words and parts of words, hashed into a short vector.
+
+It knows spelling, not meaning: "hive" and "hives" are near, "hive" and "apiary" are not. Good for
+tests and for machines too small for a model. It needs nothing but numpy, and gives the same vectors
+on every machine and in every process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+from kb_engine.embed.protocol import ScoreWeights, Vectors
+
+_DIMENSIONS = 256
+_CHARACTERS_A_TOKEN = 4
+_SEED = b"kb-hash-1"
+_WORD = re.compile(r"\w+")
+_TRIGRAM_WEIGHT = 0.5
+
+
+class HashEmbedder:
+    """Feature hashing of words and of the character trigrams within them, signed, L2-normalised."""
+
+    name = "hash-256"
+    revision = "1"
+    dimensions = _DIMENSIONS
+    max_tokens = 256
+    device = "cpu"
+    loaded = True
+    # Measured like MiniLM's: nDCG@10 of keywords alone 0.362, of vectors alone 0.195, fused 0.369. The
+    # best fused score was under the floor for 0 % of whole queries, 10 % of their 2 rarest words, 50 % of
+    # questions on other subjects and 93 % of gibberish.
+    weights = ScoreWeights(w=0.15, k=6.0, floor=0.45, cosine_floor=0.35)
+
+    def load(self) -> None:
+        """Nothing to load."""
+
+    def count_tokens(self, text: str) -> int:
+        """A quarter of the characters, rounded up: hashing reads all of a text, so this is a size only."""
+        return -(-len(text) // _CHARACTERS_A_TOKEN)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text, shape (n, 256). A text without a word is the first axis."""
+        vectors = np.zeros((len(texts), _DIMENSIONS), dtype=np.float32)
+        for row, text in zip(vectors, texts, strict=True):
+            for word in _WORD.findall(text.casefold()):
+                for place, value in _features(word):
+                    row[place] += value
+            length = float(np.linalg.norm(row))
+            if length > 0:
+                row /= length
+            else:
+                row[0] = 1.0  # a vector of zeros has no direction, and a cosine with it is not a number
+        return vectors
+
+
+@lru_cache(maxsize=1 << 16)
+def _features(word: str) -> tuple[tuple[int, float], ...]:
+    """Where a word and its trigrams fall, with their signed weights."""
+    marked = f"^{word}$"
+    trigrams = (marked[i : i + 3] for i in range(len(marked) - 2))
+    return (_place(word, 1.0), *(_place(trigram, _TRIGRAM_WEIGHT) for trigram in trigrams))
+
+
+def _place(feature: str, weight: float) -> tuple[int, float]:
+    # The sign comes from a bit of its own: features that share a place then cancel on average.
+    number = int.from_bytes(blake2b(feature.encode(), digest_size=8, key=_SEED).digest(), "big")
+    return (number >> 1) % _DIMENSIONS, weight if number & 1 else -weight

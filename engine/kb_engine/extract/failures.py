@@ -1,0 +1,81 @@
+"""How the reading of a file fails: one exception with a stable code, and what is said in each case."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+FailureCode: TypeAlias = Literal[
+    "unsupported_format",
+    "undecodable_text",
+    "file_corrupt",
+    "extraction_failed",
+    "extraction_timeout",
+    "extraction_memory",
+]
+
+
+class ExtractionFailed(Exception):
+    """One file gave no text, through no fault of the engine. The message is for people."""
+
+    def __init__(self, code: FailureCode, message: str) -> None:
+        super().__init__(message)
+        self.code: FailureCode = code
+        self.message = message
+
+
+def too_much_text(most_bytes: int) -> ExtractionFailed:
+    """The text is over the limit."""
+    return ExtractionFailed(
+        "extraction_failed",
+        f"The file holds more than {most_bytes:,} bytes of text. Split it and add the parts.",
+    )
+
+
+def too_much_memory(most_bytes: int) -> ExtractionFailed:
+    """The reader asked for more memory than it may have."""
+    return ExtractionFailed(
+        "extraction_memory",
+        f"Reading the file took more than {most_bytes >> 20:,} MiB of memory. "
+        "Split it, or save it without its largest pictures, and try again.",
+    )
+
+
+def too_long(most_seconds: float) -> ExtractionFailed:
+    """The reader did not end in time."""
+    return ExtractionFailed(
+        "extraction_timeout",
+        f"Reading the file took more than {most_seconds:g} seconds. Split it and add the parts.",
+    )
+
+
+def unsafe(label: str, reason: str) -> ExtractionFailed:
+    """What is packed in the file is larger, or deeper, than any document that is read."""
+    return ExtractionFailed(
+        "extraction_failed",
+        f"The {label} file holds more than is safe to read ({reason}). Split it and add the parts.",
+    )
+
+
+def locked(label: str) -> ExtractionFailed:
+    """The file only opens with a password."""
+    return ExtractionFailed(
+        "file_corrupt", f"The {label} file is locked with a password. Save it without one and try again."
+    )
+
+
+def damaged(label: str, reason: str) -> ExtractionFailed:
+    """The file is not what its name says, or not all of it."""
+    return ExtractionFailed(
+        "file_corrupt",
+        f"The file is not a {label} that can be read: it is damaged or cut off ({reason}). "
+        "Open it in the program that made it, save it again and try once more.",
+    )
+
+
+def crashed(how: str) -> ExtractionFailed:
+    """The reader itself broke on the file."""
+    return ExtractionFailed(
+        "extraction_failed",
+        f"The reader crashed on this file ({how}). Open it in the program that made it, "
+        "save it again and try once more.",
+    )

@@ -1,0 +1,60 @@
+"""What extraction gives, and what bounds it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kb_engine.extract.failures import too_much_text
+
+Method: TypeAlias = Literal["text_extraction"]
+
+PLAIN_TEXT = "text/plain"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The text of one page, without NUL characters; empty where no text was found."""
+
+    number: int | None
+    """From 1; None where the format has no pages."""
+    text: str
+
+
+class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
+    """The text of one file, page by page, in reading order."""
+
+    pages: list[Page]
+    title: str | None
+    """What the file says its title is, or its first heading of the first level."""
+    method: Method
+    mime_type: str
+    """Of the file that was read."""
+
+    @property
+    def is_markdown(self) -> bool:
+        """Whether the text has Markdown headings and fences: true of every format but plain text."""
+        return self.mime_type != PLAIN_TEXT
+
+    def within(self, limits: Limits) -> Extraction:
+        """Itself; raises ExtractionFailed "extraction_failed" when the text is over the limit."""
+        # Four bytes are the most that a character takes, so most texts need no second look.
+        if sum(len(page.text) for page in self.pages) * 4 > limits.text_bytes:
+            size = sum(len(page.text.encode()) for page in self.pages)
+            if size > limits.text_bytes:
+                raise too_much_text(limits.text_bytes)
+        return self
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the reading of one file may take before it is stopped."""
+
+    wall_seconds: float = 300.0
+    """From the start of the reader to its end."""
+    memory_bytes: int = 2 << 30
+    """Address space of the process that reads, the programs it is made of included (about 200 MB)."""
+    text_bytes: int = 64 << 20
+    """The extracted text of a whole file in UTF-8."""
+
+
+DEFAULT_LIMITS = Limits()

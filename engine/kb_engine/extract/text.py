@@ -1,0 +1,49 @@
+"""Bytes into characters, strictly: what cannot be decoded is refused, never guessed."""
+
+from __future__ import annotations
+
+import codecs
+
+from kb_engine.extract.failures import ExtractionFailed
+from kb_engine.extract.headings import title_of
+from kb_engine.extract.model import PLAIN_TEXT, Extraction, Page
+
+# UTF-32's little-endian mark begins with UTF-16's, so it is asked first.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def encoding_by_mark(data: bytes) -> str | None:
+    """The encoding that a byte order mark at the start tells, which also takes the mark away."""
+    return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
+
+
+def decode(data: bytes, encoding: str) -> str:
+    """The text, or ExtractionFailed "undecodable_text". Text with a NUL character is not text."""
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ExtractionFailed(
+            "undecodable_text",
+            f"The file is not {encoding.removesuffix('-sig').upper()} text "
+            f"(byte {error.start + 1} cannot be decoded). Save it as UTF-8 and try again.",
+        ) from None
+    if "\0" in text:
+        raise ExtractionFailed(
+            "undecodable_text",
+            "The file has NUL characters: it is binary, or UTF-16 without a byte order mark. "
+            "Save it as UTF-8 text and try again.",
+        )
+    return text
+
+
+def read_text(data: bytes, mime_type: str) -> Extraction:
+    """Plain text or Markdown as one page without a number: UTF-8, or what a byte order mark tells."""
+    text = decode(data, encoding_by_mark(data) or "utf-8")
+    title = None if mime_type == PLAIN_TEXT else title_of(text)
+    return Extraction([Page(None, text)], title, "text_extraction", mime_type)

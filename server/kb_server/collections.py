@@ -254,7 +254,7 @@ def _check_tag(tag: str) -> None:
             "parameter `collection`.",
             parameter="tags",
         )
-    if not 1 <= len(tag) <= _MAX_TAG_CHARS or _NO_TAG.search(tag):
+    if not 1 <= len(tag) <= _MAX_TAG_CHARS or tag in (".", "..") or _NO_TAG.search(tag):
         raise ToolError(
             "invalid_tag",
             f"{tag[:80]!r} is no tag: 1 to {_MAX_TAG_CHARS} characters, no control characters, commas or "

@@ -5,6 +5,7 @@ A length spares the engine a chunked body, which some HTTP servers do not take.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -82,5 +83,5 @@ def _texts(fields: FileFields) -> list[tuple[str, str]]:
 def _quoted(filename: str) -> str:
     # Backslashes, which every multipart reader understands; percent signs would stay in the name for some.
     # A line break would end the header, and no reader understands any form of it.
-    bare = "".join(char if char.isprintable() else "_" for char in filename)
+    bare = "".join("_" if unicodedata.category(char) == "Cc" else char for char in filename)
     return bare.replace("\\", "\\\\").replace('"', '\\"')

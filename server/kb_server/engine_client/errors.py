@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
-class EngineFault(Exception):  # noqa: N818 - a fault of theirs, as against an error of ours
+class EngineFault(Exception):
     """A call of the engine failed; the message is one sentence about what happened.
 
     `retry_after` is in seconds, None where nothing is known. `transient` tells whether the same call may

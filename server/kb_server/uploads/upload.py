@@ -15,6 +15,7 @@ the middle leaves an open upload behind and not a stuck one.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,6 +29,12 @@ MEBIBYTE = 1024 * 1024
 CHUNK_BYTES = 8 * MEBIBYTE
 MAX_CHUNKS = 10_000
 MAX_FILENAME_CHARS = 255
+
+_UNNAMEABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls, surrogates, line and paragraph separators. Odd blanks are common in names."""
+
+_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that make a name read as another one."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 20
@@ -254,8 +261,8 @@ def check_filename(filename: str) -> str:
         raise _filename("a bare name such as report.pdf, without folders")
     if len(name) > MAX_FILENAME_CHARS:
         raise _filename(f"at most {MAX_FILENAME_CHARS} characters")
-    if not name.isprintable():
-        raise _filename("printable characters only")
+    if any(unicodedata.category(char) in _UNNAMEABLE or char in _BIDI for char in name):
+        raise _filename("no control characters")
     return name
 
 

@@ -123,7 +123,7 @@ class TestTags:
                 compose("documents", ["fine", tag])
             assert refused.value.code == "invalid_tag"
 
-    @pytest.mark.parametrize("tag", ["", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
+    @pytest.mark.parametrize("tag", ["", ".", "..", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
     def test_a_tag_that_no_engine_takes_is_refused_here(self, tag: str) -> None:
         """In words, and not by a pattern."""
         with pytest.raises(ToolError, match="is no tag"):

@@ -168,7 +168,18 @@ def test_a_body_of_another_length_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["report.pdf", "Übersicht 2026.md", "a b.txt", ".env", "x" * 255, " padded.txt "]
+    "name",
+    [
+        "report.pdf",
+        "Übersicht 2026.md",
+        "a b.txt",
+        ".env",
+        "Shot 1.00\u202fPM.png",
+        "a\u00a0b",
+        "\U0001f469\u200d\U0001f4bb.md",
+        "x" * 255,
+        " padded.txt ",
+    ],
 )
 def test_a_bare_name_is_taken(name: str) -> None:
     """Without the space around it."""
@@ -190,6 +201,8 @@ def test_a_bare_name_is_taken(name: str) -> None:
         "a\x00b",
         "x" * 256,
         "a\u202eb",
+        "a\u2028b",
+        "a\x85b",
         "\ud800",
     ],
 )

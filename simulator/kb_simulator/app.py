@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.mount import build_application, problem_response
-from kb_contracts.operations import OPERATIONS, Operation
+from kb_contracts.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
 from kb_simulator.armed import NOTHING, Plan
 from kb_simulator.asked import Asked, asked
 from kb_simulator.call import CURRENT, Call, Upload
@@ -53,40 +53,49 @@ def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Applicati
 def _rim(namespaces: Namespaces, max_upload_bytes: int) -> Any:
     @web.middleware
     async def rim(request: web.Request, handler: Handler) -> web.StreamResponse:
-        operation = _BY_ROUTE.get((request.method, _route(request)))
-        upload: Upload | None = None
-        refused: EngineError | None = None
-        body = b""
         try:
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
             return problem_response(error)
+        operation = _BY_ROUTE.get((request.method, _route(request)))
+        if operation is None or not operation.mutates or IDEMPOTENCY_KEY not in request.headers:
+            return await _answer(namespace, operation, None, max_upload_bytes, request, handler)
+        with namespace.keys.hold(operation.id, request.headers) as busy:
+            return await _answer(namespace, operation, busy, max_upload_bytes, request, handler)
+
+    return rim
+
+
+async def _answer(
+    namespace: Namespace,
+    operation: Operation | None,
+    busy: EngineError | None,
+    max_upload_bytes: int,
+    request: web.Request,
+    handler: Handler,
+) -> web.StreamResponse:
+    """Read the request, note it down, and answer it; `busy` where another one has its idempotency key."""
+    upload: Upload | None = None
+    refused = _key_refusal(namespace, request) or busy
+    body = b""
+    if refused is None:
         try:
-            _check_key(namespace, request)
             body, upload = await read_body(request, operation, max_upload_bytes)
         except EngineError as error:
             refused = error
-        what = asked(
-            request.method,
-            request.path,
-            request.query_string,
-            operation.id if operation else None,
-            request.headers,
-            body,
-        )
-        elapsed = namespace.clock.elapsed()
-        entry = namespace.journal.begin(what, elapsed)
-        plan = namespace.faults.decide(what, entry.occurrence, elapsed)
-        plain = plan is NOTHING and refused is None and _is_plain_search(what, request)
-        if plain and (known := namespace.repeats.get(namespace.state, body)) is not None:
-            entry.status, entry.done = 200, True
-            return web.Response(body=known, content_type=_JSON)
-        response = await _Exchange(namespace, entry, plan, upload, refused, request, handler).run()
-        if plain and response.status == 200 and isinstance(response, web.Response):
-            namespace.repeats.keep(namespace.state, body, response.body)
-        return response
-
-    return rim
+    operation_id = operation.id if operation else None
+    what = asked(request.method, request.path, request.query_string, operation_id, request.headers, body)
+    elapsed = namespace.clock.elapsed()
+    entry = namespace.journal.begin(what, elapsed)
+    plan = namespace.faults.decide(what, entry.occurrence, elapsed)
+    plain = plan is NOTHING and refused is None and _is_plain_search(what, request)
+    if plain and (known := namespace.repeats.get(namespace.state, body)) is not None:
+        entry.status, entry.done = 200, True
+        return web.Response(body=known, content_type=_JSON)
+    response = await _Exchange(namespace, entry, plan, upload, refused, request, handler).run()
+    if plain and response.status == 200 and isinstance(response, web.Response):
+        namespace.repeats.keep(namespace.state, body, response.body)
+    return response
 
 
 @dataclass(slots=True)
@@ -131,12 +140,13 @@ def _route(request: web.Request) -> str:
     return resource.canonical if resource is not None else ""
 
 
-def _check_key(namespace: Namespace, request: web.Request) -> None:
+def _key_refusal(namespace: Namespace, request: web.Request) -> EngineError | None:
     if not namespace.api_key or request.path in _OPEN_PATHS:
-        return
+        return None
     presented = bearer(request.headers).encode("utf-8", "surrogateescape")
-    if not hmac.compare_digest(presented, namespace.api_key.encode()):
-        raise EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
+    if hmac.compare_digest(presented, namespace.api_key.encode()):
+        return None
+    return EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
 
 
 def _code(response: web.StreamResponse) -> str | None:

@@ -68,7 +68,8 @@ class Clock:
     @property
     def sleeping(self) -> int:
         """How many sleeps wait for time to pass."""
-        return len(self._endless) + sum(not future.done() for _, _, future in self._sleepers)
+        futures = (*self._endless, *(future for _, _, future in self._sleepers))
+        return sum(not future.done() for future in futures)
 
     def elapsed(self) -> float:
         """Virtual seconds since the clock started."""

@@ -1,15 +1,20 @@
-"""Retried mutations: the answer given once under a key is the answer that a retry gets."""
+"""Retried mutations: the answer given once under a key is the answer that a retry gets, one at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
 
 from kb_contracts.errors import EngineError
+from kb_contracts.operations import IDEMPOTENCY_KEY
 
 KEPT_MICROSECONDS = 24 * 3600 * 1_000_000
 """How long an answer is kept, in virtual time."""
+
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,30 @@ class Answers:
     def _forget_before(self, moment: int) -> None:
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= moment:
             del self._given[oldest[0]]
+
+
+@dataclass(slots=True)
+class KeysInUse:
+    """The idempotency keys whose requests are on their way."""
+
+    _held: set[tuple[str, str, str]] = field(default_factory=set)
+
+    @contextmanager
+    def hold(self, operation: str, headers: Mapping[str, str]) -> Iterator[EngineError | None]:
+        """Keep a request's key while it is answered; `in_progress`, where it is kept already."""
+        mark = (headers.get("Authorization", ""), operation, headers.get(IDEMPOTENCY_KEY, ""))
+        if mark in self._held:
+            yield EngineError(
+                "in_progress",
+                "A request with this Idempotency-Key is still running.",
+                retry_after=_RETRY_SECONDS,
+            )
+            return
+        self._held.add(mark)
+        try:
+            yield None
+        finally:
+            self._held.discard(mark)
 
 
 def _place(retry: Retry) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ cancel     cancelled  cancelled  refused: `job_finished`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -67,12 +67,12 @@ class AfterTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="stuck"):
-    """The job runs for ever, unless it is cancelled, at `step`."""
+    """The job stays at `step` for ever, unless it is cancelled: `queued`, or one of the steps of its work."""
 
     step: str = STEPS[2]
 
     def __post_init__(self) -> None:
-        _check_step(self.step)
+        _check_step(self.step, (QUEUED, *STEPS))
 
 
 class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fail_at"):
@@ -83,14 +83,14 @@ class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     message: str = "This job was told to fail."
 
     def __post_init__(self) -> None:
-        _check_step(self.step)
+        _check_step(self.step, STEPS)
         if self.code not in ERRORS:
             raise ValueError(f"there is no error code {self.code!r}; it is one of {', '.join(ERRORS)}")
 
 
-def _check_step(step: str) -> None:
-    if step not in STEPS:
-        raise ValueError(f"there is no step {step!r}; it is one of {', '.join(STEPS)}")
+def _check_step(step: str, steps: Sequence[str]) -> None:
+    if step not in steps:
+        raise ValueError(f"there is no step {step!r}; it is one of {', '.join(steps)}")
 
 
 Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt

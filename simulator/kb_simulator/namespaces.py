@@ -16,6 +16,7 @@ from multidict import istr
 from kb_contracts.errors import EngineError
 from kb_simulator.armed import Faults
 from kb_simulator.clock import Clock, ClockMode
+from kb_simulator.idempotency import KeysInUse
 from kb_simulator.journal import Journal
 from kb_simulator.repeats import Repeats
 from kb_simulator.seeded import Seeded
@@ -40,6 +41,7 @@ class Namespace:
     faults: Faults = field(init=False)
     journal: Journal = field(init=False)
     repeats: Repeats = field(init=False)
+    keys: KeysInUse = field(init=False)
     snapshots: dict[str, State] = field(init=False)
     _waiting: dict[str, list[asyncio.Future[None]]] = field(init=False)
 
@@ -52,6 +54,7 @@ class Namespace:
         self.faults = Faults(seeded, lambda: self.state)
         self.journal = Journal()
         self.repeats = Repeats()
+        self.keys = KeysInUse()
         self.snapshots = {}
         self._waiting = {}
 

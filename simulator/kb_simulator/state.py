@@ -33,6 +33,7 @@ from kb_simulator.jobs import (
     FailAt,
     JobRecord,
     Policy,
+    Stuck,
     moved,
 )
 from kb_simulator.search import Search
@@ -86,10 +87,8 @@ class State:
             )
         accepted = self._stamp()
         job = _new_job(self._new_id(submission.identity), submission, accepted)
-        started = moved(
-            job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(accepted), total_steps=len(STEPS)
-        )
-        record = JobRecord(started, submission, self.policy, accepted)
+        taken = job if self.policy == Stuck(step=QUEUED) else _started(job, accepted)
+        record = JobRecord(taken, submission, self.policy, accepted)
         self.jobs[job.id] = record
         if (due := record.due()) is not None:
             heapq.heappush(self._due, (due, job.id))
@@ -340,6 +339,10 @@ def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
         error=error,
         finished_at=rfc3339(now),
     )
+
+
+def _started(job: m.Job, now: int) -> m.Job:
+    return moved(job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(now), total_steps=len(STEPS))
 
 
 def _new_job(job_id: str, submission: Submission, accepted: int) -> m.Job:

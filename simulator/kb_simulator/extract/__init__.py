@@ -16,19 +16,20 @@ FormatName = Literal["txt", "md", "html", "pdf", "docx"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file; `extensions` are in lower case, with the dot."""
+    """A kind of file; `label` is its name for people, `extensions` are in lower case, with the dot."""
 
     name: FormatName
+    label: str
     doc_type: DocType
     extensions: tuple[str, ...]
 
 
 FORMATS = (
-    Format("pdf", "pdf", (".pdf",)),
-    Format("docx", "docx", (".docx",)),
-    Format("html", "html", (".html", ".htm")),
-    Format("md", "markdown", (".md", ".markdown")),
-    Format("txt", "text", (".txt", ".text", ".log")),
+    Format("pdf", "PDF", "pdf", (".pdf",)),
+    Format("docx", "DOCX", "docx", (".docx",)),
+    Format("html", "HTML", "html", (".html", ".htm")),
+    Format("md", "Markdown", "markdown", (".md", ".markdown")),
+    Format("txt", "text", "text", (".txt", ".text", ".log")),
 )
 """What is taken."""
 
@@ -43,7 +44,7 @@ def format_of(filename: str) -> Format:
     """
     extension = PurePath(filename).suffix.lower()
     if (known := _BY_EXTENSION.get(extension)) is None:
-        taken = ", ".join(sorted(_BY_EXTENSION))
+        taken = ", ".join(f"{each.label} ({', '.join(each.extensions)})" for each in FORMATS)
         raise ExtractionFailed(
             "unsupported_format",
             f"Unsupported file format: {extension or 'no extension'}. Use one of {taken}.",

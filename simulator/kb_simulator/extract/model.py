@@ -28,7 +28,7 @@ class Extracted:
         return max((page.number for page in self.pages if page.number is not None), default=None)
 
 
-class ExtractionFailed(Exception):  # noqa: N818  # says what is the case, as the code on the wire does
+class ExtractionFailed(Exception):
     """A file that gives no text. `code` is one of the contract's; the message says what to do."""
 
     def __init__(self, code: str, message: str) -> None:

@@ -1,0 +1,60 @@
+"""A state for tests: on a clock that a test moves, with short names for what tests do all the time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from kb_contracts import models as m
+from kb_simulator import submission
+from kb_simulator.chunking import Page
+from kb_simulator.clock import Clock, ClockMode
+from kb_simulator.extract import Extracted, format_of
+from kb_simulator.seeded import Seeded
+from kb_simulator.state import State
+
+
+class Base:
+    """A state, its clock, and notes and files to put into it."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self.clock = Clock(ClockMode.MANUAL)
+        self.state = State(Seeded(seed), self.clock.microseconds)
+        self._numbers = itertools.count()
+
+    def submit(self, text: str, **fields: Any) -> m.Job:
+        """Submit a note; the job as it was accepted."""
+        request = m.NoteRequest(text=text, **fields)
+        return self.state.accept(submission.note(f"request-{next(self._numbers)}", request))
+
+    def note(self, text: str, **fields: Any) -> int:
+        """Take in a note; its document's id."""
+        return self.document_of(self.submit(text, **fields))
+
+    def file(self, name: str, text: str, **fields: Any) -> int:
+        """Take in a file with this text; its document's id."""
+        return self.document_of(self.state.accept(self.upload(name, text, **fields)))
+
+    def upload(self, name: str, text: str | m.JobError, **fields: Any) -> submission.Submission:
+        """A file to submit, with this text or without any."""
+        content = Extracted([Page(None, text)] if text else []) if isinstance(text, str) else text
+        return submission.file(
+            f"request-{next(self._numbers)}",
+            m.FileFields(**fields),
+            name,
+            format_of(name),
+            content,
+            size=100,
+            sha256=f"sha-{text}",
+        )
+
+    def document_of(self, job: m.Job) -> int:
+        """The document that a job made."""
+        ended = self.state.job(job.id)
+        assert ended.document_id is not None, ended
+        return ended.document_id
+
+    def found(self, query: str, **fields: Any) -> list[int]:
+        """The documents that a search by words finds, best first."""
+        request = m.SearchRequest(query=query, **{"mode": "fts", **fields})
+        return [result.document.id for result in self.state.search(request).results]

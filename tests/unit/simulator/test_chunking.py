@@ -1,0 +1,83 @@
+"""Passages are exact cuts of the text, in order, within the bound, and leave out white space alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_simulator.chunking import MAX_CHARS, Page, first_heading, passages, text_of
+
+PARAGRAPH = st.one_of(
+    st.text(max_size=80),
+    st.sampled_from(["# Heading", "## Another #", "word " * 400, "x" * 2_500, "A sentence. " * 200]),
+    st.sampled_from(["\n\n", "日本" * 700]),
+)
+PAGES = st.lists(st.lists(PARAGRAPH, max_size=5).map("\n\n".join), min_size=1, max_size=3)
+
+
+@given(PAGES, st.booleans())
+def test_offsets_give_the_passage_back(texts: list[str], headings: bool) -> None:
+    """To the code point, over the text of all pages."""
+    pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
+    whole = text_of(pages)
+    for passage in passages(pages, headings=headings):
+        assert whole[passage.start : passage.end] == passage.text
+        assert 0 < len(passage.text) <= MAX_CHARS
+
+
+@given(PAGES, st.booleans())
+def test_nothing_but_white_space_is_left_out(texts: list[str], headings: bool) -> None:
+    """Passages come in order and do not overlap; what lies between them says nothing."""
+    pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
+    whole = text_of(pages)
+    end = 0
+    for passage in passages(pages, headings=headings):
+        assert passage.start >= end
+        assert not whole[end : passage.start].strip()
+        end = passage.end
+    assert not whole[end:].strip()
+
+
+@given(PAGES)
+def test_a_passage_lies_on_one_page(texts: list[str]) -> None:
+    """And says on which."""
+    pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
+    for passage in passages(pages, headings=False):
+        assert passage.page is not None
+        assert passage.text in texts[passage.page - 1]
+
+
+def test_a_heading_begins_a_passage_and_names_those_after_it() -> None:
+    """Until the next heading, over pages too."""
+    pages = [Page(None, "before\n\n# One #\nfirst\n\nsecond"), Page(None, "third\n\n## Two\nfourth")]
+    found = [(passage.heading, passage.text) for passage in passages(pages, headings=True)]
+    assert found == [
+        (None, "before"),
+        ("One", "# One #\nfirst\n\nsecond"),
+        ("One", "third"),
+        ("Two", "## Two\nfourth"),
+    ]
+
+
+def test_plain_text_has_no_headings() -> None:
+    """A line with a hash is a line."""
+    assert [p.heading for p in passages([Page(None, "# One\n\ntext")], headings=False)] == [None]
+
+
+def test_paragraphs_are_put_together_while_they_fit() -> None:
+    """Three of 400 characters make a passage of two and one of one."""
+    text = "\n\n".join(["a" * 400, "b" * 400, "c" * 400])
+    assert [len(passage.text) for passage in passages([Page(None, text)], headings=False)] == [802, 400]
+
+
+def test_a_long_paragraph_is_cut_after_a_sentence() -> None:
+    """Rather than within one."""
+    text = "The winter market closed early. " * 60
+    found = passages([Page(None, text)], headings=False)
+    assert all(passage.text.endswith("early.") for passage in found)
+
+
+def test_the_title_is_the_first_heading_of_the_first_level() -> None:
+    """Others are no titles."""
+    assert first_heading("## Two\n\n# One\n\n# Three") == "One"
+    assert first_heading("no heading") is None

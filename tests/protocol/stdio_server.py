@@ -6,6 +6,7 @@ Its argument is the limit on a line in bytes, or `print`: then the echo tool pri
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 
 from kb_server.hosting.stdio import MAX_LINE_BYTES, serve_stdio
@@ -23,11 +24,11 @@ class PrintingTool(EchoTool):
 
 
 async def main(argument: str) -> None:
-    """Serve; the lifespan's end is told on stderr, where a test can see it."""
+    """Serve; the lifespan's end is told in the log, where a test can see it."""
     fake = Fake(echo=PrintingTool()) if argument == "print" else Fake()
     limit = int(argument) if argument.isdigit() else MAX_LINE_BYTES
     await serve_stdio(fake.toolset, max_line_bytes=limit)
-    print(f"left {fake.left}", file=sys.stderr, flush=True)
+    logging.getLogger(__name__).info("left %d", fake.left)
 
 
 if __name__ == "__main__":

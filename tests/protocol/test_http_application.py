@@ -113,6 +113,25 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
         assert "words" not in await response.text()
 
 
+async def test_a_refusal_and_a_fault_are_logged_by_their_route(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never by the path, which may hold a one-time token."""
+
+    async def put(request: web.Request) -> web.Response:
+        raise RuntimeError("within")
+
+    caplog.set_level("INFO")
+    served = await serve_toolset(fake.toolset, routes=[web.put("/upload/{token}", put)])
+    for headers in ({}, {"Host": "evil.example"}):
+        async with http.put(f"{served.base}/upload/one-time-token", headers=headers):
+            pass
+    told = [record.__dict__["fields"] for record in caplog.records if "equest" in record.message]
+    assert told[0] == {"method": "PUT", "route": "/upload/{token}"}
+    assert told[1] == {"status": 421, "error": "host_not_allowed", "route": "/upload/{token}"}
+    assert "one-time-token" not in caplog.text
+
+
 async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fake: Fake) -> None:
     """However many endpoints show it."""
     app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))

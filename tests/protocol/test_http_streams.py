@@ -185,6 +185,36 @@ async def test_closing_a_handshake_answer_lets_the_work_end(
     assert not fake.slow.cancelled.is_set()
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, streaming: bool
+) -> None:
+    """The work of a handshake-era call goes on without its client, reports and all."""
+    served = await serve_toolset(fake.toolset, keep_alive=SHORT if streaming else 15.0)
+    ended = asyncio.Event()
+
+    async def reporting(arguments: NoArguments, call: Call) -> Empty:
+        fake.slow.started.set()
+        await fake.slow.release.wait()
+        for step in range(20):
+            await call.progress(step, 20, "x" * 10_000)
+        ended.set()
+        return Empty()
+
+    fake.slow.run = reporting  # type: ignore[method-assign]
+    posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow", meta=TOKEN), headers=BOTH))
+    await fake.slow.started.wait()
+    if streaming:
+        (await posted).close()
+    else:
+        posted.cancel()
+        await asyncio.gather(posted, return_exceptions=True)
+    async with http.post(served.mcp, json=call("echo", text="on"), headers=PLAIN) as response:
+        assert response.status == 200
+    fake.slow.release.set()
+    await asyncio.wait_for(ended.wait(), BOUND)
+
+
 async def test_calls_without_listeners_end_before_the_server_does(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:

@@ -266,3 +266,16 @@ async def test_a_fault_is_told_without_its_words(start: Start) -> None:
     assert answer["error"]["code"] == -32603
     assert "ours alone" not in json.dumps(answer)
     assert b"ours alone" in await process.told(b"ours alone")
+
+
+async def test_a_client_that_never_reads_stderr_is_served_all_the_same(start: Start) -> None:
+    """Its pipe fills up; only the log stops."""
+    process = await start()
+    transport = process.process._transport.get_pipe_transport(2)  # type: ignore[attr-defined]
+    transport.pause_reading()
+    try:
+        await process.ask(READY)
+        for number in range(1000):
+            assert (await process.ask(call("echo", number, text="x")))["id"] == number
+    finally:
+        transport.resume_reading()

@@ -14,10 +14,18 @@ _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
 class KeyCheck:
-    """Compares the bearer token of a request with the key; an empty key lets everybody in."""
+    """Compares the bearer token of a request with the key; an empty key lets everybody in.
+
+    White space around the key is dropped: it ends up there from files, and no header could carry it.
+    """
 
     def __init__(self, key: str) -> None:
-        self._key = key.encode()
+        self._key = key.strip().encode()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a key is wanted at all."""
+        return bool(self._key)
 
     def require(self, request: web.Request) -> None:
         """Let the request pass.

@@ -44,6 +44,7 @@ BATCH_VERSION = "2025-03-26"
 MAX_BATCH = 32
 
 _MANY_BRACKETS = 2000
+"""A body with more opening brackets is parsed off the event loop."""
 _CANCEL_SECONDS = 1.0
 """How long a cancelled call may take to clean up when the server stops."""
 

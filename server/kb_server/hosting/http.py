@@ -96,7 +96,7 @@ def build_app(
     app.router.add_routes(routes)
     _add_probes(app, gate, ready, metrics if settings.enable_metrics else None)
     app.cleanup_ctx.append(_lifespans([endpoint.toolset for endpoint in endpoints], list(served.values())))
-    if not settings.api_key:
+    if not gate.key.is_set:
         log.warning("KB_MCP_API_KEY is not set: every caller is let in")
     return app
 
@@ -119,13 +119,14 @@ class _Gate:
             self._check(request)
             return preflight_answer() if is_preflight(request) else await handler(request)
         except Refusal as refusal:
+            told = {"status": refusal.status, "error": refusal.data["error_type"], "route": _route(request)}
+            log.info("Refused a request", extra={"fields": told})
             return _refused(refusal)
         except web.HTTPException as error:
             return self._http_error(request, error)
         except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
-            log.exception(
-                "A request broke", extra={"fields": {"method": request.method, "path": request.path}}
-            )
+            fields = {"method": request.method, "route": _route(request)}
+            log.exception("A request broke", extra={"fields": fields})
             return web.Response(
                 status=500,
                 body=error_bytes(None, INTERNAL_ERROR, "Internal error"),
@@ -176,6 +177,12 @@ class _Gate:
         code = error.reason.lower().replace(" ", "_")
         body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
         return web.json_response(body, status=error.status, headers=headers)
+
+
+def _route(request: web.Request) -> str:
+    """The route's own pattern: a path may hold a one-time token, and must not be logged."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else ""
 
 
 def _refused(refusal: Refusal) -> web.Response:

@@ -82,7 +82,7 @@ def parse(body: bytes) -> Any:
         raise ParseError(f"the message is not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise ParseError(f"the message is nested deeper than {MAX_DEPTH} levels") from None
-    if brackets(body) > MAX_DEPTH:  # counting is far cheaper than walking, and settles nearly every message
+    if brackets(body) > MAX_DEPTH:  # counting is cheaper than walking, and settles nearly every message
         _check_depth(value)
     if _HALF_PAIR.search(body):
         _check_encodable(value)
@@ -90,7 +90,7 @@ def parse(body: bytes) -> Any:
 
 
 def brackets(body: bytes) -> int:
-    """How many brackets open in `body`, those within strings counted too: a bound on what there is to walk."""
+    """How many brackets open in `body`, those within strings too: a bound on what there is to walk."""
     return body.count(b"[") + body.count(b"{")
 
 

@@ -29,7 +29,7 @@ METHOD_NOT_ALLOWED = -32015
 BODY_TIMEOUT = -32016
 
 
-class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
+class Refusal(Exception):
     """The request is refused with an HTTP status and a JSON-RPC error."""
 
     def __init__(

@@ -21,7 +21,7 @@ IDLE_SECONDS = 75.0
 """How long a connection without a request stays open; also how long a request's headers may take."""
 
 
-class CannotListen(OSError):  # noqa: N818 - named for what the command line prints
+class CannotListen(OSError):
     """The address cannot be listened on; the message is one line for people."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:

@@ -14,6 +14,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from kb_server.observability.background import BackgroundHandler
+
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -63,14 +65,23 @@ def configure_logging(
         KeyError: `level` is none of `LEVELS`.
     """
     threshold = LEVELS[level.lower()]
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _handler_for(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(secrets))
     root = logging.getLogger()
+    for old in root.handlers:
+        old.flush()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
     for name in _FOREIGN:
         # Their debug lines quote whole messages, and a message may hold a document.
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def _handler_for(stream: TextIO) -> logging.Handler:
+    try:
+        return BackgroundHandler(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return logging.StreamHandler(stream)  # in memory: it cannot block
 
 
 def _standing(record: logging.LogRecord) -> dict[str, Any]:

@@ -79,8 +79,15 @@ def test_the_refusal_says_what_to_send() -> None:
 
 
 def test_an_empty_key_lets_everybody_in() -> None:
-    """It counts as not set."""
-    assert status(KeyCheck("").require, request()) == 200
+    """It counts as not set, and so does white space."""
+    for key in ("", " \n"):
+        assert status(KeyCheck(key).require, request()) == 200
+        assert not KeyCheck(key).is_set
+
+
+def test_white_space_around_the_key_is_dropped() -> None:
+    """A key read from a file ends in a line break, which no header could carry."""
+    assert status(KeyCheck(f"{KEY}\n").require, request(f"Bearer {KEY}")) == 200
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::1%lo", "127.9.9.9"])

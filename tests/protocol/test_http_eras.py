@@ -56,6 +56,7 @@ async def test_a_call_with_nothing_but_a_content_type_works(http: aiohttp.Client
     assert json.loads(body["result"]["content"][0]["text"]) == {"said": "hi", "note": None}
 
 
+@pytest.mark.requirement("F26")
 @pytest.mark.parametrize("version", [*HANDSHAKES, "2024-11-05"])
 async def test_a_handshake_settles_on_the_version_offered(
     http: aiohttp.ClientSession, url: str, version: str
@@ -239,6 +240,7 @@ async def test_errors_of_a_handshake_request_come_with_status_200(
     for name, (message, code) in outcomes.items():
         status, answer = await post(http, url, message)
         assert (status, answer["error"]["code"]) == (200, code), name
+        assert answer["error"]["data"]["error_type"], name
         assert "ours alone" not in json.dumps(answer)
 
 

@@ -29,6 +29,7 @@ async def raw(port: int, data: bytes) -> bytes:
     return answer
 
 
+@pytest.mark.requirement("K9", "K12")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
 @pytest.mark.parametrize("method", METHODS)
 async def test_without_the_key_every_method_is_unauthorized(
@@ -44,6 +45,7 @@ async def test_without_the_key_every_method_is_unauthorized(
             assert "Authorization: Bearer" in (await response.json())["error"]["message"]
 
 
+@pytest.mark.requirement("K11", "K13")
 async def test_with_the_key_calls_are_answered_and_probes_need_none(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
@@ -55,6 +57,31 @@ async def test_with_the_key_calls_are_answered_and_probes_need_none(
             assert response.status == status
     for path in ("/healthz", "/readyz"):
         async with http.get(served.base + path) as response:
+            assert response.status == 200
+
+
+@pytest.mark.requirement("K10")
+async def test_the_engines_key_opens_nothing_here(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """The two keys are independent: one set says nothing about the other."""
+    open_ = await serve_toolset(fake.toolset, settings={"engine_api_key": "engine-key"})
+    async with http.post(open_.mcp, json=call("echo", text="a"), headers=PLAIN) as response:
+        assert response.status == 200
+    kept = await serve_toolset(Fake().toolset, settings={"engine_api_key": "engine-key", "api_key": KEY})
+    headers = {**PLAIN, "Authorization": "Bearer engine-key"}
+    async with http.post(kept.mcp, json=call("echo", text="a"), headers=headers) as response:
+        assert response.status == 401
+
+
+@pytest.mark.requirement("K14")
+async def test_without_a_key_set_everyone_is_served(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """With a token or without."""
+    served = await serve_toolset(fake.toolset)
+    for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
+        async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
             assert response.status == 200
 
 

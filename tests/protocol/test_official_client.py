@@ -32,6 +32,7 @@ async def client(serve_toolset: ServeToolset, fake: Fake, mode: Mode) -> Callabl
     return lambda: Client(served.mcp, mode=mode, read_timeout_seconds=2 * BOUND)
 
 
+@pytest.mark.requirement("K1", "E32")
 async def test_a_client_of_either_era_sees_the_tools_in_full(client: Callable[[], Client]) -> None:
     """Title, annotations, both schemas and the result size of each tool arrive."""
     async with client() as session:

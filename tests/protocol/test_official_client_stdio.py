@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 from tests.protocol.conftest import BOUND
 
 
+@pytest.mark.requirement("F25", "F28")
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
 async def test_a_whole_conversation_over_one_pipe(
     stdio_command: StdioServerParameters, mode: Literal["legacy", "auto", "2026-07-28"]

@@ -177,6 +177,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.requirement("F34")
 async def test_a_line_that_is_no_message_is_answered_and_survived(start: Start) -> None:
     """Before the first request and after it."""
     process = await start()
@@ -194,6 +195,15 @@ async def test_blank_lines_and_responses_nobody_asked_for_are_passed_over(start:
     await process.ask(READY)
     await process.send(b"", b"  ", {"jsonrpc": "2.0", "id": 9, "result": {}})
     assert (await process.ask(request("ping", request_id=3)))["id"] == 3
+
+
+async def test_an_error_of_the_sdks_own_names_its_type(start: Start) -> None:
+    """As over HTTP: `data` holds `error_type`."""
+    process = await start()
+    await process.ask(READY)
+    answer = await process.ask(request("nothing/here", request_id=2))
+    assert answer["error"]["code"] == -32601
+    assert answer["error"]["data"] == {"error_type": "method_not_found", "details": "nothing/here"}
 
 
 async def test_a_line_over_the_limit_is_refused_and_survived(start: Start) -> None:
@@ -244,6 +254,7 @@ async def test_progress_comes_down_the_pipe(start: Start, era: str) -> None:
     assert seen[0]["params"]["progressToken"] == "p"
 
 
+@pytest.mark.requirement("F32")
 async def test_what_is_printed_by_accident_does_not_reach_the_client(start: Start) -> None:
     """Nor does a log: both are on stderr."""
     process = await start("print")
@@ -258,6 +269,7 @@ async def test_what_is_printed_by_accident_does_not_reach_the_client(start: Star
     }
 
 
+@pytest.mark.requirement("F27")
 async def test_a_fault_is_told_without_its_words(start: Start) -> None:
     """-32603 where the SDK's own loop would write them, with code 0."""
     process = await start()

@@ -21,6 +21,14 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
+_ERROR_TYPES = {
+    PARSE_ERROR: "parse_error",
+    INVALID_REQUEST: "invalid_request",
+    METHOD_NOT_FOUND: "method_not_found",
+    INVALID_PARAMS: "invalid_params",
+    INTERNAL_ERROR: "internal_error",
+}
+
 MAX_DEPTH = 64
 """How many arrays and objects may stand within one another."""
 
@@ -126,11 +134,17 @@ def result_bytes(request_id: RequestId, result: Mapping[str, Any] | msgspec.Raw)
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
+def error_data(code: int, data: Any) -> dict[str, Any]:
+    """`data` as every error here carries it: an `error_type`, and what else there is to tell."""
+    error_type = _ERROR_TYPES.get(code, "server_error")
+    if isinstance(data, dict):
+        return {"error_type": error_type, **data}
+    return {"error_type": error_type, **({"details": data} if data else {})}
+
+
 def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
     """A response that carries an error; `request_id` None where the request's could not be read."""
-    error: dict[str, Any] = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
+    error: dict[str, Any] = {"code": code, "message": message, "data": error_data(code, data)}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 

@@ -132,6 +132,9 @@ class _Answers:
         await self.send(SessionMessage(error))
 
     async def send(self, item: SessionMessage, /) -> None:
+        if isinstance(item.message, JSONRPCError):
+            error = item.message.error
+            error.data = jsonrpc.error_data(error.code, error.data)
         await self._stream.send(item)
         if isinstance(item.message, JSONRPCResponse | JSONRPCError):
             self._forget(item.message.id)

@@ -75,6 +75,7 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
     return kept
 
 
+@pytest.mark.requirement("F38")
 async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_at_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Metrics: the text that Prometheus reads, checked by Prometheus's own reader where it is installed."""
+"""Metrics: the text that Prometheus reads."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_METADATA_BYTES = 65_536
+MAX_METADATA_DEPTH = 32
 
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
@@ -127,15 +128,25 @@ def misfit(error: msgspec.ValidationError) -> EngineError:
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Refuse metadata that is too large to travel with every result.
+    """Refuse metadata that is too large or too deep to travel with every result.
 
     Raises:
-        EngineError: `invalid_parameter`, over 64 KiB as JSON.
+        EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
     """
     size = len(msgspec.json.encode(metadata))
     if size > MAX_METADATA_BYTES:
-        raise EngineError(
-            "invalid_parameter",
-            f"metadata is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken.",
-            parameter="metadata",
-        )
+        raise _refused_metadata(f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken")
+    level: list[Any] = [metadata]
+    for _ in range(MAX_METADATA_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+    if level:
+        raise _refused_metadata(f"is nested more than {MAX_METADATA_DEPTH} levels deep")
+
+
+def _inside(value: Any) -> list[Any]:
+    members = value.values() if isinstance(value, dict) else value
+    return [member for member in members if isinstance(member, dict | list)]
+
+
+def _refused_metadata(why: str) -> EngineError:
+    return EngineError("invalid_parameter", f"metadata {why}.", parameter="metadata")

@@ -75,7 +75,12 @@ class Encoder:
     def scoring(self) -> Scoring:
         """The constants of the score, which belong to the embedder."""
         weights = self._embedder.weights
-        return Scoring(weight=weights.w, saturation=weights.k, floor=weights.floor)
+        return Scoring(
+            weight=weights.w,
+            saturation=weights.k,
+            floor=weights.floor,
+            cosine_floor=weights.cosine_floor,
+        )
 
     def count_tokens(self, text: str) -> int:
         """The embedder's own count; blocks."""

@@ -116,11 +116,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`; `floor` marks weak answers."""
+    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
+
+    A vector matches from `cosine_floor` on. An answer is weak when its best score is under `floor` and no
+    vector matches: in a base of a few documents every bm25 is small, and a near meaning speaks against it.
+    """
 
     weight: float
     saturation: float
     floor: float
+    cosine_floor: float
 
 
 @dataclass(frozen=True, slots=True)

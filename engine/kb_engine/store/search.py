@@ -40,7 +40,14 @@ class _Scored:
     def matches(self) -> NDArray[np.bool_]:
         """Which match by keyword, or by vector above the floor."""
         by_word = self.bm25 > 0 if self.bm25 is not None else np.zeros(len(self.scores), np.bool_)
-        return by_word if self.cosines is None else by_word | (self.cosines >= self.scoring.floor)
+        return by_word if self.cosines is None else by_word | (self.cosines >= self.scoring.cosine_floor)
+
+    def is_weak(self, best: NDArray[np.intp]) -> bool:
+        """Whether none of the best matches well."""
+        if not len(best):
+            return True
+        near = self.cosines is not None and bool((self.cosines[best] >= self.scoring.cosine_floor).any())
+        return not near and bool(self.scores[best[0]] < self.scoring.floor)
 
 
 def search(db: apsw.Connection, vectors: VectorSnapshot, words: Words, query: Query) -> Found:
@@ -51,8 +58,7 @@ def search(db: apsw.Connection, vectors: VectorSnapshot, words: Words, query: Qu
     answering = passing if scored.cosines is not None else passing & scored.matches
     best = _best(scored.scores, np.flatnonzero(answering), query.top)
     total = max(int(np.count_nonzero(scored.matches & passing)), len(best))
-    weak = not len(best) or bool(scored.scores[best[0]] < query.scoring.floor)
-    return Found(results=_results(db, scored, best, query), total=total, weak=weak)
+    return Found(results=_results(db, scored, best, query), total=total, weak=scored.is_weak(best))
 
 
 def _score(db: apsw.Connection, vectors: VectorSnapshot, words: Words, query: Query) -> _Scored:

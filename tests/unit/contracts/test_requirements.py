@@ -122,6 +122,16 @@ def test_one(x): ...
     assert claims_in(tmp_path, source) == [Claim("test_sample.py::test_one", ("K7",))]
 
 
+def test_several_roots_are_read_and_other_projects_are_not(tmp_path: Path) -> None:
+    """Root by root; `node_modules` holds what others wrote."""
+    source = 'import pytest\n@pytest.mark.requirement("{}")\ndef test_one(): ...\n'
+    for folder, id_ in (("b", "K1"), ("a", "K2"), ("b/node_modules/x", "K3")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "test_sample.py").write_text(source.format(id_))
+    claims = collect_claims(tmp_path / "b", tmp_path / "a")
+    assert [claim.ids for claim in claims] == [("K1",), ("K2",)]
+
+
 def test_a_test_without_marks_claims_nothing(tmp_path: Path) -> None:
     """Tests need not prove a requirement."""
     assert claims_in(tmp_path, "def test_plain(): ...") == []

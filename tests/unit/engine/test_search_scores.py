@@ -39,7 +39,7 @@ async def test_a_hybrid_score_is_the_sum_that_it_explains(base: Base) -> None:
     """By its parts, its weight and its saturation."""
     await base.note("apple tree", vectors=[between(0, 1, 0.8)])
     await base.note("pear tree", vectors=[between(0, 1, 0.4)])
-    scoring = Scoring(weight=0.7, saturation=3.0, floor=0.1)
+    scoring = Scoring(weight=0.7, saturation=3.0, floor=0.1, cosine_floor=0.1)
     found = await base.find("apple", "hybrid", vector=axis(0), scoring=scoring, explain=True)
     first, second = found.results
     parts = explained(first)
@@ -175,6 +175,14 @@ async def test_a_good_answer_is_not_weak(base: Base) -> None:
     await base.note("n", vectors=[between(0, 1, 0.3)])
     assert not (await base.find("", "vector", vector=axis(0))).weak
     assert (await base.find("nothing")).weak
+
+
+async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
+    """There every bm25 is small, so that the score alone would call a good answer weak."""
+    await base.note("n", vectors=[between(0, 1, 0.5)])
+    found = await base.find("other words", "hybrid", vector=axis(0))
+    assert found.results[0].score < SCORING.floor
+    assert not found.weak
 
 
 async def test_neighbours_come_in_order_and_from_the_same_document(base: Base) -> None:

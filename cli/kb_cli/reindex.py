@@ -1,0 +1,49 @@
+"""`kb reindex`: embed a base anew with another model, while no engine uses it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from kb_cli.config import read
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_engine.settings import EngineSettings
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Embed every chunk with the embedder of the settings and make it the base's own."""
+    settings = read(EngineSettings, options, home=options.home, embedder=options.embedder)
+    from kb_engine.embed import EmbedderUnavailable, embedder_from
+    from kb_engine.store import BaseRefused, EmbedderIdentity, reindex_sqlite
+
+    try:
+        embedder = embedder_from(settings.embedder)
+    except ValueError as error:
+        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    try:
+        embedder.load()
+        count = reindex_sqlite(
+            settings.database,
+            embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
+            embed=embedder.embed,
+            progress=_progress_on(out),
+        )
+    except (BaseRefused, EmbedderUnavailable) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    if options.json:
+        out.document({"chunks": count, "embedder": embedder.name, "base": str(settings.database)})
+    else:
+        out.text(f"{count} chunks embedded with {embedder.name}", style="green")
+    return Exit.OK
+
+
+def _progress_on(out: Output) -> Callable[[int, int], None]:
+    """Counts on one line of stderr where a person looks on, else says nothing."""
+
+    def count(done: int, total: int) -> None:
+        if out.is_terminal:
+            out.stderr.write(f"\r{done} of {total} chunks" + ("\n" if done >= total else ""))
+            out.stderr.flush()
+
+    return count

@@ -1,0 +1,70 @@
+"""`kb reindex`: the way out that the engine names when the embedder of the settings is another one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from kb_cli.exits import Exit
+from kb_cli.main import main
+from kb_engine.app import create_app
+from kb_engine.settings import EngineSettings
+from kb_engine.store import BaseRefused, EmbedderIdentity, open_sqlite
+from tests.unit.engine.store_parts import EMBEDDER, new_note, prepared
+
+
+async def fill(path: Path) -> None:
+    """A base of two chunks, filled by an embedder that is none of ours."""
+    path.parent.mkdir(parents=True)
+    store = await open_sqlite(path, embedder=EMBEDDER)
+    await store.accept(new_note("honey bees keep warm"), None)
+    leased = await store.take("lease")
+    assert leased is not None
+    assert await store.commit(leased, prepared("honey bees", " keep warm")) is not None
+    await store.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> EngineSettings:
+    """An engine with the quick embedder over a base that another one filled."""
+    chosen = EngineSettings(home=tmp_path / "home", embedder="hash")
+    asyncio.run(fill(chosen.database))
+    return chosen
+
+
+def test_a_base_of_another_embedder_opens_after_reindexing(
+    settings: EngineSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before, naming the command; accepted after it."""
+    with pytest.raises(BaseRefused, match="kb reindex"):
+        asyncio.run(create_app(settings))
+    arguments = ["reindex", "--home", str(settings.home), "--embedder", "hash", "--json"]
+    assert main(arguments) == Exit.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["chunks"], answer["base"]) == (2, str(settings.database))
+
+    async def counted() -> int:
+        store = await open_sqlite(settings.database, embedder=EmbedderIdentity(answer["embedder"], 256))
+        try:
+            return (await store.counts()).chunks
+        finally:
+            await store.close()
+
+    assert asyncio.run(counted()) == 2
+
+
+def test_without_a_base_there_is_nothing_to_reindex(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the base."""
+    assert main(["reindex", "--home", str(tmp_path), "--embedder", "hash"]) == Exit.FAILED
+    assert "kb.sqlite" in capsys.readouterr().err
+
+
+def test_an_unknown_embedder_is_a_wrong_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the variable."""
+    assert main(["reindex", "--home", str(tmp_path), "--embedder", "nope"]) == Exit.USAGE
+    assert "KB_EMBEDDER" in capsys.readouterr().err

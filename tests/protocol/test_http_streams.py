@@ -215,6 +215,29 @@ async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
     await asyncio.wait_for(ended.wait(), BOUND)
 
 
+async def test_a_client_that_stops_reading_holds_up_no_work(
+    serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as gone after a while: a tool's reports must not wait for it for ever."""
+    monkeypatch.setattr("kb_server.hosting.exchange.STALLED_SECONDS", 0.05)
+    served = await serve_toolset(fake.toolset)
+    ended = asyncio.Event()
+
+    async def chatting(arguments: NoArguments, call: Call) -> Empty:
+        for step in range(1000):
+            await call.progress(step, 1000, "x" * 100_000)
+        ended.set()
+        return Empty()
+
+    fake.slow.run = chatting  # type: ignore[method-assign]
+    body = json.dumps(call("slow", meta=TOKEN)).encode()
+    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await asyncio.wait_for(ended.wait(), BOUND)
+    writer.close()
+
+
 async def test_calls_without_listeners_end_before_the_server_does(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:

@@ -91,6 +91,16 @@ async def start() -> AsyncIterator[Start]:
 READY = initialize("2025-06-18")
 
 
+async def test_serving_stdio_imports_no_http() -> None:
+    """It starts for every conversation, and must not pay for what it does not use."""
+    script = "import sys, kb_server.hosting.stdio; print('aiohttp' in sys.modules)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, cwd=ROOT, env=stdio_environment(), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), WAIT)
+    assert out.strip() == b"False"
+
+
 async def test_the_end_of_stdin_ends_the_process(start: Start) -> None:
     """At once, with status 0, the lifespan left, and nothing but the protocol on stdout."""
     process = await start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -24,6 +23,8 @@ from kb_server.hosting.caller import Caller
 from kb_server.hosting.jsonrpc import Request, notification_bytes
 
 KEEP_ALIVE_SECONDS = 15.0
+STALLED_SECONDS = 60.0
+"""How long a client may leave a stream unread before it counts as gone."""
 
 _STREAM = "text/event-stream"
 _STREAM_HEADERS = {
@@ -101,9 +102,12 @@ class Exchange:
         await self.close()
         if self._stream is None:
             return web.Response(body=body, status=status, content_type="application/json")
-        with suppress(ConnectionResetError):
-            await self._stream.write(_event(body))
-            await self._stream.write_eof()
+        try:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await self._stream.write(_event(body))
+                await self._stream.write_eof()
+        except (ConnectionResetError, TimeoutError):
+            self._hang_up()
         return self._stream
 
     async def close(self) -> None:
@@ -121,12 +125,23 @@ class Exchange:
             if self._ended:
                 return
             try:
-                if self._stream is None:
-                    self._stream = web.StreamResponse(headers=_STREAM_HEADERS)
-                    await self._stream.prepare(self._http)
-                await self._stream.write(data)
-            except ConnectionResetError:
-                self._ended = True  # the client left; in the handshake era the work goes on without it
+                async with asyncio.timeout(STALLED_SECONDS):
+                    stream = self._stream or await self._begun()
+                    await stream.write(data)
+            except (ConnectionResetError, TimeoutError):
+                self._hang_up()
+
+    async def _begun(self) -> web.StreamResponse:
+        stream = web.StreamResponse(headers=_STREAM_HEADERS)
+        await stream.prepare(self._http)
+        self._stream = stream
+        return stream
+
+    def _hang_up(self) -> None:
+        """The client left, or no longer reads; in the handshake era the work goes on without it."""
+        self._ended = True
+        if self._http.transport is not None:
+            self._http.transport.abort()
 
     def _break_silence(self) -> None:
         self._silence = asyncio.get_running_loop().create_task(self._keep_talking())

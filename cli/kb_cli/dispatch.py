@@ -16,7 +16,14 @@ from kb_cli.parser import build_parser
 
 Command = Callable[[argparse.Namespace, Output], int]
 
-_EXTRAS = {"mcp": "server", "apsw": "engine", "numpy": "engine", "onnxruntime": "engine"}
+_EXTRAS = {
+    "mcp": "server",
+    "apsw": "engine",
+    "numpy": "engine",
+    "onnxruntime": "engine",
+    "pytest": "verify",
+    "schemathesis": "verify",
+}
 
 
 def dispatch(arguments: Sequence[str]) -> int:

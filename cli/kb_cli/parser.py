@@ -185,6 +185,24 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
 
     _command(commands, "config", "kb_cli.config:show", "every setting", groups.settings, groups.output)
 
+    verify = _command(
+        commands, "verify", "kb_cli.commands.verify:run", "whether an engine keeps its promises",
+        groups.engine, groups.output,
+    )  # fmt: skip
+    verify.add_argument("target", nargs="?", metavar="URL", help="the engine (default: KB_ENGINE_URL)")
+    verify.add_argument("--report", metavar="DIR", help="write junit.xml and verification.html there")
+    verify.add_argument("--erase", action="store_true", help="allow a base that is not empty; all is removed")
+    verify.add_argument("--quick", action="store_true", help="without the generated requests")
+    verify.add_argument(
+        "--seed", type=int, default=7, metavar="N", help="what generated requests derive from (default 7)"
+    )
+    verify.add_argument(
+        "--examples", type=_limit, default=15, metavar="N", help="of those, for an operation (default 15)"
+    )
+    verify.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="bound on each of their four phases (60)"
+    )
+
 
 # --- what writes ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ this machine still counts and the check takes a fraction of a second.
 from __future__ import annotations
 
 import ast
+import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,11 @@ MANIFEST = Path(__file__).with_name("requirements.toml")
 MAX_CLAIMS = 5
 """How many requirements one test may claim; a test with more proves none of them well."""
 
+SUITE = Path(__file__).with_name("verification") / "suite"
+"""The tests of the engine API that are installed with this package."""
+
 _MARK = "requirement"
+_NOT_OURS = frozenset({"node_modules"})
 
 
 class RequirementsError(ValueError):
@@ -66,7 +71,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A test (`path::Class::function`, the path relative to the tests) and the ids that it claims."""
+    """A test (`path::Class::function`, the path relative to its root) and the ids that it claims."""
 
     test: str
     ids: tuple[str, ...]
@@ -95,24 +100,31 @@ def load(path: Path = MANIFEST) -> Manifest:
 # --- claims ---------------------------------------------------------------------------------------
 
 
-def collect_claims(tests_dir: Path) -> list[Claim]:
-    """What the tests under `tests_dir` claim, one `Claim` a test function that claims anything.
+def collect_claims(*roots: Path) -> list[Claim]:
+    """What the tests under `roots` claim, one `Claim` a test function that claims anything.
 
     A function inherits the marks of its class and of its module's `pytestmark`. A mark inside
-    `pytest.param(...)` counts for its function.
+    `pytest.param(...)` counts for its function. Installed packages of other projects are passed over.
 
     Raises:
         RequirementsError: a file is not Python, or a mark has something else than literal strings.
     """
-    claims: list[Claim] = []
-    for path in sorted(tests_dir.rglob("*.py")):
-        try:
-            module = ast.parse(path.read_bytes(), str(path))
-        except (SyntaxError, ValueError) as error:
-            raise RequirementsError(f"{path}: {error}") from error
-        prefix = path.relative_to(tests_dir).as_posix()
-        claims.extend(_claims_in(module.body, prefix, (), path))
-    return claims
+    return [claim for root in roots for path in _sources(root) for claim in _claims_of(path, root)]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """The Python files under `root`, in order; folders that need not be entered are not."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_OURS)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _claims_of(path: Path, root: Path) -> Iterator[Claim]:
+    try:
+        module = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise RequirementsError(f"{path}: {error}") from error
+    return _claims_in(module.body, path.relative_to(root).as_posix(), (), path)
 
 
 def _claims_in(

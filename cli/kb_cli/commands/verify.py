@@ -1,0 +1,106 @@
+"""`kb verify`: whether an engine keeps what the contract promises, promise by promise."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from kb_cli.connect import engine, settings_of
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_contracts.verification import Promise, Results, Status, SuiteError, Target
+from kb_contracts.verification import run as run_suite
+from kb_contracts.verification.report import html, requirement_texts, requirements, verdict
+
+_WHY_CHARS = 160
+_STATES = {Status.PASSED: "kept", Status.FAILED: "BROKEN", Status.SKIPPED: "not shown"}
+
+
+class Verdict(msgspec.Struct):
+    """The answer for programs."""
+
+    passed: bool
+    verdict: str
+    requirements: dict[str, Status]
+    promises: list[Promise]
+    results: Results
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Run the suite and say what came of it."""
+    if options.target is not None:
+        options.url = options.target
+    _check_base(options)
+    folder = _report_folder(options.report)
+    results = _results(options, folder, show_progress=out.is_terminal)
+    if folder is not None:
+        (folder / "verification.html").write_text(html(results), "utf-8")
+    _tell(results, out)
+    if folder is not None:
+        out.note(f"the report is in {folder}: verification.html, junit.xml")
+    return Exit.OK if results.passed else Exit.FAILED
+
+
+def _check_base(options: argparse.Namespace) -> None:
+    """Refuse a base with anything in it, unless it may be erased."""
+    with engine(options) as client:
+        status = client.status()
+    waiting = status.queue.queued + status.queue.running
+    if (status.documents.total or waiting) and not options.erase:
+        raise CliError(
+            Exit.USAGE,
+            f"the base holds {status.documents.total} documents and {waiting} unfinished jobs, and verifying "
+            "removes them all; verify an empty engine, or allow it with --erase",
+        )
+
+
+def _report_folder(asked: str | None) -> Path | None:
+    if asked is None:
+        return None
+    folder = Path(asked)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(Exit.USAGE, f"--report {asked}: {error.strerror}") from error
+    return folder
+
+
+def _results(options: argparse.Namespace, folder: Path | None, *, show_progress: bool) -> Results:
+    settings = settings_of(options)
+    target = Target(
+        url=settings.engine_url.rstrip("/"),
+        api_key=settings.api_key,
+        seed=options.seed,
+        examples=options.examples,
+        seconds=options.seconds,
+    )
+    junit = folder / "junit.xml" if folder is not None else None
+    try:
+        return run_suite(target, quick=options.quick, junit=junit, show_progress=show_progress)
+    except SuiteError as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+
+
+def _tell(results: Results, out: Output) -> None:
+    promises = results.promises()
+    if out.as_json:
+        out.document(Verdict(results.passed, verdict(results), requirements(promises), promises, results))
+        return
+    rows = [
+        [each.family, each.sentence, ", ".join(each.requirements), _STATES[each.status], _short(each.why)]
+        for each in promises
+    ]
+    out.table(["family", "promise", "requirements", "result", "why"], rows)
+    texts = requirement_texts()
+    for id_, status in requirements(promises).items():
+        if status is Status.FAILED:
+            out.note(f"broken: {id_} {texts.get(id_, '')}")
+    out.note(verdict(results))
+    out.note(results.counts())
+
+
+def _short(why: str) -> str:
+    line = " ".join(why.split())
+    return line if len(line) <= _WHY_CHARS else line[: _WHY_CHARS - 1] + "…"

@@ -1,0 +1,89 @@
+"""Small files of the kinds that every engine reads, and multipart bodies made by hand."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
+
+BOUNDARY = "b0undary"
+MULTIPART = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+END = f"--{BOUNDARY}--\r\n".encode()
+
+_OFFICE = "http://schemas.openxmlformats.org"
+_WORD = f"{_OFFICE}/wordprocessingml/2006/main"
+_PACKAGE = {
+    "[Content_Types].xml": (
+        f'<Types xmlns="{_OFFICE}/package/2006/content-types">'
+        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        '<Override PartName="/word/document.xml" ContentType="application/vnd.openxmlformats-officedocument'
+        '.wordprocessingml.document.main+xml"/></Types>'
+    ),
+    "_rels/.rels": (
+        f'<Relationships xmlns="{_OFFICE}/package/2006/relationships"><Relationship Id="rId1" '
+        f'Type="{_OFFICE}/officeDocument/2006/relationships/officeDocument" Target="word/document.xml"/>'
+        "</Relationships>"
+    ),
+}
+
+
+def part(disposition: str, data: bytes, *, header: str = "") -> bytes:
+    """One part of a body."""
+    head = f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n{header}\r\n"
+    return head.encode() + data + b"\r\n"
+
+
+def field_part(name: str, data: bytes) -> bytes:
+    """A part with a field."""
+    return part(f'form-data; name="{name}"', data)
+
+
+def file_part(data: bytes = b"granite", filename: str = "a.txt") -> bytes:
+    """The part `file`."""
+    return part(f'form-data; name="file"; filename="{filename}"', data)
+
+
+def docx(*paragraphs: str) -> bytes:
+    """A DOCX of these paragraphs."""
+    body = "".join(f"<w:p><w:r><w:t>{escape(text)}</w:t></w:r></w:p>" for text in paragraphs)
+    document = f'<?xml version="1.0"?><w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>'
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {**_PACKAGE, "word/document.xml": document}.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def pdf(pages: Sequence[str]) -> bytes:
+    """A PDF 1.4 with one line of ASCII on each page, no brackets or backslashes in it."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    ]
+    for number, line in enumerate(pages):
+        drawing = f"BT /F1 12 Tf 50 700 Td ({line}) Tj ET".encode("ascii")
+        objects += [
+            (
+                f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {5 + 2 * number} 0 R "
+                "/Resources << /Font << /F1 3 0 R >> >> >>"
+            ).encode(),
+            b"<< /Length %d >>\nstream\n%b\nendstream" % (len(drawing), drawing),
+        ]
+    return _numbered(objects)
+
+
+def _numbered(objects: list[bytes]) -> bytes:
+    """The objects, numbered from 1, with the cross-reference table that says where each begins."""
+    body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
+    offsets = []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(body))
+        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    start, size = len(body), len(objects) + 1
+    body += b"xref\n0 %d\n0000000000 65535 f \n" % size
+    body += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    body += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, start)
+    return bytes(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import importlib
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +67,15 @@ def test_importing_loads_no_model_and_no_runtime() -> None:
     )
     path = ":".join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
+
+
+@pytest.mark.requirement("E25")
+def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
+    """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
+    code = "from kb_engine.embed import embedder_from; embedder_from('minilm').embed(['quiet'])"
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_vectors_have_the_promised_shape_and_length(embedder: Embedder) -> None:

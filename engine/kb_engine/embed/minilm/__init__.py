@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +101,9 @@ def _embed_one(parts: _Parts, text: str, max_tokens: int) -> Vectors:
 
 
 def _load_session() -> InferenceSession:
+    # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import:
+    # turned off by its API afterwards, it has already written a device id into the user's cache.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         import onnxruntime
     except ImportError as error:

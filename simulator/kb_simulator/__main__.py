@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from kb_contracts.settings import SettingsError
-from kb_simulator.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 
 
@@ -22,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"kb_simulator: {error}", file=sys.stderr)  # noqa: T201  # what a command says
         return 2
+    # aiohttp reads all certificates of the machine when it is imported: a fifth of the start, for a program
+    # that speaks no TLS.
+    os.environ.setdefault("SSL_CERT_FILE", os.devnull)
     try:
         asyncio.run(serve(settings))
     except OSError as error:
@@ -32,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(settings: SimulatorSettings) -> None:
     """Listen until SIGINT or SIGTERM; one line on standard output says that it listens, and where."""
+    from kb_simulator.running import Simulator  # not before `main` has said which certificates to read
+
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -261,8 +261,8 @@ class Match(Data, frozen=True):
 
     def __str__(self) -> str:
         operation = BY_ID[self.operation] if self.operation is not None else None
-        method = self.method or (operation.method if operation else "any method")
-        path = self.path or (operation.path if operation else "any path")
+        method = self.method or (operation.method if operation else "any")
+        path = self.path or (operation.path if operation else "request")
         rest = [f"{name} {value!r}" for name in ("body", "tag", "header") if (value := getattr(self, name))]
         return f"{method} {path}" + (f" with {', '.join(rest)}" if rest else "")
 

@@ -1,0 +1,299 @@
+"""The control plane does what it is told by those who may tell it; the page shows it, and escapes it all."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from kb_simulator.clock import ClockMode
+from kb_simulator.control import BASE
+from kb_simulator.faults import CATALOGUE, Fault, Match
+from kb_simulator.namespaces import HEADER
+from kb_simulator.running import Simulator
+from kb_simulator.settings import SimulatorSettings
+from tests.unit.simulator.running import API, Running
+
+HOSTILE = "<script>alert('x')</script>\"'&"
+
+
+async def ask(running: Running, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+    """An operation of the control plane."""
+    return await running.http.request(method, f"{running.simulator.control_url}{path}", json=body, **more)
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag."""
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+async def test_it_is_off_unless_asked_for() -> None:
+    """The engine's port knows nothing of it."""
+    async with (
+        Simulator(SimulatorSettings(port=0)) as simulator,
+        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
+    ):
+        assert simulator.control_url is None
+        assert (await http.get(BASE)).status_code == 404
+
+
+async def test_it_listens_on_loopback() -> None:
+    """Also where the engine listens everywhere."""
+    async with Simulator(SimulatorSettings(host="0.0.0.0", port=0, control=0)) as simulator:
+        assert (simulator.control_url or "").startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:8901"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
+async def test_a_page_elsewhere_may_not_drive_it(running: Running, headers: dict[str, str]) -> None:
+    """Neither by its own name for this machine, nor by a browser's hand."""
+    for method, path in (("POST", f"{BASE}/reset"), ("GET", "/"), ("POST", "/arm")):
+        response = await ask(running, method, path, {}, headers=headers)
+        assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]"])
+async def test_its_own_page_may(running: Running, name: str) -> None:
+    """By any name of loopback."""
+    port = httpx.URL(running.simulator.control_url or "").port
+    headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
+    assert (await ask(running, "POST", f"{BASE}/reset", {}, headers=headers)).status_code == 200
+
+
+async def test_a_wrong_path_or_field_is_a_loud_error(running: Running) -> None:
+    """As the contract's own."""
+    assert (await ask(running, "GET", f"{BASE}/fault")).json()["code"] == "route_not_found"
+    answer = (await ask(running, "POST", f"{BASE}/reset", {"sead": 8})).json()
+    assert (answer["code"], answer["parameter"]) == ("unknown_parameter", "sead")
+
+
+async def test_reset_begins_anew(running: Running) -> None:
+    """State, journal, faults and time; under another seed where one is given."""
+    await running.note("granite")
+    running.arm("hang", operation="search")
+    running.namespace.clock.advance(5)
+    answer = (await ask(running, "POST", f"{BASE}/reset", {"seed": 9})).json()["namespace"]
+    assert answer == {"name": "default", "seed": 9, "documents": 0, "jobs": 0, "faults": 0, "requests": 0}
+    assert running.namespace.clock.elapsed() == 0
+
+
+async def test_a_state_is_kept_and_gone_back_to(running: Running) -> None:
+    """As often as wanted."""
+    await running.note("granite")
+    kept = (await ask(running, "POST", f"{BASE}/snapshots")).json()["id"]
+    for _ in range(2):
+        await running.note("copper")
+        back = await ask(running, "POST", f"{BASE}/snapshots/{kept}/restore")
+        assert back.json()["namespace"]["documents"] == 1
+    listed = (await ask(running, "GET", f"{BASE}/snapshots")).json()
+    assert listed == {"snapshots": [{"id": kept}]}
+    unknown = await ask(running, "POST", f"{BASE}/snapshots/nothing/restore")
+    assert (unknown.status_code, kept in unknown.json()["detail"]) == (422, True)
+
+
+async def test_time_is_read_set_and_moved(running: Running) -> None:
+    """In virtual seconds."""
+    assert (await ask(running, "POST", f"{BASE}/clock", {"mode": "manual"})).json()["mode"] == "manual"
+    moved = (await ask(running, "POST", f"{BASE}/clock/advance", {"seconds": 90})).json()
+    assert (moved["elapsed"], moved["now"]) == (90.0, "2026-01-01T00:01:30.000000Z")
+    assert (await ask(running, "GET", f"{BASE}/clock")).json() == moved
+    assert (await ask(running, "POST", f"{BASE}/clock/advance", {"seconds": -1})).status_code == 422
+
+
+async def test_faults_are_armed_listed_and_disarmed(running: Running) -> None:
+    """And tell what they did."""
+    fault = {"name": "not_ready", "match": {"operation": "search"}, "when": {"nth": 1}}
+    armed = (await ask(running, "POST", f"{BASE}/faults", fault)).json()
+    assert (armed["id"], armed["fired"]) == ("not_ready-1", 0)
+    assert (await running.search("granite")).status_code == 503
+    (listed,) = (await ask(running, "GET", f"{BASE}/faults")).json()["faults"]
+    assert (listed["matched"], listed["fired"]) == (1, 1)
+    assert (await ask(running, "DELETE", f"{BASE}/faults/not_ready-1")).json() == listed
+    assert (await ask(running, "DELETE", f"{BASE}/faults/not_ready-1")).status_code == 422
+    assert (await ask(running, "DELETE", f"{BASE}/faults")).json() == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    ("fault", "near"),
+    [
+        ({"name": "lost_ak"}, "lost_ack"),
+        ({"name": "hang", "match": {"operation": "serch"}}, "search"),
+        ({"name": "mine", "effect": {"kind": "status", "code": "not_redy"}}, "not_ready"),
+        ({"name": "hang", "when": {"nth": 0}}, "when.nth"),
+        ({"name": "hang", "wen": {}}, "wen"),
+    ],
+)
+async def test_a_fault_that_could_never_fire_is_refused(running: Running, fault: Any, near: str) -> None:
+    """With what was near."""
+    response = await ask(running, "POST", f"{BASE}/faults", fault)
+    assert response.status_code == 422
+    assert near in response.text
+
+
+async def test_an_id_that_is_taken_is_refused(running: Running) -> None:
+    """Two rules would share their dice."""
+    fault = {"name": "hang", "id": "mine"}
+    assert (await ask(running, "POST", f"{BASE}/faults", fault)).status_code == 200
+    assert (await ask(running, "POST", f"{BASE}/faults", fault)).json()["parameter"] == "id"
+
+
+async def test_the_catalogue_lists_every_fault(running: Running) -> None:
+    """With its effect."""
+    listed = (await ask(running, "GET", f"{BASE}/catalogue")).json()["faults"]
+    assert [each["name"] for each in listed] == list(CATALOGUE)
+    assert all("kind" in each["effect"] for each in listed)
+
+
+async def test_the_policy_of_jobs_is_set(running: Running) -> None:
+    """For those accepted from here on."""
+    wanted = {"policy": {"kind": "after_polls", "polls": 2}}
+    assert (await ask(running, "POST", f"{BASE}/policy", wanted)).json() == wanted
+    assert (await ask(running, "GET", f"{BASE}/policy")).json() == wanted
+    path = f"{API}/jobs/{(await running.note('granite')).json()['id']}"
+    assert [(await running.http.get(path)).json()["status"] for _ in range(2)] == ["running", "completed"]
+
+
+async def test_state_and_journal_are_told(running: Running) -> None:
+    """What there is, and what came."""
+    await running.note("granite", tags=["a"])
+    state = (await ask(running, "GET", f"{BASE}/state")).json()
+    assert (state["status"]["documents"]["total"], state["tags"][0]["tag"]) == (1, "a")
+    journal = (await ask(running, "GET", f"{BASE}/journal", params={"limit": 1})).json()
+    assert (journal["entries"][0]["operation"], journal["total"]) == ("createJob", 1)
+    canonical = await ask(running, "GET", f"{BASE}/journal/canonical")
+    assert canonical.content == running.namespace.journal.canonical()
+    wanted = {"expectations": [{"match": {"operation": "search"}}]}
+    verdict = (await ask(running, "POST", f"{BASE}/journal/verify", wanted)).json()
+    assert "the nearest was #1" in verdict["failures"][0]
+
+
+async def test_namespaces_are_made_listed_and_forgotten(running: Running) -> None:
+    """Each with its key, clock and seed."""
+    wanted = {"name": "mine", "api_key": "secret", "clock": "manual", "seed": 3}
+    assert (await ask(running, "POST", f"{BASE}/namespaces", wanted)).json()["seed"] == 3
+    mine = running.simulator.namespaces.get("mine")
+    assert (mine.api_key, mine.clock.mode) == ("secret", ClockMode.MANUAL)
+    taken = await ask(running, "POST", f"{BASE}/namespaces", {"name": "other", "api_key": "secret"})
+    assert taken.json()["code"] == "contradiction"
+    left = (await ask(running, "DELETE", f"{BASE}/namespaces/mine")).json()["namespaces"]
+    assert [each["name"] for each in left] == ["default", "other"]
+    assert (await ask(running, "DELETE", f"{BASE}/namespaces/mine")).status_code == 422
+
+
+async def test_the_default_namespace_begins_anew_instead_of_going(running: Running) -> None:
+    """There is always one."""
+    await running.note("granite")
+    await ask(running, "DELETE", f"{BASE}/namespaces/default")
+    assert running.namespace.state.documents.by_id == {}
+
+
+async def test_each_operation_is_about_one_namespace(running: Running) -> None:
+    """That the header names."""
+    await ask(running, "POST", f"{BASE}/faults", {"name": "hang"}, headers={HEADER: "mine"})
+    assert not running.namespace.faults
+    assert running.simulator.namespaces.get("mine").faults
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+async def test_the_page_shows_state_journal_and_faults(running: Running) -> None:
+    """Live: the part that changes is fetched again."""
+    await running.note("granite quarry", tags=["a"])
+    running.arm("not_ready", operation="search", nth=3)
+    page = (await ask(running, "GET", "/")).text
+    live = (await ask(running, "GET", "/live", params={"namespace": "default"})).text
+    for text in ("granite quarry", "not_ready-1", "/api/v1/jobs", "POST /api/v1/search", "documents"):
+        assert text in live
+    assert live in page
+    assert "fetch('/live?namespace='" in page
+
+
+async def test_the_page_arms_and_disarms(running: Running) -> None:
+    """By its forms, and says what it did."""
+    form = {"name": "not_ready", "operation": "search", "tag": "", "nth": "1", "times": ""}
+    back = await ask(running, "POST", "/arm", data=form)
+    assert back.status_code == 303
+    assert back.headers["Location"] == "/?namespace=default&said=Armed+not_ready-1."
+    assert (await running.search("x")).status_code == 503
+    assert (await running.search("x")).status_code == 200
+    await ask(running, "POST", "/disarm", data={"id": "not_ready-1"})
+    assert not running.namespace.faults
+    again = await ask(running, "POST", "/disarm", data={"id": "not_ready-1"})
+    assert "not+armed" in again.headers["Location"]
+
+
+async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> None:
+    """In the namespace that it shows."""
+    mine = running.simulator.namespaces.get("mine")
+    await ask(running, "POST", "/clock", data={"namespace": "mine", "mode": "manual"})
+    await ask(running, "POST", "/advance", data={"namespace": "mine", "seconds": "7.5"})
+    assert (mine.clock.mode, mine.clock.elapsed()) == (ClockMode.MANUAL, 7.5)
+    await ask(running, "POST", "/reset", data={"namespace": "mine"})
+    assert mine.clock.elapsed() == 0
+    assert running.namespace.clock.elapsed() == 0
+
+
+@pytest.mark.parametrize(
+    ("lever", "form", "said"),
+    [
+        ("arm", {"name": "lost_ak"}, "lost_ack"),
+        ("arm", {"name": "hang", "nth": "three"}, "nth"),
+        ("advance", {"seconds": "soon"}, "seconds"),
+        ("clock", {"mode": "sideways"}, "mode"),
+    ],
+)
+async def test_the_page_says_what_does_not_fit(running: Running, lever: str, form: Any, said: str) -> None:
+    """And does nothing."""
+    back = await ask(running, "POST", f"/{lever}", data=form)
+    shown = await ask(running, "GET", back.headers["Location"])
+    assert said in shown.text
+    assert not running.namespace.faults
+
+
+async def test_whatever_comes_from_outside_is_escaped(running: Running) -> None:
+    """Titles, tags, paths, fault ids, namespaces, messages."""
+    name = "<b onclick=x>"
+    await running.note(HOSTILE, title=HOSTILE, tags=["<i>"], headers={HEADER: name})
+    await running.http.get(f"/{HOSTILE}", headers={HEADER: name})
+    namespace = running.simulator.namespaces.get(name)
+    namespace.faults.arm(Fault(name="hang", id=HOSTILE, match=Match(tag=HOSTILE)))
+    page = (await ask(running, "GET", "/", params={"namespace": name, "said": HOSTILE})).text
+    tags = Tags(page)
+    assert tags.tags.count("script") == 1
+    assert "i" not in tags.tags
+    assert not [attribute for attribute in tags.attributes if attribute.startswith("on")]
+    assert "&lt;script&gt;" in page
+
+
+async def test_the_page_lets_nothing_else_run(running: Running) -> None:
+    """Its policy names one script and one style, and nobody may frame it."""
+    page = await ask(running, "GET", "/")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert len(re.findall("'sha256-", policy)) == 2
+    assert "style" not in Tags(page.text).attributes

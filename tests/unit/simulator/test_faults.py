@@ -1,0 +1,275 @@
+"""Faults fire at the requests that they are meant for, as often as they say, and the same in every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_simulator import faults
+from kb_simulator.armed import NOTHING, Faults, Plan
+from kb_simulator.asked import Asked, asked
+from kb_simulator.faults import (
+    CATALOGUE,
+    Fault,
+    Fixed,
+    Latency,
+    LogNormal,
+    Match,
+    RateLimit,
+    Uniform,
+    When,
+)
+from kb_simulator.seeded import Seeded
+from tests.unit.simulator.states import Base
+
+
+def box(seed: int = 7) -> Faults:
+    """No armed faults, over an empty state."""
+    state = Base(seed).state
+    return Faults(Seeded(seed), lambda: state)
+
+
+def search(query: str = "x", **headers: str) -> Asked:
+    """A search as the rim hands it on."""
+    body = msgspec.json.encode({"query": query, "tags": ["a"]})
+    return asked("POST", "/api/v1/search", "", "search", headers, body)
+
+
+def fired(armed: Faults, count: int, request: Asked | None = None, elapsed: float = 0.0) -> list[int]:
+    """At which of `count` same requests a fault fires, from 1."""
+    request = request or search()
+    return [n for n in range(1, count + 1) if armed.decide(request, n, elapsed) is not NOTHING]
+
+
+# --- matching -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("match", "differs"),
+    [
+        ({}, []),
+        ({"operation": "search", "method": "post", "path": "/api/v1/se"}, []),
+        ({"operation": "createJob"}, ["operation"]),
+        ({"method": "GET", "path": "/other"}, ["method", "path"]),
+        ({"body": "granite"}, []),
+        ({"body": "copper"}, ["body"]),
+        ({"tag": "a"}, []),
+        ({"tag": "b"}, ["tag"]),
+        ({"header": "X-Test"}, []),
+        ({"header": "X-Test: yes"}, []),
+        ({"header": "X-Test: no"}, ["header"]),
+        ({"header": "X-Other"}, ["header"]),
+    ],
+)
+def test_all_that_is_given_must_hold(match: dict[str, str], differs: list[str]) -> None:
+    """And what does not hold is named."""
+    assert Match(**match).differs(search("granite", **{"X-Test": "yes"})) == differs
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "body"),
+    [
+        ("POST", "/api/v1/jobs", "", b'{"text": "x", "tags": ["a"]}'),
+        ("POST", "/api/v1/search", "", b'{"query": "x", "tags_any": ["b", "a"]}'),
+        ("GET", "/api/v1/documents", "tag=a&limit=1", b""),
+        ("DELETE", "/api/v1/documents/1/tags/a", "", b""),
+    ],
+)
+def test_a_tag_is_seen_wherever_a_request_names_it(method: str, path: str, query: str, body: bytes) -> None:
+    """In the body, the query, or the path."""
+    assert "a" in asked(method, path, query, None, {}, body).tags
+
+
+@pytest.mark.parametrize(
+    ("make", "near"),
+    [
+        (lambda: Match(operation="serch"), "search"),
+        (lambda: Fault(name="lost_ak"), "lost_ack"),
+        (lambda: faults.Status(code="not_redy"), "not_ready"),
+        (lambda: RateLimit(code="internal"), "queue_full"),
+        (lambda: Uniform(low=2, high=1), "low"),
+    ],
+)
+def test_a_wrong_name_is_told_with_what_is_near(make: Any, near: str) -> None:
+    """A fault that could never fire is not armed."""
+    with pytest.raises(ValueError, match=near):
+        make()
+
+
+# --- fingerprints ---------------------------------------------------------------------------------
+
+
+def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
+    """White space, the order of members and parameters, keys and credentials."""
+    one = asked("POST", "/p", "a=1&b=2", None, {"Idempotency-Key": "1"}, b'{"x": 1, "y": 2}')
+    two = asked("POST", "/p", "b=2&a=1", None, {"Authorization": "Bearer z"}, b'{"y":2,"x":1}')
+    assert one.fingerprint == two.fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("PUT", "/p", "a=1", {}, b"{}"),
+        ("POST", "/q", "a=1", {}, b"{}"),
+        ("POST", "/p", "a=2", {}, b"{}"),
+        ("POST", "/p", "a=1", {"If-Match": "1"}, b"{}"),
+        ("POST", "/p", "a=1", {}, b"[]"),
+        ("POST", "/p", "a=1", {}, b"no json"),
+    ],
+)
+def test_what_is_asked_for_counts(other: tuple[str, str, str, dict[str, str], bytes]) -> None:
+    """Each part of it."""
+    method, path, query, headers, body = other
+    first = asked("POST", "/p", "a=1", None, {}, b"{}")
+    assert asked(method, path, query, None, headers, body).fingerprint != first.fingerprint
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "at"),
+    [
+        (When(), [1, 2, 3, 4, 5, 6]),
+        (When(nth=3), [3]),
+        (When(every=2), [2, 4, 6]),
+        (When(times=2), [1, 2]),
+        (When(every=2, times=2), [2, 4]),
+        (When(probability=0.0), []),
+        (When(probability=1.0), [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_a_fault_fires_when_it_says(when: When, at: list[int]) -> None:
+    """All that is given must hold."""
+    armed = box()
+    armed.arm(Fault(name="internal_error", when=when))
+    assert fired(armed, 6) == at
+
+
+def test_a_fault_fires_until_its_time() -> None:
+    """Virtual seconds since the clock's start."""
+    armed = box()
+    armed.arm(Fault(name="internal_error", when=When(until=10)))
+    assert fired(armed, 1, elapsed=9.9) == [1]
+    assert fired(armed, 1, elapsed=10.0) == []
+
+
+def test_matches_are_counted_for_the_rule_or_for_each_request() -> None:
+    """The second does not depend on the order of arrival."""
+    by_rule, by_request = box(), box()
+    by_rule.arm(Fault(name="internal_error", when=When(nth=2)))
+    by_request.arm(Fault(name="internal_error", when=When(nth=2, count="request")))
+    order = [search("one"), search("two"), search("one"), search("two")]
+    assert [by_rule.decide(each, 1, 0.0) is not NOTHING for each in order] == [False, True, False, False]
+    assert [by_request.decide(each, 1, 0.0) is not NOTHING for each in order] == [False, False, True, True]
+
+
+@given(st.permutations([(query, occurrence) for query in "abcd" for occurrence in range(1, 6)]))
+def test_chance_does_not_depend_on_the_order_of_arrival(order: list[tuple[str, int]]) -> None:
+    """Which request meets the fault, and for how long, is decided by what it is."""
+    armed = box()
+    armed.arm(Fault(name="latency_lognormal", when=When(probability=0.5)))
+    met = {each: armed.decide(search(each[0]), each[1], 0.0) for each in order}
+    again = box()
+    again.arm(Fault(name="latency_lognormal", when=When(probability=0.5)))
+    assert met == {each: again.decide(search(each[0]), each[1], 0.0) for each in sorted(order)}
+
+
+def test_chance_is_as_great_as_it_says() -> None:
+    """Three in ten, give or take, and others under another seed."""
+    one, two = box(1), box(2)
+    for armed in (one, two):
+        armed.arm(Fault(name="internal_error", when=When(probability=0.3)))
+    assert 250 < len(fired(one, 1_000)) < 350
+    assert fired(one, 50) != fired(two, 50)
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("delay", "low", "high"),
+    [
+        (Fixed(seconds=2), 2, 2),
+        (Uniform(low=1, high=3), 1, 3),
+        (LogNormal(median=1, sigma=3, most=5), 0, 5),
+    ],
+)
+def test_delays_keep_to_their_bounds(delay: Fixed | Uniform | LogNormal, low: float, high: float) -> None:
+    """And are others at other occurrences, where they may be."""
+    armed = box()
+    armed.arm(Fault(name="slow", effect=Latency(delay=delay)))
+    seen = [armed.decide(search(), n, 0.0).delay for n in range(1, 200)]
+    assert all(low <= seconds <= high for seconds in seen)
+    assert len(set(seen)) == 1 if low == high else len(set(seen)) > 50
+
+
+def test_delays_add_up_and_the_first_to_take_the_answer_ends_the_asking() -> None:
+    """One behind it waits for its turn."""
+    armed = box()
+    armed.arm(Fault(name="latency_fixed"))
+    armed.arm(Fault(name="latency_fixed"))
+    armed.arm(Fault(name="not_ready", when=When(nth=1)))
+    armed.arm(Fault(name="lost_ack", when=When(nth=1)))
+    first, second = armed.decide(search(), 1, 0.0), armed.decide(search(), 2, 0.0)
+    assert first.delay == 4.0
+    assert first.fired == ("latency_fixed-1", "latency_fixed-2", "not_ready-1")
+    assert second.fired[-1] == "lost_ack-1"
+
+
+def test_a_rate_limit_refuses_until_its_time_has_passed() -> None:
+    """Whoever keeps to Retry-After is let through; whoever does not is refused, and told the rest."""
+    armed = box()
+    armed.arm(Fault(name="rate_limit", when=When(nth=1)))
+    plans = [armed.decide(search(), n, at) for n, at in enumerate([0.0, 0.5, 1.999, 2.0, 9.0], start=1)]
+    assert [round(plan.retry_after, 3) for plan in plans] == [2.0, 1.5, 0.001, 0.0, 0.0]
+    assert [plan is NOTHING for plan in plans] == [False, False, False, True, True]
+
+
+def test_a_stale_read_keeps_the_state_of_its_arming() -> None:
+    """And meets no mutation."""
+    base = Base()
+    armed = Faults(Seeded(7), lambda: base.state)
+    armed.arm(Fault(name="stale_read"))
+    base.note("granite")
+    plan = armed.decide(search(), 1, 0.0)
+    assert plan.stale is not None
+    assert plan.stale.documents.by_id == {}
+    assert armed.decide(asked("POST", "/api/v1/jobs", "", "createJob", {}, b""), 1, 0.0) == Plan()
+
+
+def test_an_armed_fault_tells_what_it_did() -> None:
+    """How many requests it matched, and at how many it fired."""
+    armed = box()
+    shown = armed.arm(Fault(name="internal_error", when=When(every=2)))
+    fired(armed, 5)
+    (after,) = armed.list()
+    assert (shown.id, after.matched, after.fired) == ("internal_error-1", 5, 2)
+    assert armed.disarm(shown.id) == after
+    assert not armed
+
+
+def test_ids_are_given_once() -> None:
+    """A second fault of that id would be another rule under its dice."""
+    armed = box()
+    armed.arm(Fault(name="hang", id="mine"))
+    with pytest.raises(ValueError, match="mine"):
+        armed.arm(Fault(name="drip", id="mine"))
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_fault_of_the_catalogue_goes_over_the_wire_and_is_documented(name: str) -> None:
+    """As data, without loss; and in the table at the top of its module."""
+    fault = Fault(name=name, effect=CATALOGUE[name], match=Match(tag="a"), when=When(nth=2))
+    assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
+    assert f"\n{name} " in (faults.__doc__ or "")
+
+
+def test_the_table_of_the_module_names_no_other() -> None:
+    """What is documented can be armed."""
+    table = (faults.__doc__ or "").split("-----\n")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in table.splitlines()] == list(CATALOGUE)

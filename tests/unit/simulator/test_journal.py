@@ -1,0 +1,144 @@
+"""The journal tells what came, holds it to what was wanted, and names what came near."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kb_simulator.armed import ArmedFault
+from kb_simulator.asked import Asked, asked
+from kb_simulator.faults import Fault, Match
+from kb_simulator.journal import MOST_ENTRIES, Journal
+from kb_simulator.verification import Expectation, Verdict, Verification, verify
+
+
+def request(operation: str, tags: list[str] | None = None) -> Asked:
+    """A search or a note with tags."""
+    path = {"search": "/api/v1/search", "createJob": "/api/v1/jobs"}[operation]
+    return asked("POST", path, "", operation, {}, msgspec.json.encode({"tags": tags or []}))
+
+
+def journal_of(*requests: Asked) -> Journal:
+    """A journal of requests, all of them answered."""
+    journal = Journal()
+    for number, each in enumerate(requests):
+        entry = journal.begin(each, float(number))
+        entry.status = 200
+    return journal
+
+
+def failures(journal: Journal, **fields: Any) -> tuple[str, ...]:
+    """In what a journal of these expectations fails."""
+    return verify(journal, Verification(**fields), []).failures
+
+
+@pytest.mark.parametrize(
+    ("bounds", "holds"),
+    [
+        ({}, True),
+        ({"exactly": 2}, True),
+        ({"exactly": 1}, False),
+        ({"exactly": 0}, False),
+        ({"at_least": 2}, True),
+        ({"at_least": 3}, False),
+        ({"at_most": 1}, False),
+        ({"at_least": 1, "at_most": 2}, True),
+    ],
+)
+def test_requests_are_counted(bounds: dict[str, int], holds: bool) -> None:
+    """Exactly, or within bounds, or one at least."""
+    journal = journal_of(request("search"), request("createJob"), request("search"))
+    wanted = Expectation(match=Match(operation="search"), **bounds)
+    assert (failures(journal, expectations=(wanted,)) == ()) is holds
+
+
+def test_what_did_not_come_is_told_with_the_nearest() -> None:
+    """Which request it was, and in what it differs."""
+    journal = journal_of(request("createJob", ["x"]), request("search", ["y"]))
+    wanted = Expectation(match=Match(operation="search", tag="x"))
+    (text,) = failures(journal, expectations=(wanted,))
+    assert text == (
+        "POST /api/v1/search with tag 'x' was expected at least once and came never; "
+        "the nearest was #2 POST /api/v1/search with tags y, another tag"
+    )
+
+
+def test_what_came_too_often_is_told_by_number() -> None:
+    """So that it can be found in the journal."""
+    journal = journal_of(request("search"), request("search"))
+    (text,) = failures(journal, expectations=(Expectation(match=Match(operation="search"), exactly=0),))
+    assert text == "POST /api/v1/search was expected never and came 2 times: #1, #2"
+
+
+def test_an_empty_journal_has_nothing_near() -> None:
+    """And says so."""
+    (text,) = failures(Journal(), expectations=(Expectation(match=Match(operation="search")),))
+    assert text.endswith("the journal holds no other request")
+
+
+def test_order_is_kept_with_others_between() -> None:
+    """One after another."""
+    journal = journal_of(request("search"), request("createJob", ["x"]), request("createJob", ["y"]))
+    search, x, y = Match(operation="search"), Match(tag="x"), Match(tag="y")
+    assert failures(journal, in_order=(search, y)) == ()
+    (text,) = failures(journal, in_order=(y, x))
+    assert text == "any request with tag 'x' did not come after any request with tag 'y'; it came as #2"
+
+
+def test_a_fault_that_never_fired_is_reported_unless_it_is_optional() -> None:
+    """With how many requests it matched."""
+    armed = [
+        ArmedFault(id="a", fault=Fault(name="hang"), matched=3, fired=0),
+        ArmedFault(id="b", fault=Fault(name="drip"), matched=3, fired=1),
+        ArmedFault(id="c", fault=Fault(name="hang", optional=True), matched=0, fired=0),
+    ]
+    verdict = verify(Journal(), Verification(), armed)
+    assert verdict.unfired == ("a (any request) never fired; 3 requests matched",)
+    assert not verdict.ok
+
+
+def test_requests_that_fit_no_operation_are_told() -> None:
+    """They are not judged: a test may send them on purpose."""
+    journal = Journal()
+    entry = journal.begin(asked("POST", "/api/v1/serch", "", None, {}, b""), 0.0)
+    entry.code = "route_not_found"
+    verdict = verify(journal, Verification(), [])
+    assert verdict.strangers == ("POST /api/v1/serch (route_not_found)",)
+    assert verdict.ok
+
+
+def test_occurrences_count_the_same_request() -> None:
+    """Each fingerprint by itself."""
+    journal = journal_of(request("search"), request("createJob"), request("search"))
+    assert [entry.occurrence for entry in journal] == [1, 1, 2]
+
+
+def test_the_canonical_form_does_not_depend_on_arrival() -> None:
+    """Neither on the order nor on the time."""
+    one = journal_of(request("search"), request("createJob"), request("search"))
+    two = journal_of(request("search"), request("search"), request("createJob"))
+    assert one.canonical() == two.canonical()
+    assert one.latest(10) != two.latest(10)
+
+
+def test_the_oldest_entries_are_dropped_and_counted() -> None:
+    """A verification then says that nothing is certain."""
+    journal = Journal()
+    for _ in range(MOST_ENTRIES + 5):
+        journal.begin(request("search"), 0.0)
+    assert (len(journal), journal.dropped) == (MOST_ENTRIES, 5)
+    assert journal.latest(1)[0].number == MOST_ENTRIES + 5
+    assert "nothing is certain" in failures(journal, expectations=(Expectation(),))[0]
+
+
+def test_long_bodies_are_not_kept_whole() -> None:
+    """The journal stays small whatever is sent."""
+    entry = Journal().begin(asked("POST", "/p", "", None, {}, b"x" * 10_000), 0.0)
+    assert len(entry.asked.body) == 4096
+
+
+def test_a_verdict_without_complaints_is_good() -> None:
+    """The empty one is."""
+    assert Verdict().ok

@@ -57,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_servers(commands, groups)
     _add_readers(commands, groups)
     _add_writers(commands, groups)
+    _add_bench(commands, groups)
     return parser
 
 
@@ -132,6 +133,17 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     engine.add_argument("--embedder", metavar="NAME", help="the embedding model")
     _add_level(engine)
     _add_supervision(engine)
+
+    reindex = _command(
+        commands,
+        "reindex",
+        "kb_cli.reindex:run",
+        "embed a base anew with another model, while no engine uses it",
+        groups.settings,
+        groups.output,
+    )
+    reindex.add_argument("--home", metavar="DIR", help="data folder")
+    reindex.add_argument("--embedder", metavar="NAME", help="the embedding model")
 
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +259,42 @@ def _add_writers(commands: Any, groups: _Groups) -> None:
     )  # fmt: skip
     move.add_argument("document", metavar="ID", help="number or uid")
     move.add_argument("to", metavar="COLLECTION", help="its new collection")
+
+
+# --- what measures --------------------------------------------------------------------------------
+
+
+def _add_bench(commands: Any, groups: _Groups) -> None:
+    bench = _command(commands, "bench", "kb_cli.commands.bench:run", "measure, side by side")
+    kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", dest="benchmark", required=True)
+
+    def add(name: str, summary: str) -> argparse.ArgumentParser:
+        kind = _command(kinds, name, "kb_cli.commands.bench:run", summary, groups.output)
+        kind.add_argument("--report", metavar="DIR", help="write the figures and a plot there")
+        return kind
+
+    hosts = add("hosts", "one search tool on this server, the official SDK, FastMCP and a bare handler")
+    hosts.add_argument("--seconds", type=_limit, metavar="N", help="how long each turn takes (default 5)")
+    hosts.add_argument("--connections", type=_limit, metavar="N", help="how many are busy (default 32)")
+    uploads = add("uploads", "chunked and direct uploads beside bare handlers of the same work")
+    uploads.add_argument("--mib", type=_limit, metavar="N", help="size of the large file (default 256)")
+    engine = add("engine", "taking in, and searches as the base grows")
+    engine.add_argument("--calls", type=_limit, metavar="N", help="questions of each kind (default 300)")
+    engine.add_argument("--sizes", type=_sizes, metavar="N,...", help="chunks (default 1000,10000,100000)")
+    engine.add_argument(
+        "--ingest-chunks", type=_count, metavar="N", help="chunks to take in for real (default 2000; 0: none)"
+    )
+    startup = add("startup", "kb stdio, from its start to its first answer")
+    ingestion = add("ingestion", "kb_search while a large PDF is taken in")
+    ingestion.add_argument("--pages", type=_limit, metavar="N", help="pages of the PDF (default 100)")
+    for kind in (hosts, uploads, startup, ingestion):
+        kind.add_argument(
+            "--rounds", type=_limit, metavar="N", help="turns (default 5; startup 7, ingestion 3)"
+        )
+
+
+def _sizes(text: str) -> list[int]:
+    return sorted({_bounded(size, 50, 10_000_000) for size in text.split(",")})
 
 
 def _bounded(text: str, low: int, high: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ from load.bench.generator import Load, Target, client_name, generate
 from load.bench.stub_engine import search_response
 from load.machine import Machine, describe
 from load.messages import ERAS, CallFailed, Era, result_of, tool_call
+from load.plots import Sheet
 from load.processes import Running, free_port, running
 from load.stats import table
 
@@ -240,8 +241,6 @@ def _measured(
 
 @contextmanager
 def _standing(hosts: tuple[str, ...], folder: Path) -> Iterator[tuple[Running, dict[str, Standing]]]:
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         engine_port = free_port()
         arguments = ["-m", "load.bench.stub_engine", "--port", str(engine_port)]
@@ -271,3 +270,27 @@ def _host(name: str, port: int, engine_url: str, folder: Path) -> Iterator[Runni
         settings = {}
     with running(name, arguments, folder, port=port, **settings) as process:
         yield process
+
+
+def plot(report: HostsReport, path: Path) -> None:
+    """Draw calls a second and processor time a call."""
+    eras = list(dict.fromkeys(each.era for each in report.figures))
+    hosts = [host for host in HOSTS if any(each.host == host for each in report.figures)]
+    of = {(each.host, each.era): each for each in report.figures}
+    sheet = Sheet(2, title="tools/call of kb_search over one stub engine")
+    sheet.bars(
+        eras,
+        {TITLES[host]: [of[host, era].rate for era in eras] for host in hosts},
+        {
+            TITLES[host]: [f"{of[host, era].rate:.0f}\n{of[host, era].rate_ratio:.2f} of it" for era in eras]
+            for host in hosts
+        },
+        y="calls a second",
+    )
+    sheet.bars(
+        eras,
+        {TITLES[host]: [of[host, era].cpu for era in eras] for host in hosts},
+        {TITLES[host]: [f"{of[host, era].cpu:.0f}" for era in eras] for host in hosts},
+        y="processor, microseconds a call",
+    )
+    sheet.save(path, under=report.machine.line())

@@ -1,6 +1,4 @@
-"""How long `kb_search` takes while a large PDF is ingested, beside how long it takes when all is quiet.
-
-    python -m load.search_during_ingestion [--pages 100] [--rounds 3]
+"""`kb bench ingestion`: `kb_search` while a large PDF is taken in, beside `kb_search` when all is quiet.
 
 Starts `kb up` in a folder of its own on free ports, warms it, then measures quiet and busy in turns.
 One client asks one question at a time, each question another one.
@@ -8,23 +6,27 @@ One client asks one question at a time, each question another one.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
+from load.machine import Machine, describe
+from load.plots import Sheet
 from load.stats import percentile, table
 from tests.documents import large_pdf
 from tests.stack import Stack, running_stack
 
 WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
 QUIET_CALLS = 300
+SHARES = (0.5, 0.95, 0.99)
 _ids = count(1)
 
 
@@ -91,25 +93,41 @@ async def measure(stack: Stack, pages: int, rounds: int) -> tuple[list[float], l
     return quiet, busy
 
 
-def report(quiet: list[float], busy: list[float]) -> str:
-    """The table, with the ratios busy to quiet."""
-    rows = [
-        [name, str(len(values)), *(f"{percentile(values, share):.1f}" for share in (0.5, 0.95, 0.99))]
-        for name, values in (("quiet", quiet), ("during ingestion", busy))
-    ]
-    ratios = [f"{percentile(busy, share) / percentile(quiet, share):.2f}" for share in (0.5, 0.95, 0.99)]
-    return table(["kb_search, ms", "calls", "p50", "p95", "p99"], [*rows, ["ratio", "", *ratios]])
+class IngestionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run: milliseconds of each quiet and of each busy search."""
+
+    machine: Machine
+    pages: int
+    quiet: list[float]
+    busy: list[float]
 
 
-def main() -> None:
-    """Start the stack, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pages", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args()
+def run(*, pages: int = 100, rounds: int = 3, note: Callable[[str], None] = print) -> IngestionReport:
+    """Start the stack and measure."""
+    machine = describe()
     with tempfile.TemporaryDirectory() as folder, running_stack(Path(folder)) as stack:
-        print(report(*asyncio.run(measure(stack, options.pages, options.rounds))))
+        note("the stack runs")
+        quiet, busy = asyncio.run(measure(stack, pages, rounds))
+    return IngestionReport(machine=machine, pages=pages, quiet=quiet, busy=busy)
 
 
-if __name__ == "__main__":
-    main()
+def text(report: IngestionReport) -> str:
+    """The table, with the ratios busy to quiet."""
+    kinds = (("quiet", report.quiet), ("during ingestion", report.busy))
+    rows = [
+        [name, str(len(values)), *(f"{percentile(values, share):.1f}" for share in SHARES)]
+        for name, values in kinds
+    ]
+    ratios = [f"{percentile(report.busy, share) / percentile(report.quiet, share):.2f}" for share in SHARES]
+    found = table(["kb_search, ms", "calls", "p50", "p95", "p99"], [*rows, ["ratio", "", *ratios]])
+    return f"{found}\n{report.machine.line()}"
+
+
+def plot(report: IngestionReport, path: Path) -> None:
+    """Draw the percentiles."""
+    kinds = {"quiet": report.quiet, f"a PDF of {report.pages} pages comes in": report.busy}
+    heights = {name: [percentile(values, share) for share in SHARES] for name, values in kinds.items()}
+    sheet = Sheet(1, title="kb_search while a document is taken in")
+    labels = {name: [f"{value:.0f}" for value in values] for name, values in heights.items()}
+    sheet.bars(["p50", "p95", "p99"], heights, labels, y="milliseconds")
+    sheet.save(path, under=report.machine.line())

@@ -39,9 +39,7 @@ class KeyCheck:
         if token is None:
             raise _refused("A key is needed: send the header `Authorization: Bearer <KB_MCP_API_KEY>`.")
         if not hmac.compare_digest(_octets(token), self._key):
-            raise _refused(
-                "The bearer token is not this server's key (KB_MCP_API_KEY).", 'error="invalid_token"'
-            )
+            raise _refused("The bearer token is not this server's key (KB_MCP_API_KEY).")
 
     def require_unless_local(self, request: web.Request) -> None:
         """As `require`, but a peer on this machine passes; behind a proxy nobody counts as one.
@@ -79,6 +77,5 @@ def _is_loopback(remote: str | None) -> bool:
         return False
 
 
-def _refused(message: str, parameters: str = "") -> Refusal:
-    challenge = f"Bearer {parameters}".strip()
-    return Refusal(401, UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": challenge})
+def _refused(message: str) -> Refusal:
+    return Refusal(401, UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})

@@ -44,6 +44,8 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_WAITING_JOBS = 10_000
 """Jobs that may wait; one more is refused."""
+KEPT_ENDED_JOBS = 10_000
+"""Ended jobs beyond the newest of these are forgotten."""
 
 _RETRY_SECONDS = 5.0
 _STORAGE_BYTES = 1 << 40
@@ -59,6 +61,7 @@ class State:
     started: int = 0
     documents: Documents = field(init=False)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
+    _waiting: set[str] = field(default_factory=set)
     _answers: Answers = field(default_factory=Answers)
     _due: list[tuple[int, str]] = field(default_factory=list)
     _last_stamp: int = 0
@@ -69,7 +72,13 @@ class State:
 
     def copy(self) -> State:
         """A state that lives on by itself, on the same clock."""
-        twin = replace(self, jobs=dict(self.jobs), _answers=self._answers.copy(), _due=list(self._due))
+        twin = replace(
+            self,
+            jobs=dict(self.jobs),
+            _waiting=set(self._waiting),
+            _answers=self._answers.copy(),
+            _due=list(self._due),
+        )
         twin.documents = self.documents.copy()
         return twin
 
@@ -80,16 +89,18 @@ class State:
         return self._once(retry, m.Job, lambda: self._accept(submission))
 
     def _accept(self, submission: Submission) -> m.Job:
-        waiting = sum(not record.ended for record in self.jobs.values())
-        if waiting >= MAX_WAITING_JOBS:
+        if len(self._waiting) >= MAX_WAITING_JOBS:
             raise EngineError(
-                "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_RETRY_SECONDS
+                "queue_full",
+                f"{len(self._waiting)} jobs wait already. Try again later.",
+                retry_after=_RETRY_SECONDS,
             )
         accepted = self._stamp()
         job = _new_job(self._new_id(submission.identity), submission, accepted)
         taken = job if self.policy == Stuck(step=QUEUED) else _started(job, accepted)
         record = JobRecord(taken, submission, self.policy, accepted)
         self.jobs[job.id] = record
+        self._waiting.add(job.id)
         if (due := record.due()) is not None:
             heapq.heappush(self._due, (due, job.id))
         self._settle()
@@ -123,11 +134,10 @@ class State:
         self._settle()
         now = self.now()
         found = [
-            record.shown(now)
-            for record in reversed(self.jobs.values())
-            if status is None or record.job.status == status
+            record for record in reversed(self.jobs.values()) if status is None or record.job.status == status
         ]
-        return m.JobList(jobs=found[offset : offset + limit], total=len(found), limit=limit, offset=offset)
+        shown = [record.shown(now) for record in found[offset : offset + limit]]
+        return m.JobList(jobs=shown, total=len(found), limit=limit, offset=offset)
 
     def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
         """Raises EngineError: `job_not_found` or `job_finished`."""
@@ -138,8 +148,7 @@ class State:
         if record.ended:
             raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
         job = moved(record.shown(self.now()), Event.CANCEL, finished_at=rfc3339(self._stamp()))
-        self.jobs[job_id] = replace(record, job=job)
-        return job
+        return self._ended(record, job).job
 
     # documents
 
@@ -180,7 +189,7 @@ class State:
         return self._once(retry, m.Removed, self._clear)
 
     def _clear(self) -> m.Removed:
-        running = [job_id for job_id, record in self.jobs.items() if not record.ended]
+        running = [job_id for job_id in self.jobs if job_id in self._waiting]
         for job_id in running:
             self._cancel(job_id)
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
@@ -290,15 +299,22 @@ class State:
         now = max(self.now(), self._last_stamp)
         while self._due and self._due[0][0] <= now:
             due, job_id = heapq.heappop(self._due)
-            if not (record := self.jobs[job_id]).ended:
-                self._end(record, due)
+            if job_id in self._waiting:
+                self._end(self.jobs[job_id], due)
 
     def _end(self, record: JobRecord, at: int) -> JobRecord:
         """Complete a job, or fail it where its policy or its file says so."""
         now = self._stamp(at)
         failure = _failure(record)
         job = self._completed(record, now) if failure is None else _failed(record, *failure, now)
+        return self._ended(record, job)
+
+    def _ended(self, record: JobRecord, job: m.Job) -> JobRecord:
+        """Write down how a job has ended, and forget what ended longest ago."""
         record = self.jobs[job.id] = replace(record, job=job)
+        self._waiting.discard(job.id)
+        if len(self.jobs) - len(self._waiting) > KEPT_ENDED_JOBS:
+            del self.jobs[next(job_id for job_id in self.jobs if job_id not in self._waiting)]
         return record
 
     def _completed(self, record: JobRecord, now: int) -> m.Job:

@@ -12,8 +12,8 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.operations import DocumentQuery, DocumentsQuery
 from kb_simulator.idempotency import KEPT_MICROSECONDS, Retry
-from kb_simulator.jobs import AfterPolls, AfterTime, FailAt, Stuck
-from kb_simulator.state import MAX_WAITING_JOBS
+from kb_simulator.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+from kb_simulator.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from tests.unit.simulator.states import Base
 
 
@@ -203,10 +203,22 @@ def test_jobs_are_listed_newest_first(base: Base) -> None:
 def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
     """With the time after which to try again."""
     base.state.policy = Stuck()
-    base.submit("granite")
-    record = next(iter(base.state.jobs.values()))
-    base.state.jobs.update((f"job-{number}", record) for number in range(MAX_WAITING_JOBS))
+    for _ in range(MAX_WAITING_JOBS):
+        base.submit("granite")
     assert code_of(lambda: base.submit("copper")) == "queue_full"
+    base.state.clear()
+    assert base.submit("copper").status == "queued"
+
+
+def test_the_oldest_ended_jobs_are_forgotten(base: Base) -> None:
+    """Those that wait never are."""
+    base.state.policy = Stuck()
+    waiting = base.submit("granite")
+    base.state.policy = AtOnce()
+    first, second, *_ = [base.submit("copper") for _ in range(KEPT_ENDED_JOBS + 1)]
+    assert base.state.job(waiting.id).status == "running"
+    assert base.state.job(second.id).status == "completed"
+    assert code_of(lambda: base.state.job(first.id)) == "job_not_found"
 
 
 def test_unknown_jobs_and_documents_are_told_apart(base: Base) -> None:

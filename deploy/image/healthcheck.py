@@ -1,0 +1,46 @@
+"""Asks the program in this container how it is: status 0 where it answers 200.
+
+    python healthcheck.py VARIABLE PATH
+
+VARIABLE names the setting that holds the port. Only what Python itself brings is imported, and little of
+that: the check runs every few seconds for as long as the container lives.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+SECONDS = 4.0
+
+
+def status_of(port: int, path: str) -> int:
+    """The status that the program on loopback answers a GET with.
+
+    Raises:
+        OSError: nobody listens there, or nothing is said in time.
+        ValueError: what was said is not HTTP.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            version, status, *_ = answer.readline(1000).split()
+    if not version.startswith(b"HTTP/"):
+        raise ValueError("not HTTP")
+    return int(status)
+
+
+def main(variable: str, path: str) -> int:
+    """0 where the program is well, else 1 with the reason."""
+    try:
+        status = status_of(int(os.environ[variable]), path)
+    except (OSError, ValueError) as error:
+        sys.stdout.write(f"{path}: {error}\n")
+        return 1
+    sys.stdout.write(f"{path}: {status}\n")
+    return 0 if status == 200 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

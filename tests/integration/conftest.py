@@ -1,0 +1,159 @@
+"""Images and containers for the tests of what is shipped.
+
+    python -m pytest tests/integration
+
+runs them where a Docker engine answers; elsewhere they are skipped with one line that says why, or fail
+where `KB_REQUIRE_DOCKER=1`. A run of the whole test suite leaves them out. The images are built here, or taken from `KB_ENGINE_IMAGE`, `KB_SERVER_IMAGE` and
+`KB_SIMULATOR_IMAGE`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # read at import; what is left over is removed here
+
+from tests.integration import docker_engine
+from tests.integration.containers import Engine, Lab, Server, lab
+
+FOLDER = "tests/integration"
+REPORT = pytest.StashKey["Report"]()
+NEEDS_DOCKER = "docker"
+
+
+@dataclass
+class Report:
+    """What is worth telling of a run, line by line."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def tell(self, line: str) -> None:
+        """Print `line` at the end."""
+        self.lines.append(line)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Names of the images under test."""
+
+    engine: str
+    server: str
+
+    @property
+    def engine_is_ours(self) -> bool:
+        """Whether the engine is the one of this repository, and not somebody's who keeps the same promise."""
+        found = docker_engine.inspect("image", self.engine)["Config"].get("Labels") or {}
+        return found.get("org.opencontainers.image.title") == "kb engine"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make room for the report."""
+    config.stash[REPORT] = Report()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bound the tests themselves; building images has a bound of its own."""
+    for item in items:
+        if FOLDER in item.nodeid and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(240, func_only=True))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tell what was measured."""
+    lines = config.stash[REPORT].lines
+    if lines:
+        terminalreporter.section("the stack in containers")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    """Where tests tell what they measured."""
+    return request.config.stash[REPORT]
+
+
+@pytest.fixture(scope="session")
+def docker(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Docker engine, cleared of what was left over; a skip or a failure where there is none."""
+    required = os.environ.get("KB_REQUIRE_DOCKER") == "1"
+    asked = any(FOLDER in str(argument) for argument in request.config.args)
+    if not (asked or required):
+        pytest.skip(f"run `python -m pytest {FOLDER}` for the tests on real images")
+    absent = docker_engine.why_absent()
+    if absent and required:
+        pytest.fail(f"KB_REQUIRE_DOCKER=1 and no Docker engine: {absent}", pytrace=False)
+    if absent:
+        pytest.skip(f"no Docker engine: {absent}")
+    docker_engine.remove_orphans()
+    yield
+    docker_engine.remove_own()
+
+
+def _image(variable: str, target: str) -> str:
+    return os.environ.get(variable) or docker_engine.build(target, f"kb-{target}:test")
+
+
+@pytest.fixture(scope="session")
+def images(docker: None, report: Report) -> Images:
+    """The images of server and engine."""
+    made = Images(_image("KB_ENGINE_IMAGE", "engine"), _image("KB_SERVER_IMAGE", "server"))
+    for name in (made.engine, made.server):
+        report.tell(f"image {name}: {_megabytes(name)}")
+    return made
+
+
+@pytest.fixture(scope="session")
+def simulator_image(docker: None, report: Report) -> str:
+    """The image of the simulator."""
+    name = _image("KB_SIMULATOR_IMAGE", "simulator")
+    report.tell(f"image {name}: {_megabytes(name)}")
+    return name
+
+
+@pytest.fixture(scope="session")
+def our_engine(images: Images) -> str:
+    """The engine's image, where it is ours: for tests of what only ours promises."""
+    if not images.engine_is_ours:
+        pytest.skip(f"{images.engine} is another engine than kb's own")
+    return images.engine
+
+
+@pytest.fixture
+def workshop(docker: None) -> Iterator[Lab]:
+    """Containers, networks and volumes of one test."""
+    with lab() as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class RunningStack:
+    """Engine and server that run."""
+
+    engine: Engine
+    server: Server
+
+
+@pytest.fixture(scope="module")
+def stack(images: Images) -> Iterator[RunningStack]:
+    """Engine and server as they are shipped, for tests that leave them running."""
+    with lab() as made:
+        network = made.network()
+        engine = Engine(images.engine, network, volume=made.volume())
+        server = Server(images.server, network)
+        made.started(engine, server)
+        engine.until_ready()
+        server.until_ready()
+        yield RunningStack(engine, server)
+
+
+def _megabytes(image: str) -> str:
+    """The size of an image, and how much of it is not the base's."""
+    size = int(docker_engine.inspect("image", image)["Size"])
+    layers = docker_engine.docker("history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image)
+    added = sum(int(line.split()[0]) for line in layers.splitlines() if "COPY" in line)
+    return f"{size / 1e6:.0f} MB, of which {added / 1e6:.0f} MB are dependencies and kb"

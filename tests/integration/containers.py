@@ -1,0 +1,373 @@
+"""Containers of the stack: engine, server and simulator as they are shipped, on a network of their own.
+
+They run as a careful operator would run them: read-only root, no capabilities, ports on loopback only. Host
+ports are chosen here, not by Docker, so that they stay over a restart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+
+from tests.integration.docker_engine import docker, inspect, labels
+from tests.mcp_http import Caller
+from tests.stack import free_port
+from tests.waiting import until
+
+READY_SECONDS = 90.0
+STOP_SECONDS = 30
+USER = 10001
+ENGINE_KEY = "the-engine-key"
+
+
+class Container:
+    """One container of the stack. It is made at once and started when told to."""
+
+    def __init__(
+        self,
+        image: str,
+        network: Network,
+        port: int,
+        *,
+        aliases: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        volume: str = "",
+        published: int | None = None,
+    ) -> None:
+        self.network = network
+        self.aliases = aliases
+        self.host_port = published or free_port()
+        container = DockerContainer(image).with_network(network).with_envs(**(environment or {}))
+        if aliases:
+            container.with_network_aliases(*aliases)
+        if volume:
+            container.with_volume_mapping(volume, "/data", "rw")
+        # Docker's own form for a port on one address only, which this library's types do not name.
+        container.ports[f"{port}/tcp"] = cast("int", ("127.0.0.1", self.host_port))
+        container.with_tmpfs_mount("/tmp")
+        container.with_kwargs(
+            read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges:true"], labels=labels()
+        )
+        self.container = container
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.container.get_container_id()
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches it."""
+        return f"http://127.0.0.1:{self.host_port}"
+
+    def start(self) -> None:
+        """Make it and start it."""
+        self.container.start()
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        docker("stop", "--time", str(STOP_SECONDS), self.id)
+        return self.exit_status()
+
+    def exit_status(self) -> int:
+        """The status that it ended with."""
+        state = inspect("container", self.id)["State"]
+        assert state["Status"] == "exited", state
+        return int(state["ExitCode"])
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for its end."""
+        docker("kill", "--signal", "TERM", self.id)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        docker("kill", "--signal", "KILL", self.id)
+        until(self.status, lambda status: status == "exited", seconds=20, what="its end")
+
+    def start_again(self) -> None:
+        """Start the same container after it has ended."""
+        docker("start", self.id)
+
+    def restart(self) -> None:
+        """SIGTERM, then a start of the same container."""
+        docker("restart", "--time", str(STOP_SECONDS), self.id)
+
+    def remove(self) -> None:
+        """Remove it, running or not, with its unnamed volumes."""
+        with suppress(Exception):  # it may never have been made; the session's clean-up looks again
+            self.container.stop()
+
+    def status(self) -> str:
+        """What Docker calls its state."""
+        return str(inspect("container", self.id)["State"]["Status"])
+
+    def health(self) -> str:
+        """What the image's own check says."""
+        return str(inspect("container", self.id)["State"]["Health"]["Status"])
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It says nothing inside: its connections stay, nobody answers."""
+        docker("pause", self.id)
+        try:
+            yield
+        finally:
+            docker("unpause", self.id)
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """It is taken off the network inside: its name is unknown, its connections lead nowhere."""
+        docker("network", "disconnect", self.network.name, self.id)
+        try:
+            yield
+        finally:
+            named = [part for alias in self.aliases for part in ("--alias", alias)]
+            docker("network", "connect", *named, self.network.name, self.id)
+
+    def run(self, *command: str) -> str:
+        """What a command inside prints on both streams.
+
+        Raises:
+            AssertionError: its status is not 0.
+        """
+        ended = self.container.exec(list(command))
+        text = ended.output.decode(errors="replace").strip()
+        assert ended.exit_code == 0, f"{command}: {ended.exit_code}\n{text}"
+        return text
+
+    def fails(self, *command: str) -> str:
+        """What a command inside prints that must fail."""
+        ended = self.container.exec(list(command))
+        text = ended.output.decode(errors="replace").strip()
+        assert ended.exit_code != 0, f"{command}: {text}"
+        return text
+
+    def logs(self) -> str:
+        """All it has written."""
+        return b"".join(self.container.get_logs()).decode(errors="replace")
+
+    def memory_bytes(self) -> int:
+        """The memory it holds, without what the kernel could take back from its page cache."""
+        stats = self.container.get_wrapped_container().stats(stream=False)["memory_stats"]
+        inside = stats.get("stats", {})
+        reclaimable = inside.get("total_inactive_file", inside.get("inactive_file", 0))
+        return int(stats["usage"]) - int(reclaimable)
+
+    def until_ready(self, path: str = "/readyz") -> None:
+        """Return when it answers 200.
+
+        Raises:
+            AssertionError: it ended, or does not answer in time; its log is shown.
+        """
+        try:
+            until(
+                lambda: self.answer(path),
+                lambda status: status in {200, -1},
+                seconds=READY_SECONDS,
+                what=f"an answer of 200 to {path}",
+            )
+            assert self.status() == "running"
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.logs()}") from None
+
+    def answer(self, path: str) -> int:
+        """The status that it answers a GET with; 0 for no answer, -1 where it has ended."""
+        try:
+            return httpx.get(f"{self.url}{path}", timeout=5).status_code
+        except httpx.TransportError:
+            return 0 if self.status() in {"running", "created", "paused"} else -1
+
+
+class Engine(Container):
+    """An engine, known as `engine` to the others."""
+
+    def __init__(self, image: str, network: Network, *, volume: str = "", **environment: str) -> None:
+        settings = {"KB_API_KEY": ENGINE_KEY, **environment}
+        super().__init__(image, network, 8000, aliases=("engine",), environment=settings, volume=volume)
+        self.http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {ENGINE_KEY}"}, timeout=60
+        )
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """The answer of a GET that must succeed."""
+        response = self.http.get(f"/api/v1{path}", params=query)
+        assert response.is_success, response.text
+        return dict(response.json())
+
+    def post(self, path: str, **request: Any) -> dict[str, Any]:
+        """The answer of a POST that must succeed."""
+        response = self.http.post(f"/api/v1{path}", **request)
+        assert response.is_success, response.text
+        return dict(response.json())
+
+    def until_idle(self) -> dict[str, int]:
+        """How many jobs are in which state, once none waits or runs."""
+        return until(
+            lambda: dict(self.get("/status")["queue"]),
+            lambda queue: queue["queued"] == queue["running"] == 0,
+            seconds=READY_SECONDS,
+            what="the end of all jobs",
+        )
+
+    def documents_with(self, word: str) -> list[int]:
+        """The documents that a search by words finds."""
+        found = self.post("/search", json={"query": word, "mode": "fts", "top": 100})
+        return sorted({result["document"]["id"] for result in found["results"]})
+
+    def remove(self) -> None:
+        """Remove it, and close the connections to it."""
+        self.http.close()
+        super().remove()
+
+
+class Server(Container):
+    """An MCP server, known as `server` to the others."""
+
+    def __init__(
+        self,
+        image: str,
+        network: Network,
+        *,
+        engine_url: str = "http://engine:8000",
+        aliases: tuple[str, ...] = ("server",),
+        volume: str = "",
+        **environment: str,
+    ) -> None:
+        port = free_port()
+        settings = {
+            "KB_ENGINE_URL": engine_url,
+            "KB_API_KEY": ENGINE_KEY,
+            "KB_PUBLIC_URL": f"http://127.0.0.1:{port}",
+            **environment,
+        }
+        super().__init__(
+            image, network, 3000, aliases=aliases, environment=settings, volume=volume, published=port
+        )
+        self.key = settings.get("KB_MCP_API_KEY", "")
+        self._callers: list[Caller] = []
+
+    @property
+    def mcp_url(self) -> str:
+        """The endpoint of the default toolset."""
+        return f"{self.url}/mcp"
+
+    def caller(self, key: str | None = None) -> Caller:
+        """A bare MCP caller, with the server's key where none is given; closed when the server is removed."""
+        self._callers.append(Caller(self.mcp_url, self.key if key is None else key))
+        return self._callers[-1]
+
+    def remove(self) -> None:
+        """Remove it, and close the connections to it."""
+        while self._callers:
+            self._callers.pop().http.close()
+        super().remove()
+
+
+_CONTROL = (
+    "import sys, urllib.request as u;"
+    "print(u.urlopen(u.Request('http://127.0.0.1:8901/_sim' + sys.argv[2], method=sys.argv[1],"
+    " data=sys.argv[3].encode() if sys.argv[3] else None,"
+    " headers={'Content-Type': 'application/json'})).read().decode())"
+)
+
+
+class Simulator(Container):
+    """A simulator, known as `simulator` to the others. Its control plane is on its own loopback."""
+
+    def __init__(self, image: str, network: Network, **environment: str) -> None:
+        super().__init__(
+            image,
+            network,
+            8900,
+            aliases=("simulator",),
+            environment={"KB_API_KEY": ENGINE_KEY, **environment},
+        )
+
+    def control(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer of the control plane, asked from inside the container."""
+        sent = json.dumps(body) if body is not None else ""
+        return dict(json.loads(self.run("python", "-c", _CONTROL, method, path, sent)))
+
+
+@dataclass
+class Lab:
+    """Networks, volumes and containers of one test or module, removed in reverse."""
+
+    _undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def network(self) -> Network:
+        """A network of its own."""
+        network = Network(docker_network_kw={"labels": labels()}).create()
+        self._undo.append(network.remove)
+        return network
+
+    def volume(self) -> str:
+        """An empty volume's name."""
+        named = [part for name, value in labels().items() for part in ("--label", f"{name}={value}")]
+        name = docker("volume", "create", *named)
+        self._undo.append(lambda: docker("volume", "rm", name))
+        return name
+
+    def add(self, *containers: Container) -> None:
+        """Remove these at the end."""
+        self._undo += [container.remove for container in containers]
+
+    def started(self, *containers: Container) -> None:
+        """Start these, and remove them at the end."""
+        for container in containers:
+            self.add(container)
+            container.start()
+
+    def close(self) -> None:
+        """Remove everything."""
+        while self._undo:
+            self._undo.pop()()
+
+
+@contextmanager
+def lab() -> Iterator[Lab]:
+    """A laboratory that leaves nothing behind."""
+    made = Lab()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def fill(volume: str, image: str, files: Mapping[str, Path]) -> None:
+    """Put files into a volume, by their paths in it, owned by the user of the images."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for folder in sorted({str(Path(name).parent) for name in files} - {"."}):
+            tar.addfile(_owned(tarfile.TarInfo(folder), 0o700, tarfile.DIRTYPE))
+        for name, path in files.items():
+            member = _owned(tarfile.TarInfo(name), 0o600, tarfile.REGTYPE)
+            member.size = path.stat().st_size
+            with path.open("rb") as content:
+                tar.addfile(member, content)
+    # A container that never starts: Docker takes files into the volumes of one, not into a volume.
+    carrier = DockerContainer(image).with_volume_mapping(volume, "/data", "rw")
+    client = carrier.get_docker_client().client
+    made = client.containers.create(image, volumes={volume: {"bind": "/data", "mode": "rw"}}, labels=labels())
+    try:
+        assert made.put_archive("/data", archive.getvalue())
+    finally:
+        made.remove()
+        client.close()
+
+
+def _owned(member: tarfile.TarInfo, mode: int, kind: bytes) -> tarfile.TarInfo:
+    member.uid = member.gid = USER
+    member.mode = mode
+    member.type = kind
+    return member

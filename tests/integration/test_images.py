@@ -1,0 +1,157 @@
+"""The images themselves: what is in them, who they run as, how they end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.integration import docker_engine
+from tests.integration.conftest import Images, RunningStack
+from tests.integration.containers import USER, Container, Engine, Lab, Server
+from tests.waiting import until
+
+BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
+WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}
+
+
+@pytest.fixture(params=["engine", "server"])
+def part(request: pytest.FixtureRequest, stack: RunningStack, images: Images) -> Container:
+    """Either part of the running stack; of a foreign engine only the server is looked into."""
+    if request.param == "engine" and not images.engine_is_ours:
+        pytest.skip(f"{images.engine} is another engine than kb's own")
+    chosen: Container = getattr(stack, request.param)
+    return chosen
+
+
+def test_it_runs_as_a_fixed_user_without_rights(part: Container) -> None:
+    """Whatever the host's users are; a volume's owner can be prepared for it."""
+    assert part.run("id", "-u") == str(USER)
+    status = part.run("cat", "/proc/1/status")
+    assert "CapEff:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+
+
+def test_nothing_but_data_and_tmp_can_be_written(part: Container) -> None:
+    """The root file system is read-only, and the program runs all the same."""
+    assert "Read-only file system" in part.fails("touch", "/opt/kb/new")
+    mounts = [line.split() for line in part.run("cat", "/proc/mounts").splitlines()]
+    writable = {
+        mount[1] for mount in mounts if "rw" in mount[3].split(",") and not mount[1].startswith(("/proc", "/sys"))
+    }
+    assert {"/data", "/tmp"} <= writable
+    assert {path for path in writable if not path.startswith(("/dev", "/etc"))} <= WRITABLE
+
+
+@pytest.mark.parametrize("tool", BUILD_TOOLS)
+def test_no_build_tool_is_in_it(part: Container, tool: str) -> None:
+    """Neither as a command nor as a module."""
+    part.fails("sh", "-c", f"command -v {tool}")
+    part.fails("python", "-c", f"import {tool}")
+
+
+@pytest.mark.parametrize("module", ["numpy", "onnxruntime", "xberg", "apsw", "pytest", "faker"])
+def test_the_server_carries_nothing_of_the_engine(stack: RunningStack, module: str) -> None:
+    """It waits for an engine over HTTP; what computes is not in its image."""
+    assert "ModuleNotFoundError" in stack.server.fails("python", "-c", f"import {module}")
+
+
+@pytest.mark.parametrize("module", ["mcp", "pydantic", "starlette", "pytest", "faker"])
+def test_the_engine_carries_nothing_of_the_server(
+    our_engine: str, stack: RunningStack, module: str
+) -> None:
+    """It answers HTTP and knows nothing of MCP."""
+    assert "ModuleNotFoundError" in stack.engine.fails("python", "-c", f"import {module}")
+
+
+def test_it_is_labelled_and_names_no_setting_of_a_builder(part: Container) -> None:
+    """Title, version and licence by the names that registries read; no key, no index of packages."""
+    config = docker_engine.inspect("image", docker_engine.inspect("container", part.id)["Image"])["Config"]
+    labels = config["Labels"]
+    assert {"title", "description", "version", "licenses"} <= {
+        name.removeprefix("org.opencontainers.image.") for name in labels
+    }
+    assert config["User"] == f"{USER}:{USER}"
+    environment = dict(entry.split("=", 1) for entry in config["Env"])
+    assert environment["KB_HOME"] == "/data"
+    assert not {name for name in environment if "KEY" in name or "INDEX" in name or "FIND_LINKS" in name}
+
+
+def test_its_own_check_says_that_it_is_well(part: Container) -> None:
+    """Without a shell's tools: the check is a few lines of Python."""
+    until(part.health, lambda health: health == "healthy", seconds=60, what="a healthy container")
+
+
+def test_the_check_fails_where_nobody_listens(part: Container) -> None:
+    """It says why in one line."""
+    check = "/usr/local/lib/kb/healthcheck.py"
+    assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
+    port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT"
+    assert "/nothing: 40" in part.fails("python", check, port, "/nothing")
+
+
+def test_the_command_line_is_in_the_image(our_engine: str, stack: RunningStack) -> None:
+    """`docker exec … kb status` tells an operator how the base is."""
+    told = json.loads(stack.engine.run("kb", "status", "--json"))
+    assert told["version"] == "v3.0.0"
+
+
+class Answer(threading.Thread):
+    """A call made in a thread of its own."""
+
+    def __init__(self, server: Server, tool: str, **arguments: Any) -> None:
+        super().__init__(daemon=True)
+        self._call = (tool, arguments)
+        self._caller = server.caller()
+        self.result: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Make the call."""
+        tool, arguments = self._call
+        self.result = self._caller.call(tool, **arguments)
+
+
+def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: Lab) -> None:
+    """A call that waits for the engine is answered after SIGTERM; then the process ends with status 0."""
+    network = workshop.network()
+    engine, server = Engine(images.engine, network), Server(images.server, network)
+    workshop.started(engine, server)
+    engine.until_ready()
+    server.until_ready()
+    with engine.paused():
+        answer = Answer(server, "kb_status")
+        answer.start()
+        until(server.logs, lambda log: "Executing tool kb_status" in log, seconds=20, what="the call")
+        server.terminate()
+        until(server.logs, lambda log: "Stopping" in log, seconds=20, what="the beginning of its end")
+    answer.join(30)
+    assert answer.result["structuredContent"]["version"] == "v3.0.0"
+    until(server.status, lambda status: status == "exited", seconds=30, what="its end")
+    assert server.exit_status() == 0
+
+
+def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:
+    """What was accepted waits in the volume and is done by the next container on it."""
+    network, volume = workshop.network(), workshop.volume()
+    engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash", KB_INGEST_WORKERS="1")
+    workshop.started(engine)
+    engine.until_ready()
+    for number in range(5):
+        text = f"unique{number}word " + " ".join(f"word{number}of{each}" for each in range(20_000))
+        engine.post("/jobs", json={"text": text})
+    until(
+        lambda: dict(engine.get("/status")["queue"]),
+        lambda queue: queue["running"] == 1,
+        seconds=60,
+        what="a running job",
+    )
+    assert engine.stop() == 0
+    engine.remove()
+
+    again = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash")
+    workshop.started(again)
+    again.until_ready()
+    assert again.until_idle()["completed"] == 5
+    assert [len(again.documents_with(f"unique{number}word")) for number in range(5)] == [1] * 5

@@ -1,0 +1,151 @@
+"""The stack as an agent meets it: the official client, and what the deployment promises (K1 to K14)."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from mcp import Client
+
+from tests.integration import docker_engine
+from tests.integration.conftest import Images, Report, RunningStack
+from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab
+from tests.stack import ROOT
+from tests.waiting import until
+
+NINE = 9
+TITLE = "Starlings"
+TEXT = "Starlings turn together because each one follows its seven nearest neighbours."
+
+
+@pytest.mark.requirement("K1", "K2", "E31", "E32")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_the_official_client_finds_a_note_through_both_containers(
+    stack: RunningStack, mode: str
+) -> None:
+    """Over Streamable HTTP, in both eras; what the tool answers is what the engine's API holds."""
+    async with Client(stack.server.mcp_url, mode=mode) as client:
+        assert len((await client.list_tools()).tools) == NINE
+        added = await client.call_tool("kb_addnote", {"text": TEXT, "title": TITLE, "wait_seconds": 50})
+        assert added.structured_content is not None
+        found = await client.call_tool("kb_search", {"query": "how do starlings turn", "top": 3})
+    assert found.structured_content is not None
+    document = added.structured_content["document_id"]
+    assert found.structured_content["results"][0]["document_id"] == document
+    assert stack.engine.get(f"/documents/{document}")["title"] == TITLE
+
+
+@pytest.mark.requirement("K2", "K29", "K36", "K44")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+def test_the_first_steps_of_an_agent_succeed(stack: RunningStack, mode: str) -> None:
+    """Uploads in chunks and by curl, notes, updates, moves: the example that the documents show."""
+    told = docker_engine.run(
+        sys.executable,
+        str(ROOT / "examples" / "first_steps.py"),
+        "--url",
+        stack.server.mcp_url,
+        "--mode",
+        mode,
+        seconds=200,
+    )
+    assert told.splitlines()[-1] == "All steps done."
+
+
+@pytest.mark.requirement("K3", "K4", "K5", "K8")
+def test_the_server_finds_the_engine_by_its_service_name_and_has_its_key(stack: RunningStack) -> None:
+    """http://engine:8000 on the containers' own network; without the key the engine refuses."""
+    assert httpx.get(f"{stack.engine.url}/api/v1/status").status_code == 401
+    settings = stack.server.run("kb", "config")
+    assert re.search(r"http://engine:8000", settings)
+    assert ENGINE_KEY not in settings
+    assert stack.server.caller().ok("kb_status")["version"] == "v3.0.0"
+
+
+@pytest.mark.requirement("K6", "K7")
+def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
+    images: Images, workshop: Lab
+) -> None:
+    """It takes connections at once, says what is wrong, and serves as soon as there is an engine."""
+    network = workshop.network()
+    server = Server(images.server, network)
+    workshop.started(server)
+    server.until_ready("/healthz")
+    assert server.answer("/readyz") == 503
+    caller = server.caller()
+    refused = caller.refused("kb_search", query="anything")
+    assert refused["error"] == "engine_unreachable"
+    assert "http://engine:8000" in refused["message"]
+
+    engine = Engine(images.engine, network)
+    workshop.started(engine)
+    engine.until_ready()
+    server.until_ready()
+    until(
+        lambda: caller.call("kb_search", query="anything"),
+        lambda result: not result.get("isError"),
+        seconds=60,
+        what="an answer through the server",
+    )
+    assert set(caller.statuses) == {200}
+
+
+@pytest.fixture(scope="module")
+def locked(images: Images, stack: RunningStack) -> Iterator[Server]:
+    """A second server on the same network, which demands a key."""
+    network = stack.server.network
+    with lab() as made:
+        server = Server(images.server, network, aliases=("locked",), KB_MCP_API_KEY="the-agents-key")
+        made.started(server)
+        server.until_ready()
+        yield server
+
+
+@pytest.mark.requirement("K9", "K10", "K11")
+def test_with_a_key_a_matching_bearer_is_served(locked: Server) -> None:
+    """The agents' key and the engine's are two."""
+    assert locked.caller().ok("kb_status")["version"] == "v3.0.0"
+
+
+@pytest.mark.requirement("K10", "K12", "K13")
+@pytest.mark.parametrize("key", ["", "another-key", ENGINE_KEY])
+def test_with_a_key_everybody_else_is_refused(locked: Server, key: str) -> None:
+    """No bearer, another one, and the engine's own: 401 that names the scheme; probes stay open."""
+    response = locked.caller(key).post(b"{}")
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"].startswith("Bearer")
+    assert locked.answer("/healthz") == locked.answer("/readyz") == 200
+
+
+@pytest.mark.requirement("K14")
+def test_without_a_key_everybody_is_served(stack: RunningStack) -> None:
+    """With or without a bearer; the log warns."""
+    for key in ("", "any"):
+        assert stack.server.caller(key).ok("kb_jobs")["jobs"] is not None
+    assert "KB_MCP_API_KEY is not set" in stack.server.logs()
+
+
+def test_an_agent_gets_its_first_answer_within_seconds_of_a_start(
+    images: Images, workshop: Lab, report: Report
+) -> None:
+    """Measured from the start of both containers to an answered search; and what they hold at rest."""
+    network = workshop.network()
+    engine, server = Engine(images.engine, network), Server(images.server, network)
+    began = time.monotonic()
+    workshop.started(engine, server)
+    server.until_ready("/healthz")
+    until(
+        lambda: server.caller().call("kb_search", query="anything"),
+        lambda result: not result.get("isError"),
+        seconds=60,
+        what="the first answered tool call",
+    )
+    seconds = time.monotonic() - began
+    memory = {name: part.memory_bytes() / 2**20 for name, part in (("engine", engine), ("server", server))}
+    report.tell(f"first answered tool call {seconds:.1f} s after `docker run` of both containers")
+    report.tell("memory at rest: " + ", ".join(f"{name} {held:.0f} MiB" for name, held in memory.items()))
+    assert seconds < 60
+    assert memory["server"] < 200

@@ -14,6 +14,15 @@ from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from tests.contract.caller import Caller
 
+COUNTS = pytest.StashKey[list[str]]()
+"""What the suite asked of engine and simulator, one line each."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was asked and answered."""
+    for line in config.stash.get(COUNTS, []):
+        terminalreporter.write_line(f"contract: {line}")
+
 
 class Start:
     """Starts engines on one folder, one at a time; `await start(max_upload_bytes=1000)`."""

@@ -1,4 +1,4 @@
-"""What `/status` and the probes promise."""
+"""What this engine tells of itself, and what it keeps over a restart."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.caller import Caller, answered
+from tests.contract.caller import Caller
 from tests.contract.conftest import Start
-
-
-@pytest.mark.requirement("E33")
-async def test_the_version_is_v3_0_0(kb: Caller) -> None:
-    """What the server asks for at least."""
-    assert (await kb.status())["version"] == "v3.0.0"
 
 
 @pytest.mark.requirement("K52")
@@ -68,12 +62,6 @@ async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest
     await kb.note("Bread is baked from flour and water")
     answer = await kb.search("two-wheeled vehicle near the trains", mode="vector", top=1)
     assert [result["document"]["id"] for result in answer["results"]] == [document]
-
-
-async def test_the_probes_answer(kb: Caller) -> None:
-    """Alive and ready."""
-    assert answered(await kb.http.get("/healthz")) == {"status": "ok"}
-    assert answered(await kb.http.get("/readyz")) == {"status": "ready"}
 
 
 async def test_the_base_survives_a_restart(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""What uploads promise: files taken in, and what is sent wrongly refused with nothing left behind."""
+"""What uploads leave in this engine's folders, and what it refuses before it has read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from tests.contract.caller import LONG, Caller, Json, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, HEADERS, Raw, file_part, part
-from tests.documents import large_pdf, sentence_of_page
 
 
 async def post(kb: Caller, body: bytes) -> httpx.Response:
@@ -41,35 +40,6 @@ async def test_a_file_is_taken_in_with_its_fields(kb: Caller, tmp_path: Path) ->
     assert document["metadata"] == {"author": "Ada"}
     assert (document["doc_type"], document["size_bytes"]) == ("text", 14)
     assert spooled(tmp_path) == []
-
-
-async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
-    """A Markdown file's first heading, a text file's name."""
-    markdown = await kb.document(await kb.file("a.md", b"# Stones of the valley\n\ngranite"))
-    text = await kb.document(await kb.file("b.txt", b"granite"))
-    assert (markdown["title"], text["title"]) == ("Stones of the valley", "b.txt")
-
-
-async def test_a_pdf_is_found_with_its_page(kb: Caller) -> None:
-    """The sentence of page 2 is on page 2."""
-    document = await kb.file("valley.pdf", large_pdf(3))
-    (result, *_) = (await kb.search(sentence_of_page(2), mode="fts"))["results"]
-    assert (result["document"]["id"], result["chunk"]["page"]) == (document, 2)
-    assert (await kb.document(document))["pages"] == 3
-
-
-async def test_the_same_file_twice_is_one_document(kb: Caller) -> None:
-    """Whatever its name."""
-    first = await kb.file("a.txt", b"granite")
-    again = await kb.ended(await kb.send("b.txt", b"granite"))
-    assert (again["deduplicated"], again["document_id"]) == (True, first)
-
-
-async def test_an_empty_file_is_an_empty_document(kb: Caller) -> None:
-    """It never reads as success: its status says that nothing can be found, and why."""
-    document = await kb.document(await kb.file("a.txt", b""))
-    assert (document["status"], document["chunk_count"]) == ("empty", 0)
-    assert document["status_reason"]
 
 
 async def test_an_unknown_kind_of_file_is_refused_before_it_is_sent(kb: Caller, tmp_path: Path) -> None:

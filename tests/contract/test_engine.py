@@ -1,0 +1,96 @@
+"""What this engine does beyond the contract: titles, limits that it names, budgets that it fills, its log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.caller import LONG, Caller, answered, problem
+from tests.contract.conftest import Start
+
+QUARTZ = " ".join(f"quartz sentence number {number} about rivers and ledgers." for number in range(400))
+
+
+async def test_a_note_without_a_title_is_called_by_its_first_line(kb: Caller) -> None:
+    """White space collapsed, cut to 80 characters."""
+    document = await kb.document(await kb.note("\n\n  The   first\tline \nand another"))
+    long = await kb.document(await kb.note("word " * 100))
+    assert document["title"] == "The first line"
+    assert len(long["title"]) <= 80
+    assert long["title"].endswith("…")
+
+
+async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
+    """A Markdown file's first heading, a text file's name."""
+    markdown = await kb.document(await kb.file("a.md", b"# Stones of the valley\n\ngranite"))
+    text = await kb.document(await kb.file("b.txt", b"granite"))
+    assert (markdown["title"], text["title"]) == ("Stones of the valley", "b.txt")
+
+
+async def test_a_title_from_the_old_text_goes_with_it(kb: Caller) -> None:
+    """A title that was given stays."""
+    untitled = await kb.note("granite")
+    titled = await kb.note("granite quarry", title="Stones")
+    assert answered(await kb.patch(untitled, text="basalt"))["title"] == "basalt"
+    assert answered(await kb.patch(titled, text="basalt columns"))["title"] == "Stones"
+
+
+async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Caller) -> None:
+    """The running job too; what is accepted afterwards is taken in."""
+    await kb.note("granite")
+    running = await kb.submit(LONG)
+    await kb.started(running)
+    waiting = await kb.submit("basalt")
+    removed = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
+    assert (removed["documents"], removed["jobs_cancelled"]) == (1, 2)
+    later = await kb.note("marble")
+    assert [document["id"] for document in (await kb.documents())["documents"]] == [later]
+    for job in (running, waiting):
+        assert (await kb.job(job["id"]))["status"] == "cancelled"
+
+
+async def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Caller) -> None:
+    """Nothing is cut in silence: `truncated` on the one at the edge, `omitted` for the rest."""
+    await kb.note(QUARTZ)
+    whole = await kb.search("quartz", mode="fts", top=5)
+    lengths = [len(result["chunk"]["text"]) for result in whole["results"]]
+    assert len(lengths) == 5
+    budget = lengths[0] + 10
+    cut = await kb.search("quartz", mode="fts", top=5, max_chars=budget)
+    assert [len(result["chunk"]["text"]) for result in cut["results"]] == [lengths[0], 10]
+    assert [result["truncated"] for result in cut["results"]] == [False, True]
+    assert (cut["omitted"], cut["total"]) == (3, whole["total"])
+
+
+async def test_an_unknown_path_is_told_the_nearest(kb: Caller) -> None:
+    """A slip of the pen costs one look."""
+    detail = problem(await kb.http.get("/api/v1/serch"), "route_not_found")["detail"]
+    assert "/api/v1/search" in detail
+
+
+async def test_a_json_body_over_the_limit_is_refused(kb: Caller) -> None:
+    """The answer names the limit."""
+    content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
+    response = await kb.http.post(
+        "/api/v1/search", content=content, headers={"Content-Type": "application/json"}
+    )
+    assert "8388608" in problem(response, "payload_too_large")["detail"]
+
+
+async def test_two_credentials_are_two_callers_and_not_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No key and no text of a note is in the log."""
+    caplog.set_level("DEBUG")
+    kb = await start(api_key="very-secret-key")
+    headers = {"Authorization": "Bearer very-secret-key"}
+    job = answered(await kb.http.post("/api/v1/jobs", json={"text": "granite quarry"}, headers=headers), 202)
+    answered(await kb.http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30}, headers=headers))
+    answered(await kb.http.post("/api/v1/search", json={"query": "basalt columns"}, headers=headers))
+    ours = "\n".join(
+        f"{record.getMessage()} {record.__dict__}"
+        for record in caplog.records
+        if record.name.startswith("kb_")
+    )
+    assert ours
+    for secret in ("very-secret-key", "granite quarry", "basalt columns"):
+        assert secret not in ours

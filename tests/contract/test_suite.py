@@ -1,0 +1,88 @@
+"""The contract's suite on the real engine and on the simulator, through `kb verify`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from kb_cli.commands.verify import Verdict
+from kb_contracts.operations import OPERATIONS
+from kb_contracts.verification import Status
+from tests.contract.conftest import COUNTS
+from tests.contract.serving import engine, simulator
+from tests.contract.verifying import kb_verify
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One run: what the command answered, and its report."""
+
+    name: str
+    status: int
+    answer: Verdict
+    report: Path
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Verified]:
+    """The runs so far, by name."""
+    return {}
+
+
+@pytest.fixture(scope="module", params=["engine", "simulator"])
+def verified(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Verified]
+) -> Verified:
+    """The suite's run on one of the two."""
+    home = tmp_path_factory.mktemp(request.param)
+    serving: AbstractContextManager[str] = engine(home) if request.param == "engine" else simulator()
+    with serving as url:
+        done = kb_verify(url, "--json", "--report", str(home / "out"), cwd=home)
+    assert done.stdout, done.stderr
+    answer = msgspec.json.decode(done.stdout, type=Verdict)
+    runs[request.param] = Verified(request.param, done.returncode, answer, home / "out")
+    return runs[request.param]
+
+
+def test_every_promise_is_kept(verified: Verified, subtests: pytest.Subtests) -> None:
+    """And shown: neither of the two is too fast for any of them."""
+    for promise in verified.answer.promises:
+        with subtests.test(promise.sentence):
+            assert promise.status is Status.PASSED, f"{promise.why}\n{promise.failed}"
+    assert (verified.status, verified.answer.passed) == (0, True)
+
+
+def test_every_operation_succeeds_and_every_link_is_taken(
+    verified: Verified, request: pytest.FixtureRequest
+) -> None:
+    """The counts are printed at the end of the run."""
+    results = verified.answer.results
+    request.config.stash.setdefault(COUNTS, []).append(f"{verified.name}: {results.counts()}")
+    assert [count.operation for count in results.operations] == [operation.id for operation in OPERATIONS]
+    assert all(count.succeeded for count in results.operations)
+    assert results.links
+    assert all(count.taken for count in results.links)
+
+
+def test_the_report_tells_the_same(verified: Verified) -> None:
+    """JUnit counts the same tests, and the page names every requirement."""
+    suite = ElementTree.parse(verified.report / "junit.xml").getroot()[0]
+    assert int(suite.attrib["tests"]) == len(verified.answer.results.outcomes)
+    assert suite.attrib["failures"] == suite.attrib["errors"] == "0"
+    page = (verified.report / "verification.html").read_text("utf-8")
+    assert all(f"<td>{id_}</td>" in page for id_ in verified.answer.requirements)
+
+
+def test_both_ran_the_same_tests(verified: Verified, runs: dict[str, Verified]) -> None:
+    """By their ids."""
+    if len(runs) < 2:
+        return  # compared when the second has run
+    one, two = ([outcome.id for outcome in run.answer.results.outcomes] for run in runs.values())
+    assert one == two

@@ -1,0 +1,117 @@
+"""What `kb verify` says of an engine that breaks a promise, of one that is in use, and of none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import httpx
+import msgspec
+import pytest
+from aiohttp import web
+
+from kb_cli.commands.verify import Verdict
+from kb_contracts.verification import Outcome, Results, Status
+from kb_contracts.verification.report import html
+from tests.contract.serving import API_KEY, engine, simulator
+from tests.contract.verifying import kb_verify
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def resets_created_at(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """An engine that gives a patched note another time of creation."""
+    response = await handler(request)
+    if request.method == "PATCH" and response.status == 200 and isinstance(response, web.Response):
+        document = msgspec.json.decode(response.body)  # type: ignore[arg-type]  # the adapter sends bytes
+        document["created_at"] = document["updated_at"]
+        response.body = msgspec.json.encode(document)
+    return response
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_with_one_broken_promise_is_told_by_its_requirement(tmp_path: Path) -> None:
+    """Exit status 1; the promise, the requirement and the reason are named, everything else is kept."""
+    with engine(tmp_path, [resets_created_at]) as url:
+        done = kb_verify(url, "--quick", "--report", "out", cwd=tmp_path)
+    assert done.returncode == 1
+    (broken,) = [line for line in done.stdout.splitlines() if "\tBROKEN\t" in line]
+    assert broken.startswith("documents\ta patched note keeps created at\tE18\tBROKEN\t")
+    assert "broken: E18 It keeps created_at" in done.stderr
+    assert ", 1 broken, 0 not shown" in done.stderr
+    suite = ElementTree.parse(tmp_path / "out" / "junit.xml").getroot()[0]
+    assert suite.attrib["failures"] == "1"
+    page = (tmp_path / "out" / "verification.html").read_text("utf-8")
+    assert "test_a_patched_note_keeps_created_at" in page
+    assert API_KEY not in page + done.stdout + done.stderr
+
+
+def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    """Nothing in it is touched; `--erase` allows it."""
+    with simulator() as url:
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        with httpx.Client(base_url=url, headers=headers) as http:
+            job = http.post("/api/v1/jobs", json={"text": "granite"}).json()
+            http.get(f"/api/v1/jobs/{job['id']}", params={"wait": 30})
+            refused = kb_verify(url, "--quick", cwd=tmp_path)
+            assert refused.returncode == 2
+            assert "1 documents" in refused.stderr
+            assert "--erase" in refused.stderr
+            assert http.get("/api/v1/documents").json()["total"] == 1
+            allowed = kb_verify(url, "--quick", "--erase", "--json", cwd=tmp_path)
+            assert allowed.returncode == 0, allowed.stderr
+            assert msgspec.json.decode(allowed.stdout, type=Verdict).passed
+            assert http.get("/api/v1/documents").json()["total"] == 0
+
+
+def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:
+    """In one line."""
+    done = kb_verify("http://127.0.0.1:9", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no engine answers at http://127.0.0.1:9" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_wrong_key_is_told(tmp_path: Path) -> None:
+    """Before anything is sent."""
+    with simulator() as url:
+        done = kb_verify(url, cwd=tmp_path, environ={"KB_API_KEY": "wrong"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "KB_API_KEY" in done.stderr
+
+
+def test_without_its_extra_the_command_says_how_to_get_it(tmp_path: Path) -> None:
+    """One line with the command for pip."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, package=None: "
+        "None if name == 'schemathesis' else find(name, package)\n"
+    )
+    with simulator() as url:
+        done = kb_verify(url, cwd=tmp_path, environ={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "the package schemathesis is not installed; install it with: pip install 'kb-for-agents[verify]'\n"
+    )
+
+
+def test_a_page_escapes_what_an_engine_says() -> None:
+    """An engine's words are anybody's words."""
+    hostile = "<script>alert(1)</script>"
+    outcome = Outcome(
+        id=hostile,
+        family=hostile,
+        name=hostile,
+        promise=hostile,
+        requirements=["E18"],
+        status=Status.FAILED,
+        why=hostile,
+        details=hostile,
+        seconds=0.1,
+    )
+    page = html(Results(url=hostile, seed=7, outcomes=[outcome], operations=[], links=[]))
+    assert hostile not in page
+    assert "&lt;script&gt;" in page

@@ -288,6 +288,12 @@ class When(Data, frozen=True):
     until: Seconds | None = None
     count: Literal["rule", "request"] = "rule"
 
+    def __str__(self) -> str:
+        names = ("nth", "every", "times", "probability", "until")
+        given = [f"{name} {value:g}" for name in names if (value := getattr(self, name)) is not None]
+        by_itself = ", each request by itself" if self.count == "request" else ""
+        return (", ".join(given) or "always") + by_itself
+
 
 class Fault(Data, frozen=True):
     """A fault to arm. Without an `effect` it is the catalogue's of that `name`; without an `id` it gets one.

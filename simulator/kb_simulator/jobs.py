@@ -137,7 +137,8 @@ class JobRecord:
             case AfterPolls(polls=polls):
                 return self.polls / polls
             case AfterTime(seconds=seconds):
-                return (now - self.accepted) / (seconds * 1_000_000)
+                # A job that was accepted in the same instant as another bears a later time than now.
+                return max(0.0, (now - self.accepted) / (seconds * 1_000_000))
             case Stuck(step=step):
                 return STEPS.index(step) / len(STEPS)
             case _:

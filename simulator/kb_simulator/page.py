@@ -84,7 +84,8 @@ def _html(text: str) -> web.Response:
             "Content-Security-Policy": _POLICY,
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
+            # Under "no-referrer" a browser hides the origin of its own forms too, and they would be refused.
+            "Referrer-Policy": "same-origin",
         },
     )
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-import msgspec
-
 from kb_contracts import models as m
 from kb_contracts.operations import BY_ID
 from kb_simulator.armed import ArmedFault
@@ -38,14 +36,16 @@ main { display: grid; grid-template-columns: minmax(15rem, 20rem) minmax(0, 1fr)
 section { margin-bottom: 1.5rem; }
 form { display: grid; gap: .45rem; }
 form.line { display: flex; gap: .45rem; }
+form + form { margin-top: .45rem; }
+td form { display: block; }
 label { display: grid; grid-template-columns: 6rem minmax(0, 1fr); align-items: center; gap: .5rem;
   color: var(--dim); }
 input, select, button { font: inherit; color: inherit; background: var(--soft); border: 1px solid var(--line);
   border-radius: 6px; padding: .3rem .5rem; min-width: 0; }
 button { cursor: pointer; background: var(--accent); border-color: var(--accent); color: var(--page); }
 button.plain { background: none; color: inherit; border-color: var(--line); padding: .05rem .5rem; }
-table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-weight: 500; color: var(--dim); }
+table { border-collapse: collapse; width: 100%; min-width: 44rem; }
+th { text-align: left; font-weight: 500; color: var(--dim); white-space: nowrap; }
 th, td { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
   overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
@@ -159,7 +159,8 @@ def _levers(namespace: Namespace) -> Html:
         "<label>probability<input name=probability inputmode=decimal placeholder='1'></label>"
         "<button>Arm</button></form></section>"
         "<section><h2>Clock</h2><form action='/advance' method=post class=line>{hidden}"
-        "<input name=seconds value=10 inputmode=decimal aria-label=seconds size=6><button>Advance s</button>"
+        "<input name=seconds value=10 inputmode=decimal aria-label=seconds size=6><span class=dim>s</span>"
+        "<button>Advance</button>"
         "</form><form action='/clock' method=post class=line>{hidden}"
         "<select name=mode aria-label=mode>{modes}</select>"
         "<button class=plain>set mode</button></form></section>"
@@ -205,7 +206,7 @@ def _faults(namespace: str, armed: list[ArmedFault]) -> Html:
         [
             _html("<code>{id}</code>", id=each.id),
             each.fault.match,
-            msgspec.json.encode(each.fault.when).decode(),
+            each.fault.when,
             each.matched,
             each.fired,
             _html(

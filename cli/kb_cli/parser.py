@@ -145,6 +145,15 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     reindex.add_argument("--home", metavar="DIR", help="data folder")
     reindex.add_argument("--embedder", metavar="NAME", help="the embedding model")
 
+    sim = _command(
+        commands, "sim", "kb_cli.simulator:run", "a fake engine that fails on command", groups.settings
+    )
+    sim.add_argument("--seed", help="what every random decision derives from (7)")
+    sim.add_argument("--host", help="address to listen on")
+    sim.add_argument("--port", help="port to listen on; 0: any free one (8900)")
+    sim.add_argument("--control", metavar="PORT", help="port of the control plane, on loopback (off)")
+    sim.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
+
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", choices=_LEVELS, help="how much is logged")

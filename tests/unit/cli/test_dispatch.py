@@ -25,6 +25,8 @@ COMMANDS = {
     "serve": [],
     "stdio": [],
     "engine": [],
+    "reindex": [],
+    "sim": [],
     "search": ["words"],
     "get": ["1"],
     "status": [],
@@ -35,6 +37,8 @@ COMMANDS = {
     "add": ["file"],
     "rm": ["1"],
     "move": ["1", "memory"],
+    "verify": ["http://127.0.0.1:8000"],
+    "bench": ["hosts"],
 }
 
 

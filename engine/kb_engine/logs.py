@@ -1,4 +1,7 @@
-"""The engine's log: one JSON object a line on stderr, without texts of documents and without secrets."""
+"""The engine's log on stderr, without texts of documents and without secrets.
+
+One JSON object a line; on a terminal, where a person reads them, short lines in words instead.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,22 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(entry, enc_hook=str).decode()
 
 
+class TerminalFormatter(logging.Formatter):
+    """For a person at a terminal: local time, part, level, message, then the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it where there is one."""
+        moment = datetime.fromtimestamp(record.created).astimezone()
+        level = _NAMES.get(record.levelno, record.levelname.lower())
+        fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN]
+        line = " ".join([f"{moment:%H:%M:%S}", "engine", f"{level:5}", record.getMessage(), *fields])
+        # A field may hold what a file or a caller brought; escaped, it cannot steer the terminal.
+        line = "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line
+        )
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
 class AccessLogger(AbstractAccessLogger):
     """A line a request, at level debug: the route and never its values, which may be tags or keys."""
 
@@ -59,8 +78,8 @@ class AccessLogger(AbstractAccessLogger):
 
 
 def configure_logging(level: str) -> None:
-    """Send this process's log to stderr as JSON, from `level` (debug, info, warn or error) on."""
+    """Send this process's log to stderr, from `level` (debug, info, warn or error) on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(TerminalFormatter() if sys.stderr.isatty() else JsonFormatter())
     logging.basicConfig(level=_LEVELS[level], handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,6 +1,7 @@
 """Structured logs: one JSON object a line, on stderr, so that stdout stays the protocol's on stdio.
 
-A record's fields come in `extra={"fields": {...}}` and stand beside `timestamp`, `level` and `message`.
+On a terminal, where a person reads them, the lines are short ones in words instead. A record's fields
+come in `extra={"fields": {...}}` and stand beside `timestamp`, `level` and `message`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error",
 _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
+_UNTOLD = {"timestamp", "level", "message", "logger", "correlation_id", "user_agent"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -44,29 +46,46 @@ class JsonFormatter(logging.Formatter):
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON without its newline."""
+        """The record as one line without its newline."""
         entry = _standing(record)
         for name, value in getattr(record, "fields", {}).items():
             entry.setdefault(name, value)
         if record.exc_info and record.exc_info[1] is not None:
             entry["exception"] = _described(record.exc_info[1])
-        line = _encoded(entry)
+        line = self._line(entry)
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return line
+
+    def _line(self, entry: dict[str, Any]) -> str:
+        return _encoded(entry)
+
+
+class TerminalFormatter(JsonFormatter):
+    """Formats a record for a person at a terminal: local time, part, level, message, fields."""
+
+    def _line(self, entry: dict[str, Any]) -> str:
+        moment = datetime.fromisoformat(entry["timestamp"]).astimezone()
+        fields = [f"{name}={_plain(value)}" for name, value in entry.items() if name not in _UNTOLD]
+        words = [f"{moment:%H:%M:%S}", "server", f"{entry['level']:5}", entry["message"], *fields]
+        # A field may hold what a caller sent; escaped, it cannot steer the terminal.
+        return "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in " ".join(words)
+        )
 
 
 def configure_logging(
     level: str = "info", *, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
-    """Send every log of the process through `JsonFormatter` to `stream` (stderr).
+    """Send every log of the process to `stream` (stderr): JSON, or words where that is a terminal.
 
     Raises:
         KeyError: `level` is none of `LEVELS`.
     """
     threshold = LEVELS[level.lower()]
-    handler = _handler_for(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(secrets))
+    stream = stream or sys.stderr
+    handler = _handler_for(stream)
+    handler.setFormatter((TerminalFormatter if stream.isatty() else JsonFormatter)(secrets))
     root = logging.getLogger()
     for old in root.handlers:
         old.flush()
@@ -112,6 +131,13 @@ def _encoded(entry: dict[str, Any]) -> str:
     except (UnicodeEncodeError, OverflowError):
         # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
         return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict) and "traceback" in value:
+        raised = value["traceback"][-1] if value["traceback"] else "?"
+        return f"{value['type']}: {value['message']} ({raised})"
+    return _words(value)
 
 
 def _words(value: object) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from kb_contracts.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
-from kb_engine.logs import JsonFormatter
+from kb_engine.logs import JsonFormatter, TerminalFormatter, configure_logging
 from kb_engine.settings import EngineSettings
 
 
@@ -126,3 +126,28 @@ def test_a_log_line_is_json_with_the_records_fields() -> None:
     entry = msgspec.json.decode(JsonFormatter().format(record))
     assert (entry["level"], entry["message"], entry["job"]) == ("warn", "a b", "j1")
     assert entry["timestamp"].endswith("+00:00")
+
+
+def test_a_line_for_a_person_at_a_terminal_is_short_and_cannot_steer_it() -> None:
+    """Time of day, level, message and fields; control characters are shown as their escapes."""
+    record = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": "a\nb"})
+    record.job = "\x1b[2J"
+    moment, words = TerminalFormatter().format(record).split(" ", 1)
+    assert moment.count(":") == 2
+    assert words == "engine warn  a\\nb job=\\x1b[2J"
+
+
+@pytest.mark.parametrize(("tty", "expected"), [(True, TerminalFormatter), (False, JsonFormatter)])
+def test_only_a_terminal_gets_lines_for_people(
+    tty: bool, expected: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever collects logs from a pipe or a file gets JSON."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.setattr("sys.stderr.isatty", lambda: tty, raising=False)
+    try:
+        configure_logging("info")
+        assert type(root.handlers[0].formatter) is expected
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)

@@ -116,6 +116,43 @@ def test_the_level_decides_what_is_written(level: str, shown: str) -> None:
     assert "".join(json.loads(line)["message"] for line in stream.getvalue().splitlines()) == shown
 
 
+class Terminal(io.StringIO):
+    """A stream that says that a person reads it."""
+
+    def isatty(self) -> bool:
+        """Always."""
+        return True
+
+
+def test_a_person_at_a_terminal_gets_words() -> None:
+    """Time of day, level, message and fields; no ids that only programs follow, and no secret."""
+    stream = Terminal()
+    configure_logging("info", secrets=("s3cret-key",), stream=stream)
+    fields = {"port": 3000, "key": "s3cret-key", "correlation_id": "0ff8", "user_agent": "x"}
+    logging.getLogger("kb_server.test").warning("Listening", extra={"fields": fields})
+    moment, words = stream.getvalue().split(" ", 1)
+    assert datetime.strptime(moment, "%H:%M:%S").second >= 0
+    assert words == "server warn  Listening port=3000 key=***\n"
+
+
+def test_a_line_for_a_person_cannot_steer_the_terminal() -> None:
+    """Control characters, newlines and half surrogate pairs are shown as their escapes."""
+    stream = Terminal()
+    configure_logging("info", stream=stream)
+    logging.getLogger("kb_server.test").info("a\nb", extra={"fields": {"name": "\x1b[2J\u202e\ud800\x9b"}})
+    assert stream.getvalue().endswith("a\\nb name=\\x1b[2J\\u202e\\ud800\\x9b\n")
+
+
+def test_a_person_is_told_what_was_raised_and_where() -> None:
+    """In the same line, without the frames on the way."""
+    stream = Terminal()
+    configure_logging("info", stream=stream)
+    logging.getLogger("kb_server.test").error("Broke", exc_info=_raised(ValueError("bad")))
+    (line,) = stream.getvalue().splitlines()
+    assert "Broke exception=ValueError: bad (" in line
+    assert line.endswith(" _raised)")
+
+
 def test_a_level_nobody_knows_is_refused() -> None:
     """By name."""
     with pytest.raises(KeyError):

@@ -82,7 +82,7 @@ async def _receive(
     try:
         converted = msgspec.convert(fields, FileFields, strict=False)
     except msgspec.ValidationError as error:
-        raise misfit(error) from error
+        raise misfit(error, FileFields) from error
     return ReceivedFile(converted, *file)
 
 

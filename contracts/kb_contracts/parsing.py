@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -32,7 +33,7 @@ def decode_body(raw: bytes, model: type[S]) -> S:
     try:
         return _decode(raw, model)
     except msgspec.ValidationError as error:
-        raise misfit(error) from error
+        raise misfit(error, model) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
 
@@ -68,7 +69,7 @@ def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
     types = _given(model)
     for name in values:
         if name not in types:
-            raise EngineError("unknown_parameter", f"There is no parameter {name!r}.", parameter=name)
+            raise _unknown(name, types)
     return model(**_converted(values, types, "Query"))
 
 
@@ -107,14 +108,13 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
     return converted
 
 
-def misfit(error: msgspec.ValidationError) -> EngineError:
-    """The `EngineError` for a value that does not fit its model."""
+def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:
+    """The `EngineError` for a value that does not fit; of a `model` that is a Struct it says what is near."""
     text = str(error)
     place = _PLACE.search(text)
     prefix = f"{place['place']}." if place else ""
     if unknown := _UNKNOWN.match(text):
-        name = prefix + unknown["name"]
-        return EngineError("unknown_parameter", f"There is no parameter {name!r}.", parameter=name)
+        return _unknown(prefix + unknown["name"], _names(model) if isinstance(model, type) else ())
     if missing := _MISSING.match(text):
         name = prefix + missing["name"]
         return EngineError("missing_parameter", f"Parameter {name!r} is required.", parameter=name)
@@ -125,6 +125,24 @@ def misfit(error: msgspec.ValidationError) -> EngineError:
         f"Parameter {name!r}: {what}." if name else f"The body does not fit: {what}.",
         **({"parameter": name} if name else {}),
     )
+
+
+def _unknown(name: str, known: Iterable[str]) -> EngineError:
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(known)}." if known else ""
+    return EngineError("unknown_parameter", f"There is no parameter {name!r}.{hint}", parameter=name)
+
+
+@cache
+def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The names of a model's members as an error tells them: `query`, `filters`, `filters.format`."""
+    names: list[str] = []
+    for name, hint in get_type_hints(model).items():
+        names.append(name)
+        inner = _said(hint)
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            names += [f"{name}.{below}" for below in _names(inner)]
+    return tuple(names)
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

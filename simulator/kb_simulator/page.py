@@ -105,7 +105,7 @@ def _read(values: dict[str, object], kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise misfit(error) from error
+        raise misfit(error, kind) from error
 
 
 # --- levers ---------------------------------------------------------------------------------------

@@ -1,0 +1,299 @@
+"""A history of operations, made from a seed before anything is answered.
+
+What an earlier answer gave is named and not known: `Given("document", 3)` is the id of the document that came
+of the third submission, whatever number it has on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+from faker import Faker
+
+_VOCABULARY = """
+granite basalt marble quartz zircon feldspar slate chalk river harbour lantern copper ledger pension archive
+copyist zebra falcon otter heron maple juniper bramble orchard kettle bicycle railway station compass voyage
+winter meadow thunder glacier canyon desert monsoon violin trumpet sonata library museum
+"""
+WORDS = _VOCABULARY.split()
+TAGS = ["stone", "water", "collection:memory", "collection:documents", "größe & co", "a"]
+SCOPES = ["", "collection:memory", "collection:documents"]
+PATHS = ["memory/a.md", "memory/b.md", "books/one.txt", "books/two.txt"]
+
+Kind = Literal["document", "uid", "job", "version", "stale version", "note text"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Something that the answers to submission `slot` gave."""
+
+    kind: Kind
+    slot: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request: of an operation, or of `method` and `path` where no operation fits."""
+
+    operation: str
+    place: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    method: str = ""
+    path: str = ""
+    slot: int | None = None
+    """For a submission: what it is called from now on."""
+
+
+class Story:
+    """Makes up one step after another."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = Random(seed)
+        self._fake = Faker("en_US")
+        self._fake.seed_instance(seed)
+        self._slots = 0
+        self._notes: list[int] = []
+        self._files: list[int] = []
+        self._texts: list[str] = []
+        self._keys = 0
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """So many random steps, every refusal among them once."""
+        for _ in range(6):
+            yield from self._note()
+        refused = refusals()
+        every = max(1, count // len(refused))
+        for number in range(count):
+            yield from self._dice.choices(self._kinds, weights=self._weights)[0](self)
+            if number % every == 0 and refused:
+                yield refused.pop(0)
+            if number == count // 2:
+                yield Step("clearDocuments", request={"params": {"confirm": "true"}})
+                yield Step("getStatus")
+                yield from self._note()
+        yield from refused
+
+    def _text(self) -> str:
+        if self._texts and self._dice.random() < 0.2:
+            return self._dice.choice(self._texts)
+        sentences = [
+            self._fake.sentence(nb_words=self._dice.randint(3, 9), ext_word_list=WORDS)
+            for _ in range(self._dice.randint(1, 3))
+        ]
+        self._texts.append(" ".join(sentences))
+        return self._texts[-1]
+
+    def _some(self, pool: list[str], most: int) -> list[str]:
+        return self._dice.sample(pool, self._dice.randint(0, most))
+
+    def _new_slot(self) -> int:
+        self._slots += 1
+        return self._slots
+
+    def _any_slot(self) -> int:
+        return self._dice.choice(self._notes + self._files)
+
+    def _key(self) -> dict[str, str]:
+        self._keys += 1
+        return {"Idempotency-Key": f"parity {self._keys}"}
+
+    def _document(self) -> Given:
+        return Given(self._dice.choice(("document", "uid")), self._any_slot())
+
+    # what can happen
+
+    def _note(self) -> Iterator[Step]:
+        body: dict[str, Any] = {"text": self._text(), "tags": self._some(TAGS, 3)}
+        if self._dice.random() < 0.5:
+            body["title"] = self._fake.sentence(nb_words=3, ext_word_list=WORDS)
+        if self._dice.random() < 0.3:
+            body["metadata"] = {
+                "author": self._fake.name(),
+                "source_type": self._dice.choice(("web", "mail")),
+            }
+        if self._dice.random() < 0.5:
+            body["source_path"] = self._dice.choice(PATHS)
+        body["dedup_scope"] = self._dice.choice(SCOPES)
+        headers = self._key() if self._dice.random() < 0.3 else {}
+        slot = self._new_slot()
+        self._notes.append(slot)
+        yield Step("createJob", request={"json": body, "headers": headers}, slot=slot)
+        if headers:
+            yield Step("createJob", request={"json": body, "headers": headers})
+            yield Step("createJob", request={"json": {"text": "another"}, "headers": headers})
+
+    def _file(self) -> Iterator[Step]:
+        text, kind = self._text(), self._dice.choice(("txt", "md", "html"))
+        data = {"md": f"# {text[:20]}\n\n{text}", "html": f"<html><body><p>{text}</p></body></html>"}
+        name = f"{self._dice.choice(WORDS)}.{kind}"
+        slot = self._new_slot()
+        self._files.append(slot)
+        fields = {"tags": '["stone"]', "source_path": self._dice.choice(PATHS), "title": text[:40]}
+        request = {"files": {"file": (name, data.get(kind, text).encode())}, "data": fields}
+        yield Step("createJob", request=request, slot=slot)
+
+    def _read(self) -> Iterator[Step]:
+        params = self._dice.choice(({}, {"chunks": "false"}, {"chunk_offset": 1}, {"chunk_limit": 1}))
+        yield Step("getDocument", {"document_id": self._document()}, {"params": params})
+
+    def _list(self) -> Iterator[Step]:
+        params: dict[str, Any] = {
+            "sort_by": self._dice.choice(("id", "title", "created_at", "updated_at", "size_bytes")),
+            "sort_order": self._dice.choice(("asc", "desc")),
+            "limit": self._dice.randint(1, 20),
+            "offset": self._dice.randint(0, 6),
+        }
+        if self._dice.random() < 0.3:
+            params["tag"] = self._dice.choice(TAGS)
+        if self._dice.random() < 0.3:
+            params["source_path"] = self._dice.choice(PATHS)
+        if self._dice.random() < 0.2:
+            params["doc_type"] = self._dice.choice(("note", "text", "markdown", "html"))
+        yield Step("listDocuments", request={"params": params})
+
+    def _search(self) -> Iterator[Step]:
+        body: dict[str, Any] = {
+            "query": " ".join(self._dice.sample(WORDS, self._dice.randint(1, 3))),
+            "mode": self._dice.choice(("fts", "fts", "hybrid", "vector")),
+            "top": 100,
+        }
+        for name, value in (
+            ("tags", self._some(TAGS, 2)),
+            ("tags_any", self._some(TAGS, 2)),
+            ("doc_type", self._dice.choice(("note", "text"))),
+            ("filters", {"source_path_prefix": self._dice.choice(("memory/", "books/"))}),
+            ("filters", {"source_type": ["web"]}),
+            ("filters", {"format": ["md", "txt"]}),
+            ("explain", True),
+            ("neighbors", 1),
+        ):
+            if self._dice.random() < 0.15:
+                body[name] = value
+        yield Step("search", request={"json": body})
+
+    def _patch(self) -> Iterator[Step]:
+        slot = self._dice.choice(self._notes) if self._dice.random() < 0.9 else self._any_slot()
+        body: dict[str, Any] = {"text": self._text()} if self._dice.random() < 0.7 else {}
+        if not body or self._dice.random() < 0.3:
+            body["title"] = self._fake.sentence(nb_words=3, ext_word_list=WORDS)
+        if self._dice.random() < 0.4:
+            body["expected_version"] = Given(self._dice.choice(("version", "stale version")), slot)
+        yield Step("patchNote", {"document_id": Given("document", slot)}, {"json": body})
+
+    def _tag(self) -> Iterator[Step]:
+        slot = self._any_slot()
+        headers = {"If-Match": Given(self._dice.choice(("version", "stale version")), slot)}
+        request: dict[str, Any] = {"headers": headers} if self._dice.random() < 0.4 else {}
+        place: dict[str, Any] = {"document_id": Given("document", slot)}
+        if self._dice.random() < 0.6:
+            tags = self._dice.sample(TAGS, self._dice.randint(1, 2))
+            yield Step("addTags", place, {**request, "json": {"tags": tags}})
+        else:
+            yield Step("removeTag", {**place, "tag": self._dice.choice(TAGS)}, request)
+
+    def _remove(self) -> Iterator[Step]:
+        place, headers = {"document_id": self._document()}, self._key()
+        yield Step("deleteDocument", place, {"headers": headers})
+        yield Step("deleteDocument", place, {"headers": headers})
+        yield Step("deleteDocument", place)
+
+    def _look(self) -> Iterator[Step]:
+        slot = self._any_slot()
+        yield self._dice.choice(
+            (
+                Step("getStatus"),
+                Step("getHealth"),
+                Step("getReadiness"),
+                Step("listTags", request={"params": {"prefix": self._dice.choice(("", "collection:"))}}),
+                Step("listTags", request={"params": {"limit": 2, "offset": 1}}),
+                Step("listJobs", request={"params": {"limit": 5}}),
+                Step("listJobs", request={"params": {"status": "completed", "limit": 3, "offset": 2}}),
+                Step("getJob", {"job_id": Given("job", slot)}),
+                Step("cancelJob", {"job_id": Given("job", slot)}),
+            )
+        )
+
+    _Kind = Callable[["Story"], Iterator[Step]]
+    _kinds: tuple[_Kind, ...] = (_note, _file, _read, _list, _search, _patch, _tag, _remove, _look)
+    _weights = (14, 8, 10, 10, 22, 12, 12, 4, 12)
+
+
+def refusals() -> list[Step]:
+    """Requests that are refused, each for another reason."""
+    uuid = "00000000-0000-4000-8000-000000000000"
+    json = {"Content-Type": "application/json"}
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"text": ""},
+        {"text": " \n"},
+        {"text": 5},
+        {"text": "x", "colour": "red"},
+        {"text": "x", "tags": ["a,b"]},
+        {"text": "x", "tags": ["x" * 201]},
+        {"text": "x", "metadata": []},
+        {"text": "x", "metadata": {"a": "x" * 70_000}},
+        {"text": "x", "title": ""},
+        {"text": "x", "source_path": ""},
+    ]
+    searches: list[dict[str, Any]] = [
+        {},
+        {"query": ""},
+        {"query": "x", "top": 0},
+        {"query": "x", "top": "5"},
+        {"query": "x", "mode": "semantic"},
+        {"query": "x", "fts_only": True, "mode": "vector"},
+        {"query": "x", "min_score": 2},
+        {"query": "x", "max_chars": 5},
+        {"query": "x", "filters": {"date_from": "yesterday"}},
+        {"query": "x", "filters": {"date_from": "2025-02-01", "date_to": "2025-01-01"}},
+        {"query": "x", "filters": {"colour": "red"}},
+    ]
+    lists: list[dict[str, Any]] = [
+        {"limit": 0},
+        {"limit": 1001},
+        {"offset": -1},
+        {"sort_by": "colour"},
+        {"doc_type": "song"},
+        {"colour": "red"},
+    ]
+    return [
+        *(Step("createJob", request={"json": body}) for body in bodies),
+        *(Step("search", request={"json": body}) for body in searches),
+        *(Step("listDocuments", request={"params": params}) for params in lists),
+        Step("createJob", request={"content": b"{", "headers": json}),
+        Step("createJob", request={"content": b"[]", "headers": json}),
+        Step("createJob", request={"content": b"x", "headers": {"Content-Type": "text/plain"}}),
+        Step("createJob", request={"files": {"file": ("a.exe", b"MZ")}}),
+        Step("createJob", request={"files": {"file": ("a.txt", b"x")}, "data": {"colour": "red"}}),
+        Step("createJob", request={"files": {"file": ("a.txt", b"x")}, "data": {"tags": "a"}}),
+        Step("createJob", request={"json": {"text": "x"}, "headers": {"Idempotency-Key": "x" * 256}}),
+        Step("createJob", request={"files": {"file": ("a.pdf", b"no PDF")}}, slot=0),
+        Step("createJob", request={"files": {"file": ("a.txt", b"\xff\xff\xff")}}, slot=0),
+        Step("createJob", request={"files": {"file": ("a.txt", b"")}}, slot=0),
+        Step("getJob", {"job_id": uuid}),
+        Step("getJob", {"job_id": "1"}),
+        Step("getJob", {"job_id": uuid}, {"params": {"wait": 31}}),
+        Step("cancelJob", {"job_id": uuid}),
+        Step("getDocument", {"document_id": uuid}),
+        Step("getDocument", {"document_id": "0"}),
+        Step("getDocument", {"document_id": "9223372036854775807"}),
+        Step("deleteDocument", {"document_id": uuid}),
+        Step("clearDocuments"),
+        Step("clearDocuments", request={"params": {"confirm": "false"}}),
+        Step("patchNote", {"document_id": "9223372036854775807"}, {"json": {"text": "x"}}),
+        Step("patchNote", {"document_id": "x"}, {"json": {"text": "x"}}),
+        Step("patchNote", {"document_id": "1"}, {"json": {}}),
+        Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}}),
+        Step("addTags", {"document_id": uuid}, {"json": {"tags": []}}),
+        Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}, "headers": {"If-Match": "*"}}),
+        Step("removeTag", {"document_id": uuid, "tag": "a"}),
+        Step("no operation", method="GET", path="/api/v1/serch"),
+        Step("no operation", method="GET", path="/"),
+        Step("no operation", method="PUT", path="/api/v1/jobs"),
+        Step("no operation", method="GET", path="/api/v1/jobs?limit=1&limit=2"),
+        Step("getStatus", request={"headers": {"Authorization": "Bearer wrong"}}),
+        Step("getStatus", request={"params": {"colour": "red"}}),
+    ]

@@ -1,0 +1,182 @@
+"""A history played on one side: answers decoded by their models and normalised so that identity stays."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from kb_contracts import models as m
+from kb_contracts.errors import Problem
+from kb_contracts.operations import BY_ID
+from tests.parity.history import Given, Step
+
+_UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")
+_HEADERS = ("Content-Type", "ETag", "Allow", "WWW-Authenticate")
+_CHUNKS = frozenset({"chunk", "chunks", "before", "after"})
+_ABSENT = "00000000-0000-4000-8000-00000000ffff"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a step was answered with, ready to be compared."""
+
+    step: Step
+    asked: str
+    answer: dict[str, Any]
+
+
+class Side:
+    """One of the two, and the names of what it has given so far."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        self._jobs: dict[int, str] = {}
+        self._documents: dict[int, tuple[int, str]] = {}
+        self._names: dict[str, dict[Any, str]] = defaultdict(dict)
+
+    def play(self, steps: list[Step]) -> list[Played]:
+        """Play the steps one after another; a submission's job is waited for."""
+        return [played for step in steps for played in self._play(step)]
+
+    def _play(self, step: Step) -> list[Played]:
+        response = self._send(step)
+        played = [self._played(step, response)]
+        if step.slot is not None and response.status_code == 202:
+            job = msgspec.json.decode(response.content, type=m.Job)
+            waiting = Step("getJob", {"job_id": job.id}, {"params": {"wait": 30}})
+            ended = self._send(waiting)
+            self._remember(step.slot, msgspec.json.decode(ended.content, type=m.Job))
+            played.append(self._played(Step("getJob", {"job_id": Given("job", step.slot)}), ended))
+        return played
+
+    def _send(self, step: Step) -> httpx.Response:
+        request = self._resolved(step.request)
+        request["headers"] = {name: str(value) for name, value in request.get("headers", {}).items()}
+        if step.method:
+            return self._http.request(step.method, step.path, **request)
+        operation = BY_ID[step.operation]
+        place = {name: quote(str(part), safe="") for name, part in self._resolved(step.place).items()}
+        return self._http.request(operation.method, operation.path.format(**place), **request)
+
+    def _remember(self, slot: int, job: m.Job) -> None:
+        self._jobs[slot] = job.id
+        if job.document_id is not None and job.document_uid is not None:
+            self._documents[slot] = (job.document_id, job.document_uid)
+
+    def _resolved(self, value: Any) -> Any:
+        match value:
+            case Given():
+                return self._given(value)
+            case dict():
+                return {key: self._resolved(part) for key, part in value.items()}
+            case _:
+                return value
+
+    def _given(self, wanted: Given) -> Any:
+        document, uid = self._documents.get(wanted.slot, (9_000_000_000, _ABSENT))
+        match wanted.kind:
+            case "document":
+                return document
+            case "uid":
+                return uid
+            case "job":
+                return self._jobs[wanted.slot]
+            case _:
+                return self._version(document) + (7 if wanted.kind == "stale version" else 0)
+
+    def _version(self, document: int) -> int:
+        response = self._http.get(f"/api/v1/documents/{document}", params={"chunks": "false"})
+        return int(response.json().get("version", 1))
+
+    # what is compared
+
+    def _played(self, step: Step, response: httpx.Response) -> Played:
+        body = response.json()
+        _fits(step, response)
+        answer: dict[str, Any] = {
+            "status": response.status_code,
+            "headers": {name: response.headers.get(name) for name in _HEADERS},
+            "waits": "Retry-After" in response.headers,
+            "body": self._seen(step, body) if response.is_success else self._named(body),
+        }
+        return Played(step, f"{step.operation} {step.path}{step.place} {step.request}"[:400], answer)
+
+    def _seen(self, step: Step, body: Any) -> Any:
+        return self._searched(step, body) if step.operation == "search" else self._named(body)
+
+    def _searched(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
+        """A search by words is its set of documents; any other its mode and that the filters hold."""
+        asked = step.request["json"]
+        results = body["results"]
+        scores = [result["score"] for result in results]
+        seen: dict[str, Any] = {
+            "mode": body["mode"],
+            "members": sorted(body),
+            "best first": scores == sorted(scores, reverse=True),
+            "filtered": all(_passes(asked, result) for result in results),
+            "explained": all((each["explain"] is not None) is bool(asked.get("explain")) for each in results),
+        }
+        if body["mode"] == "fts":
+            found = {self._name("document", each["document"]["id"]): each for each in results}
+            seen |= {"matched": sorted(found), "total": body["total"]}
+            seen["tags"] = {name: each["tags"] for name, each in found.items()}
+        return seen
+
+    def _named(self, value: Any, inside: str = "") -> Any:
+        match value:
+            case dict():
+                named = {key: self._member(key, part, inside) for key, part in value.items()}
+                return named | _order_of_times(value)
+            case list():
+                return [self._named(part, inside) for part in value]
+            case str() if _UUID.match(value):
+                return self._name("uid", value)
+            case str() if _TIME.match(value):
+                return "<time>"
+            case _:
+                return value
+
+    def _member(self, key: str, part: Any, inside: str) -> Any:
+        if key in {"id", "document_id"} and isinstance(part, int):
+            return self._name("chunk" if inside in _CHUNKS else "document", part)
+        return self._named(part, key)
+
+    def _name(self, kind: str, value: Any) -> str:
+        """The name of an id, by its first appearance on this side."""
+        names = self._names[kind]
+        return names.setdefault(value, f"{kind} {len(names) + 1}")
+
+
+def _fits(step: Step, response: httpx.Response) -> None:
+    """Decode the answer by its model, which holds its bounds."""
+    kind = BY_ID[step.operation].answer if response.is_success and step.operation in BY_ID else Problem
+    msgspec.json.decode(response.content, type=kind)
+
+
+def _order_of_times(value: dict[str, Any]) -> dict[str, Any]:
+    if not {"created_at", "updated_at"} <= value.keys():
+        return {}
+    return {"updated_at": "<created>" if value["updated_at"] == value["created_at"] else "<later>"}
+
+
+def _passes(asked: dict[str, Any], result: dict[str, Any]) -> bool:
+    document, tags, filters = result["document"], set(result["tags"]), asked.get("filters") or {}
+    prefix = filters.get("source_path_prefix")
+    return (
+        tags.issuperset(asked.get("tags", []))
+        and (not asked.get("tags_any") or bool(tags.intersection(asked["tags_any"])))
+        and asked.get("doc_type") in (None, document["doc_type"])
+        and (prefix is None or (document["source_path"] or "").startswith(prefix))
+        and ("format" not in filters or document["format"] in filters["format"])
+        and (
+            "source_type" not in filters or document["metadata"].get("source_type") in filters["source_type"]
+        )
+        and 0 <= result["score"] <= 1
+    )

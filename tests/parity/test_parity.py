@@ -1,0 +1,52 @@
+"""One history on engine and simulator: what differs is in the ledger, and what is in the ledger differs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.contract.serving import API_KEY, engine, simulator
+from tests.parity.comparing import Difference, Entry, differences, ledger
+from tests.parity.history import Story
+from tests.parity.playing import Played, Side
+
+SEED = 7
+STEPS = 400
+
+
+def play(serving: AbstractContextManager[str]) -> list[Played]:
+    """The history played on one side."""
+    headers = {"Authorization": f"Bearer {API_KEY}"}
+    with serving as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+        return Side(http).play(list(Story(SEED).steps(STEPS)))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Difference]:
+    """Where the two differ."""
+    home: Path = tmp_path_factory.mktemp("parity")
+    return differences(play(engine(home)), play(simulator()))
+
+
+def test_every_difference_is_in_the_ledger(found: list[Difference]) -> None:
+    """With a reason; anything else is a fault of one side."""
+    entries = ledger()
+    unlisted = [each for each in found if not any(entry.covers(each.place) for entry in entries)]
+    assert not unlisted, f"{len(unlisted)} (seed {SEED})\n" + "\n".join(map(str, unlisted[:20]))
+
+
+@pytest.mark.parametrize("entry", ledger(), ids=lambda entry: entry.id)
+def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: Entry) -> None:
+    """An excuse that nobody needs any more would hide the next difference."""
+    assert entry.reason.strip()
+    for pattern in entry.where:
+        one = Entry(id=entry.id, where=(pattern,), reason=entry.reason)
+        assert any(one.covers(each.place) for each in found), f"{pattern} does not differ any more"
+
+
+def test_a_history_repeats_under_its_seed() -> None:
+    """The same steps, whoever plays them."""
+    assert list(Story(SEED).steps(50)) == list(Story(SEED).steps(50))

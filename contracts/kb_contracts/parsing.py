@@ -81,10 +81,15 @@ def _given(model: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _said(hint: Any) -> Any:
-    if get_origin(hint) not in (Union, UnionType):
-        return hint
-    (said,) = (one for one in get_args(hint) if one is not NoneType)
+    (said,) = _kinds(hint)
     return said
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """What a value may be beside None."""
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for kind in get_args(hint) if kind is not NoneType]
 
 
 def convert_path(values: Mapping[str, str], types: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,10 +144,10 @@ def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
     names: list[str] = []
     for name, hint in get_type_hints(model).items():
         names.append(name)
-        inner = _said(hint)
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            names += [f"{name}.{below}" for below in _names(inner)]
-    return tuple(names)
+        for kind in _kinds(hint):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                names += [f"{name}.{below}" for below in _names(kind)]
+    return tuple(dict.fromkeys(names))
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

@@ -1,0 +1,116 @@
+"""Reports: ratios are taken within a round, and a page says what it measured and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from load.bench import hosts, uploads
+from load.bench.generator import Load
+from load.budgets import Budgets, Entry, Figures, ToolBudget
+from load.history import Moment
+from load.machine import Machine, describe
+from load.report import Run, html
+from load.sampling import Sample
+
+MACHINE = Machine(
+    measured_at="2026-03-01T00:00:00Z", system="Linux", processor="a <processor>", cores=2, memory_gib=8,
+    load_before=0.5, python="3.13.0", commit="abc", versions={"aiohttp": "3.14"},
+)  # fmt: skip
+
+
+def turn(host: str, number: int, rate: float, cpu: float = 100) -> hosts.Round:
+    load = Load(calls=int(rate * 5), seconds=5, p50=1, p95=2, p99=3, errors=0, bytes_each=1000)
+    return hosts.Round(host=host, era="2025-11-25", round=number, load=load, host_cpu=cpu, engine_cpu=50)
+
+
+def run(complaints: list[str]) -> Run:
+    entry = Entry(tool="kb_search", era="2025-11-25", calls=10, failures=1, p50=1, p95=2, p99=3)
+    return Run(
+        title="Steady load",
+        machine=MACHINE,
+        command="python -m load.run",
+        figures=Figures(seconds=10, entries=[entry]),
+        history=[Moment(seconds=0, users=1, rate=1, failures=0, p50=1, p95=2, p99=3)],
+        samples=[Sample(seconds=0, name="server", resident_mib=80, cpu=0.2, sockets=4)],
+        budgets=Budgets(tools={"kb_search": ToolBudget(p95=250)}),
+        complaints=complaints,
+    )
+
+
+def test_a_ratio_is_to_the_ceiling_of_the_same_round() -> None:
+    """A machine that slows down for a round slows both, and the ratio stays."""
+    rounds = [
+        turn("bare", 1, 1000), turn("kb", 1, 700), turn("bare", 2, 500), turn("kb", 2, 350),
+        turn("bare", 3, 1000), turn("kb", 3, 600),
+    ]  # fmt: skip
+    found = {each.host: each for each in hosts.figures(rounds)}
+    assert found["kb"].rate_ratio == 0.7
+    assert (found["kb"].lowest_ratio, found["kb"].highest_ratio) == (0.6, 0.7)
+    assert found["bare"].rate_ratio == 1.0
+
+
+def test_processor_time_is_compared_with_the_ceiling_too() -> None:
+    """Twice the time a call is twice the ceiling's."""
+    rounds = [turn("bare", 1, 1000, cpu=100), turn("kb", 1, 700, cpu=200)]
+    assert next(each.cpu_ratio for each in hosts.figures(rounds) if each.host == "kb") == 2.0
+
+
+def test_uploads_are_compared_by_way_and_size() -> None:
+    """Chunked with chunked, and a large file with a large one."""
+
+    def upload(way: uploads.Way, host: str, seconds: float) -> uploads.Upload:
+        return uploads.Upload(way=way, host=host, mib=100, round=1, seconds=seconds, cpu=1, peak_mib=50)
+
+    made = [
+        upload("chunked", "kb", 2), upload("chunked", "bare", 1),
+        upload("direct", "kb", 1), upload("direct", "bare", 1),
+    ]  # fmt: skip
+    ratios = {(each.way, each.host): each.ratio for each in uploads.figures(made)}
+    assert ratios["chunked", "kb"] == 0.5
+    assert ratios["direct", "kb"] == 1.0
+
+
+def test_the_page_names_machine_versions_command_and_budgets() -> None:
+    """Escaped, for a title may come from a URL."""
+    page = html(run([]), b"png")
+    for wanted in (
+        "a &lt;processor&gt;",
+        "aiohttp 3.14",
+        "python -m load.run",
+        "All budgets were kept",
+        "250",
+    ):
+        assert wanted in page
+
+
+def test_the_page_names_what_was_broken() -> None:
+    """And does not say that all was kept."""
+    page = html(run(["kb_search at 2025-11-25: p95 300 ms; budget 250"]), b"png")
+    assert "p95 300 ms; budget 250" in page
+    assert "All budgets were kept" not in page
+
+
+def test_this_machine_is_described() -> None:
+    """With what a reader needs to weigh a figure."""
+    machine = describe()
+    assert machine.cores >= 1
+    assert "aiohttp" in machine.versions
+    assert str(machine.cores) in machine.line()
+
+
+def test_a_plot_is_a_small_png(tmp_path: Path) -> None:
+    """Small enough to lie in the repository."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "hosts.png"
+    rounds = [
+        turn(host, 1, rate) for host, rate in (("kb", 700), ("sdk", 100), ("fastmcp", 50), ("bare", 1000))
+    ]
+    report = hosts.HostsReport(
+        machine=MACHINE, client="wrk", connections=32, seconds=5, rounds=rounds, figures=hosts.figures(rounds)
+    )
+    hosts.plot(report, path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(data) < 150_000

@@ -24,6 +24,7 @@ from aiohttp import web
 from load.bench.stub_engine import serve
 
 BLOCK_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
 MAX_MESSAGE_BYTES = 12 * BLOCK_BYTES
 
 
@@ -61,7 +62,7 @@ def build_app(folder: Path) -> web.Application:
         size = 0
         with aside.open("wb", buffering=0) as file:
             waiting = bytearray()
-            async for block in request.content.iter_any():
+            async for block in request.content.iter_chunked(_READ_BYTES):
                 waiting += block
                 size += len(block)
                 if len(waiting) >= BLOCK_BYTES:

@@ -282,7 +282,9 @@ def plot(report: HostsReport, path: Path) -> None:
         eras,
         {TITLES[host]: [of[host, era].rate for era in eras] for host in hosts},
         {
-            TITLES[host]: [f"{of[host, era].rate:.0f}\n{of[host, era].rate_ratio:.2f} of it" for era in eras]
+            TITLES[host]: [
+                f"{of[host, era].rate:.0f}\n{of[host, era].rate_ratio:.2f} of ceiling" for era in eras
+            ]
             for host in hosts
         },
         y="calls a second",

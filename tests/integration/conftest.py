@@ -3,8 +3,8 @@
     python -m pytest tests/integration
 
 runs them where a Docker engine answers; elsewhere they are skipped with one line that says why, or fail
-where `KB_REQUIRE_DOCKER=1`. A run of the whole test suite leaves them out. The images are built here, or taken from `KB_ENGINE_IMAGE`, `KB_SERVER_IMAGE` and
-`KB_SIMULATOR_IMAGE`.
+where `KB_REQUIRE_DOCKER=1`. A run of the whole test suite leaves them out. The images are built here, or
+taken from `KB_ENGINE_IMAGE`, `KB_SERVER_IMAGE` and `KB_SIMULATOR_IMAGE`.
 """
 
 from __future__ import annotations

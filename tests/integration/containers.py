@@ -30,6 +30,13 @@ USER = 10001
 ENGINE_KEY = "the-engine-key"
 
 
+def error_of(result: Mapping[str, Any]) -> str:
+    """The code in the result of a call that was refused; empty where it was not."""
+    if not result.get("isError"):
+        return ""
+    return str(json.loads(result["content"][0]["text"])["error"])
+
+
 class Container:
     """One container of the stack. It is made at once and started when told to."""
 

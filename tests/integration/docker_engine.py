@@ -136,7 +136,9 @@ def _everything() -> list[_Made]:
     made = []
     for kind, arguments in asked:
         lines = docker(*arguments, "--filter", f"label={LABEL}").splitlines()
-        made += [_Made(kind, *(line.split(maxsplit=1) + [""])[:2]) for line in lines]
+        for line in lines:
+            name, _, made_by = line.partition(" ")
+            made.append(_Made(kind, name, made_by))
     return made
 
 

@@ -72,7 +72,11 @@ def test_a_note_becomes_a_document_that_is_found(engine: Engine) -> None:
     job = engine.post("/jobs", json={"text": f"The {word} sails at dawn", "title": "Ship", "tags": ["sea"]})
     document = completed(engine, job)
     (result,) = engine.post("/search", json={"query": word, "mode": "fts"})["results"]
-    assert (result["document"]["id"], result["document"]["title"], result["tags"]) == (document, "Ship", ["sea"])
+    assert (result["document"]["id"], result["document"]["title"], result["tags"]) == (
+        document,
+        "Ship",
+        ["sea"],
+    )
     assert 0 < result["score"] <= 1
     assert word in result["chunk"]["text"]
 
@@ -89,7 +93,9 @@ def test_a_note_becomes_a_document_that_is_found(engine: Engine) -> None:
 def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, query: str) -> None:
     """PDF, DOCX, HTML and Markdown, sent as multipart."""
     path = DOCUMENTS / name
-    job = engine.post("/jobs", files={"file": (name, path.read_bytes())}, data={"source_path": str(path.name)})
+    job = engine.post(
+        "/jobs", files={"file": (name, path.read_bytes())}, data={"source_path": str(path.name)}
+    )
     document = completed(engine, job)
     found = engine.post("/search", json={"query": query, "top": 5})["results"]
     assert document in [result["document"]["id"] for result in found]
@@ -186,7 +192,10 @@ def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
     workshop.started(second)
     second.until_ready()
     assert second.documents_with(word) == [document]
-    assert [each["id"] for each in second.get("/documents", sort_order="asc")["documents"]] == [document, file]
+    assert [each["id"] for each in second.get("/documents", sort_order="asc")["documents"]] == [
+        document,
+        file,
+    ]
 
 
 def _tides() -> bytes:

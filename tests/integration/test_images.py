@@ -39,7 +39,9 @@ def test_nothing_but_data_and_tmp_can_be_written(part: Container) -> None:
     assert "Read-only file system" in part.fails("touch", "/opt/kb/new")
     mounts = [line.split() for line in part.run("cat", "/proc/mounts").splitlines()]
     writable = {
-        mount[1] for mount in mounts if "rw" in mount[3].split(",") and not mount[1].startswith(("/proc", "/sys"))
+        mount[1]
+        for mount in mounts
+        if "rw" in mount[3].split(",") and not mount[1].startswith(("/proc", "/sys"))
     }
     assert {"/data", "/tmp"} <= writable
     assert {path for path in writable if not path.startswith(("/dev", "/etc"))} <= WRITABLE
@@ -59,9 +61,7 @@ def test_the_server_carries_nothing_of_the_engine(stack: RunningStack, module: s
 
 
 @pytest.mark.parametrize("module", ["mcp", "pydantic", "starlette", "pytest", "faker"])
-def test_the_engine_carries_nothing_of_the_server(
-    our_engine: str, stack: RunningStack, module: str
-) -> None:
+def test_the_engine_carries_nothing_of_the_server(our_engine: str, stack: RunningStack, module: str) -> None:
     """It answers HTTP and knows nothing of MCP."""
     assert "ModuleNotFoundError" in stack.engine.fails("python", "-c", f"import {module}")
 

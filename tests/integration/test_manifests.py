@@ -1,0 +1,180 @@
+"""What is committed for Compose and Kubernetes, read and held to its promises; no engine is needed.
+
+Kubernetes manifests are validated against the schemas of its releases, which come in a package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # has no types
+import pytest
+import yaml
+
+from tests.stack import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+RELEASES = ("1.29", "1.33", kubernetes_validate.latest_version())
+Manifest = dict[str, Any]
+
+
+def documents(name: str) -> list[Manifest]:
+    """The documents of one manifest."""
+    return [dict(each) for each in yaml.safe_load_all((KUBERNETES / name).read_text("utf-8"))]
+
+
+def one(name: str, kind: str) -> Manifest:
+    """The only document of a kind in a manifest."""
+    (found,) = [each for each in documents(name) if each["kind"] == kind]
+    return found
+
+
+def containers(name: str) -> dict[str, Manifest]:
+    """The containers of a manifest's deployment by their names."""
+    listed = one(name, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return {container["name"]: container for container in listed}
+
+
+def environment(container: Manifest) -> dict[str, Any]:
+    """The values, or where they are from."""
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def compose(path: str) -> dict[str, Manifest]:
+    """The services of a compose file, as written."""
+    services: dict[str, Manifest] = yaml.safe_load((ROOT / path).read_text("utf-8"))["services"]
+    return services
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("path", sorted(KUBERNETES.glob("*.yml")), ids=lambda path: path.name)
+def test_every_document_is_valid_under_the_schemas_of_kubernetes(path: Path, release: str) -> None:
+    """Strictly: a field that does not exist is an error, in an old release and in today's."""
+    for document in documents(path.name):
+        kubernetes_validate.validate(document, release, strict=True)
+
+
+def test_a_misspelt_field_is_found() -> None:
+    """The validation above is one."""
+    broken = one("sidecar.yml", "Deployment")
+    broken["spec"]["replica"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(broken, RELEASES[-1], strict=True)
+
+
+@pytest.mark.requirement("R80", "R81")
+def test_the_sidecar_has_three_replicas_with_the_backend_on_localhost() -> None:
+    """And its key from the secret."""
+    deployment = one("sidecar.yml", "Deployment")
+    assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == ("ragler", 3)
+    found = containers("sidecar.yml")
+    assert set(found) == {"backend", "mcp-server"}
+    assert found["backend"]["image"] == "ragler-backend:latest"
+    assert [port["containerPort"] for port in found["backend"]["ports"]] == [3000]
+    settings = environment(found["mcp-server"])
+    assert settings["RAGLER_API_URL"] == "http://localhost:3000"
+    assert settings["RAGLER_API_KEY"] == {"secretKeyRef": {"name": "ragler-secrets", "key": "api-key"}}
+    # Two containers of a pod share its ports.
+    assert settings["KB_MCP_PORT"] == "3001"
+
+
+@pytest.mark.requirement("R82")
+def test_the_standalone_has_two_replicas_on_port_3001() -> None:
+    """With the listening port to match."""
+    deployment = one("standalone.yml", "Deployment")
+    assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == ("ragler-mcp-server", 2)
+    (container,) = containers("standalone.yml").values()
+    assert [port["containerPort"] for port in container["ports"]] == [3001]
+    assert environment(container)["KB_MCP_PORT"] == "3001"
+
+
+@pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml"])
+def test_secrets_named_in_a_manifest_exist(name: str) -> None:
+    """Every key that a container takes is one of the secret."""
+    secret = one("secret.yml", "Secret")
+    for container in containers(name).values():
+        for value in environment(container).values():
+            if isinstance(value, dict):
+                asked = value["secretKeyRef"]
+                assert asked["name"] == secret["metadata"]["name"]
+                assert asked["key"] in secret["stringData"]
+    assert set(secret["stringData"].values()) == {""}
+
+
+@pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml"])
+def test_the_mcp_server_is_probed_bounded_and_without_rights(name: str) -> None:
+    """As its image is made: a fixed user, a read-only root, two places to write."""
+    container = containers(name)["mcp-server"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] == "/healthz"
+    assert container["resources"]["limits"]["memory"]
+    context = container["securityContext"]
+    assert context["runAsUser"] == 10001
+    assert context["readOnlyRootFilesystem"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp"}
+
+
+@pytest.mark.parametrize(("name", "replicas"), [("sidecar.yml", 3), ("standalone.yml", 2)])
+def test_replicas_share_a_service_with_affinity_a_budget_and_a_policy(name: str, replicas: int) -> None:
+    """All of them choose the pods of the deployment, and one replica may always be away."""
+    labels = one(name, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    service, budget, policy = (
+        one(name, kind)["spec"] for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")
+    )
+    chosen = (service["selector"], budget["selector"]["matchLabels"], policy["podSelector"]["matchLabels"])
+    for selector in chosen:
+        assert selector.items() <= labels.items()
+    assert service["sessionAffinity"] == "ClientIP"
+    assert service["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"] > 600
+    assert budget["minAvailable"] == replicas - 1
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+
+
+@pytest.mark.requirement("R76", "R77", "R78", "R79")
+def test_the_compose_file_of_ragler_has_its_four_services() -> None:
+    """Images, ports and environment as its document has them."""
+    services = compose("deploy/ragler/compose.yml")
+    assert set(services) == {"backend", "mcp-server", "redis", "qdrant"}
+    backend, server = services["backend"], services["mcp-server"]
+    assert backend["image"] == "ragler-backend:latest"
+    assert backend["ports"] == ["127.0.0.1:3000:3000"]
+    assert {"REDIS_HOST": "redis", "QDRANT_URL": "http://qdrant:6333"}.items() <= backend[
+        "environment"
+    ].items()
+    assert "OPENAI_API_KEY" in backend["environment"]
+    assert server["image"] == "ragler-mcp-server:latest"
+    assert server["environment"]["RAGLER_API_URL"] == "http://backend:3000"
+    assert "RAGLER_API_KEY" in server["environment"]
+    assert server["depends_on"] == ["backend"]
+    assert (services["redis"]["image"], services["redis"]["ports"]) == (
+        "redis:7-alpine",
+        ["127.0.0.1:6379:6379"],
+    )
+    assert services["qdrant"]["image"] == "qdrant/qdrant:latest"
+    assert services["qdrant"]["ports"] == ["127.0.0.1:6333:6333"]
+
+
+@pytest.mark.requirement("K8", "E31")
+def test_the_stack_has_server_and_engine_and_publishes_the_server_on_loopback_alone() -> None:
+    """The server asks the engine by its service name; keys come from the environment."""
+    services = compose("compose.yml")
+    assert set(services) == {"engine", "server"}
+    assert services["server"]["environment"]["KB_ENGINE_URL"] == "http://engine:8000"
+    for service, key in (("engine", "KB_API_KEY"), ("server", "KB_API_KEY"), ("server", "KB_MCP_API_KEY")):
+        assert services[service]["environment"][key] == f"${{{key}:-}}"
+    (port,) = services["server"]["ports"]
+    assert port.startswith("${KB_PUBLISH_ADDRESS:-127.0.0.1}:")
+    assert "ports" not in services["engine"]
+
+
+@pytest.mark.parametrize("service", ["engine", "server"])
+def test_the_stack_of_the_tests_is_the_shipped_one(service: str) -> None:
+    """But for keys, which are set, ports, which are not published, and restarts, which would hide a fault."""
+    shipped, tested = compose("compose.yml")[service], compose("compose.test.yml")[service]
+    differing = {"restart", "ports", "environment"}
+    assert {name: value for name, value in shipped.items() if name not in differing} == {
+        name: value for name, value in tested.items() if name not in differing
+    }
+    assert tested["environment"].keys() <= shipped["environment"].keys()

@@ -1,0 +1,108 @@
+"""The simulator's image behind the server's: faults on command, and what the server makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.integration.conftest import Images
+from tests.integration.containers import Server, Simulator, error_of, lab
+from tests.mcp_http import Caller
+
+
+@pytest.fixture(scope="module")
+def simulated(images: Images, simulator_image: str) -> Iterator[tuple[Simulator, Server]]:
+    """A simulator and a server that asks it."""
+    with lab() as made:
+        network = made.network()
+        simulator = Simulator(simulator_image, network)
+        url = "http://simulator:8900"
+        server = Server(images.server, network, engine_url=url, REQUEST_TIMEOUT="2000")
+        made.started(simulator, server)
+        simulator.until_ready()
+        server.until_ready()
+        yield simulator, server
+
+
+@pytest.fixture
+def simulator(simulated: tuple[Simulator, Server]) -> Iterator[Simulator]:
+    """The simulator as new; every fault that a test arms must have fired by its end."""
+    simulator = simulated[0]
+    simulator.control("POST", "/reset", {})
+    yield simulator
+    verdict = verified(simulator)
+    assert (verdict.get("failures"), verdict.get("unfired")) == (None, None), verdict
+    simulator.control("DELETE", "/faults")
+
+
+@pytest.fixture
+def caller(simulated: tuple[Simulator, Server], simulator: Simulator) -> Caller:
+    """A caller of the server."""
+    return simulated[1].caller()
+
+
+def arm(simulator: Simulator, name: str, operation: str, **when: Any) -> None:
+    """Arm a fault of the catalogue."""
+    fault = {"name": name, "match": {"operation": operation}, "when": when}
+    simulator.control("POST", "/faults", fault)
+
+
+def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, Any]:
+    """The journal held to what is expected."""
+    return simulator.control("POST", "/journal/verify", {"expectations": list(expectations)})
+
+
+def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
+    """The fake keeps the promise that the engine keeps."""
+    word = f"w{uuid4().hex}"
+    added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=20)
+    found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
+    assert [result["document_id"] for result in found] == [added["document_id"]]
+
+
+@pytest.mark.parametrize(
+    "fault", ["bad_gateway", "not_ready", "reset_before_headers", "reset_mid_body", "not_json"]
+)
+def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Caller, fault: str) -> None:
+    """What is safe to ask again is asked again; the agent sees an answer or an error that names the fault."""
+    arm(simulator, fault, "search", times=1)
+    result = caller.call("kb_search", query="anything")
+    if result.get("isError"):
+        assert error_of(result).startswith("engine_")
+    assert caller.ok("kb_search", query="anything")["results"] == []
+
+
+def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, caller: Caller) -> None:
+    """It is sent again under the same key."""
+    arm(simulator, "lost_ack", "createJob", nth=1)
+    word = f"w{uuid4().hex}"
+    caller.ok("kb_addnote", text=f"{word} once", wait_seconds=20)
+    found = caller.ok("kb_search", query=word, mode="fts")
+    assert found["total"] == 1
+
+
+def test_a_hanging_engine_is_an_error_in_time(simulator: Simulator, caller: Caller) -> None:
+    """And the next call is served."""
+    arm(simulator, "hang", "getStatus")
+    refused = caller.refused("kb_status")
+    assert refused["error"] in {"engine_timeout", "engine_unreachable"}
+    simulator.control("DELETE", "/faults")
+    assert caller.ok("kb_jobs")["jobs"] == []
+
+
+def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) -> None:
+    """The agent cannot mend it, and learns who can."""
+    arm(simulator, "expired_key", "getStatus")
+    assert caller.refused("kb_status")["error"] == "engine_unauthorized"
+
+
+def test_sigterm_ends_it(simulated: tuple[Simulator, Server], simulator_image: str) -> None:
+    """In order, with status 0."""
+    with lab() as made:
+        other = Simulator(simulator_image, made.network())
+        made.started(other)
+        other.until_ready()
+        assert other.stop() == 0

@@ -36,11 +36,11 @@ _PAUSE_SECONDS = 0.5
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class QueueFull(CliError):  # noqa: N818 - the engine's state, not a mistake
+class QueueFull(CliError):
     """Too many jobs wait in the engine; it takes more when some have ended."""
 
 
-class UnsupportedFormat(CliError):  # noqa: N818 - the file's state, not a mistake
+class UnsupportedFormat(CliError):
     """The engine takes no files of this kind."""
 
 

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 FLAGS  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format contracts clean
+.PHONY: help run test check format load contracts clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -27,6 +27,9 @@ check: $(VENV)/.test ## style, types, imports, generated documents
 format: $(VENV)/.test ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+load: $(VENV)/.load ## a short load test, with a report in out/load
+	@$(BIN)/python -m load.run $(FLAGS)
 
 contracts: $(VENV)/.test ## write the generated contract documents
 	$(BIN)/python -m kb_contracts.openapi
@@ -50,3 +53,8 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing kb and what its tests need (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.load: pyproject.toml | $(VENV)/bin/python
+	@echo "installing kb and what a load test needs (a minute or two the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[load]'
+	@touch $@

@@ -158,8 +158,10 @@ def _engine_of(item: pytest.Item) -> Engine | None:
 
 def _repeat(item: pytest.Item) -> str:
     seed = item.config.stash[_SEED]
-    command = f"python -m pytest -p {__name__} --sim-seed {seed} {shlex.quote(item.nodeid)}"
-    return f"seed {seed}; repeat with: {command}"
+    # Plugins of a `conftest.py` come by themselves; those of the command line must be named again.
+    named = [name for name in item.config.getoption("plugins") or () if not name.startswith("no:")]
+    plugins = "".join(f" -p {shlex.quote(name)}" for name in named)
+    return f"seed {seed}; repeat with: python -m pytest{plugins} --sim-seed {seed} {shlex.quote(item.nodeid)}"
 
 
 def _seen(engine: Engine) -> list[str]:

@@ -27,6 +27,7 @@ _JSON_TYPES = frozenset({"application/json", "application/problem+json"})
 _SHOWN = 300
 _MAX_RETRY_AFTER = 3_600.0
 _BUSY = frozenset({"queue_full", "not_ready"})
+_GATEWAY = frozenset({502, 504})
 _NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
 _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance", "retry_after"})
 
@@ -79,7 +80,7 @@ def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> Engin
     if answer.status == 503:
         return EngineBusy(detail, retry_after=wait)
     if answer.status >= 500:
-        return EngineFailed(detail, retry_after=wait)
+        return EngineFailed(detail, retry_after=wait, gateway=code is None and answer.status in _GATEWAY)
     if answer.status < 400:
         return EngineBadAnswer(f"It answered {_call(operation)} with the status {answer.status}.")
     return Refused("engine_refused", detail, retry_after=wait)

@@ -7,12 +7,13 @@ EngineFault                code                  sent again  what happened
  +-- EngineBusy            engine_busy           yes         429 or 503, with `retry_after` where it said so
  +-- EngineUnauthorized    engine_unauthorized   no          401 or 403: it refuses the server's KB_API_KEY
  +-- EngineTooOld          engine_too_old        no          its version is under MIN_ENGINE_VERSION
- +-- EngineFailed          engine_failed         no          another 5xx
+ +-- EngineFailed          engine_failed         no ***      another 5xx
  +-- EngineBadAnswer       engine_bad_answer     no *        not JSON, not the contract, a redirect, too large
  +-- Refused               a contract's code     no **       a problem document: the request was understood
 
 *  but where the answer broke off in the middle
 ** but `in_progress`: the same idempotency key is at work already
+*** but a gateway's 502 or 504: a proxy that does not reach an engine which restarts
 
 "Sent again" is `transient`. The client sends again only what is safe: reads, and mutations under one
 idempotency key, so that a fault that reaches a caller has been tried already.
@@ -77,7 +78,11 @@ class EngineTooOld(EngineFault):
 
 
 class EngineFailed(EngineFault):
-    """The engine answered with a 5xx."""
+    """The engine answered with a 5xx. `gateway`: it was a proxy in between, which did not get through."""
+
+    def __init__(self, detail: str, *, retry_after: float | None = None, gateway: bool = False) -> None:
+        super().__init__(detail, retry_after=retry_after)
+        self.transient = gateway
 
 
 class EngineBadAnswer(EngineFault):

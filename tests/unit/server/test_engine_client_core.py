@@ -232,6 +232,12 @@ class TestAnswers:
         """A proxy's answer, or an engine's that keeps no contract."""
         assert type(fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW)) is fault
 
+    @pytest.mark.parametrize(("status", "again"), [(500, False), (502, True), (504, True), (507, False)])
+    def test_a_gateway_that_did_not_get_through_is_asked_again(self, status: int, again: bool) -> None:
+        """As while an engine behind a proxy restarts; what the engine itself says is not doubted."""
+        assert fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW).transient is again
+        assert fault_of(SEARCH, problem("internal"), now=NOW).transient is False
+
     def test_an_unknown_code_keeps_its_words(self) -> None:
         """What a foreign engine says reaches the agent, under a code of ours."""
         body = json.dumps({"code": "moon_phase", "detail": "Wait for the full moon."}).encode()

@@ -1,0 +1,312 @@
+"""Every fault of the catalogue against every tool: what the agent is answered, and what was done.
+
+    python -m tests.faults.matrix             the table
+    python -m tests.faults.matrix --json      the same as JSON
+    python -m tests.faults.matrix --write     the same into matrix.json, which a test holds it against
+
+Each cell begins with an empty engine in which what the tool needs is made first, by the same server, which
+must have got over the cell before. The fault meets the tool's first request (`once`), or every one
+(`lasting`). A cell says
+
+    ok          a success that shows what was there or what was asked for, looked at in detail
+    <code>      an error result with this code
+    ... +done   an error although the engine carried the change out (`+part`: some of it)
+    -           the engine was asked nothing that the fault matches, and the tool succeeded
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from anyio.from_thread import BlockingPortal
+from rich.console import Console
+from rich.table import Table
+
+from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
+from kb_server.settings import ServerSettings
+from kb_simulator.client import ControlClient
+from kb_simulator.faults import CATALOGUE
+from kb_simulator.running import Simulator, in_thread
+from kb_simulator.settings import SimulatorSettings
+
+EXPECTED = Path(__file__).with_name("matrix.json")
+"""The committed matrix."""
+
+Lasts: TypeAlias = Literal["once", "lasting"]
+LASTS: tuple[Lasts, ...] = ("once", "lasting")
+Matrix: TypeAlias = dict[str, dict[str, dict[Lasts, str]]]
+"""Cells by fault, tool and how long it lasts."""
+
+UNTOUCHED = "-"
+
+_SEED = 7
+_SILENCE_MS = 250
+_LONG_SECONDS = 60.0
+_OLD, _NEW = "granite is an igneous rock", "basalt is an igneous rock"
+_FILE = b"marble is a metamorphic rock"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A server with its engine, and a client. `control` looks into the engine past all faults."""
+
+    server: McpServer
+    client: McpClient
+    control: ControlClient
+
+    def begin_anew(self) -> None:
+        """Empty the engine and disarm its faults; the circuit lets calls through again."""
+        self.control.reset()
+        self.server.clock.advance(_LONG_SECONDS)
+
+
+Arguments: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tool to call: what it needs, whether its answer is true, and what the engine did of it."""
+
+    tool: str
+    prepare: Callable[[Bench], Arguments]
+    shows: Callable[[Arguments, Bench], bool]
+    done: Callable[[Bench], str] = lambda _bench: ""
+
+
+def _noted(bench: Bench) -> int:
+    added = bench.client.ok("kb_addnote", text=_OLD, title=_OLD, collection="memory", wait_seconds=5)
+    return int(added["document_id"])
+
+
+def _nothing(bench: Bench) -> Arguments:
+    _noted(bench)
+    return {}
+
+
+def _job(bench: Bench) -> str:
+    return str(bench.client.ok("kb_addnote", text=_OLD, title=_OLD, wait_seconds=5)["job_id"])
+
+
+def _started(bench: Bench) -> str:
+    _noted(bench)
+    started = bench.client.ok("kb_upload_start", filename="marble.txt", total_size=len(_FILE), title=_NEW)
+    return str(started["upload_id"])
+
+
+def _chunk(bench: Bench) -> Arguments:
+    return {"upload_id": _started(bench), "chunk_index": 0, "data": base64.b64encode(_FILE).decode()}
+
+
+def _sent(bench: Bench) -> Arguments:
+    chunk = _chunk(bench)
+    bench.client.ok("kb_upload_chunk", **chunk)
+    return {"upload_id": chunk["upload_id"], "wait_seconds": 5}
+
+
+def _added(bench: Bench) -> str:
+    titles = sorted(document.title for document in bench.control.state().documents)
+    assert titles in ([_OLD], sorted([_OLD, _NEW])), f"something was lost or doubled: {titles}"
+    return "done" if len(titles) > 1 else ""
+
+
+def _updated(bench: Bench) -> str:
+    (document,) = bench.control.state().documents
+    place = [tag for tag in document.tags if tag.startswith("collection:")]
+    assert len(place) == 1, f"one collection, not {place}"
+    steps = (document.title == _NEW, place == ["collection:workspace"])
+    return "done" if all(steps) else "part" if any(steps) else ""
+
+
+TRIALS: tuple[Trial, ...] = (
+    Trial(
+        "kb_search",
+        lambda bench: {"query": f"granite {_noted(bench)}", "collection": "memory"},
+        lambda result, _bench: [hit["text"] for hit in result["results"]] == [_OLD],
+    ),
+    Trial(
+        "kb_addnote",
+        lambda bench: {"text": _NEW, "title": _NEW, "wait_seconds": 5 * bool(_noted(bench))},
+        lambda result, bench: bool(result["job_id"]) and _added(bench) == "done",
+        _added,
+    ),
+    Trial(
+        "kb_upload_start",
+        lambda bench: {"filename": "marble.txt", "total_size": len(_FILE) * bool(_noted(bench))},
+        lambda result, _bench: bool(result["upload_id"]),
+    ),
+    Trial("kb_upload_chunk", _chunk, lambda result, _bench: result["complete"] is True),
+    Trial(
+        "kb_upload_finish",
+        _sent,
+        lambda result, bench: bool(result["job_id"]) and _added(bench) == "done",
+        _added,
+    ),
+    Trial(
+        "kb_update_note",
+        lambda bench: {
+            "document_id": _noted(bench),
+            "text": _NEW,
+            "title": _NEW,
+            "collection": "workspace",
+        },
+        lambda result, bench: (
+            (result["title"], result["collection"]) == (_NEW, "workspace") and _updated(bench) == "done"
+        ),
+        _updated,
+    ),
+    Trial(
+        "kb_get",
+        lambda bench: {"document_id": _noted(bench)},
+        lambda result, _bench: [chunk["text"] for chunk in result["chunks"]] == [_OLD],
+    ),
+    Trial(
+        "kb_status",
+        _nothing,
+        lambda result, _bench: result["documents"]["total"] == 1,
+    ),
+    Trial(
+        "kb_jobs",
+        lambda bench: {"job_id": _job(bench)},
+        lambda result, _bench: [job["status"] for job in result["jobs"]] == ["completed"],
+    ),
+)
+"""The nine tools."""
+
+
+class Machine:
+    """Makes benches."""
+
+    def __init__(
+        self, simulator: Simulator, control: ControlClient, loop: BlockingPortal, home: Path
+    ) -> None:
+        self._simulator = simulator
+        self._control = control
+        self._loop = loop
+        self._home = home
+        self._numbers = count(1)
+
+    @contextmanager
+    def bench(self, mode: Mode = "2026-07-28", **settings: Any) -> Iterator[Bench]:
+        """A server and an engine of its own."""
+        number = next(self._numbers)
+        key = f"machine-{id(self)}-{number}"
+        control = self._control.namespace(key, api_key=key)
+        configured = ServerSettings(
+            **{
+                "engine_url": self._simulator.url,
+                "engine_api_key": key,
+                "port": 0,
+                "home": self._home / str(number),
+                "request_timeout_ms": _SILENCE_MS,
+                **settings,
+            }
+        )
+        try:
+            with (
+                serving(self._loop, configured, WaitlessClock(control.clock), seed=_SEED) as server,
+                connected(self._loop, server.mcp_url, mode=mode) as client,
+            ):
+                yield Bench(server, client, control)
+        finally:
+            control.remove()
+
+
+@contextmanager
+def machine() -> Iterator[Machine]:
+    """A simulator, and the thread in which servers and clients run."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        in_thread(SimulatorSettings(seed=_SEED, port=0, control=0)) as simulator,
+        ControlClient(simulator.control_url or "") as control,
+        event_loop() as loop,
+    ):
+        yield Machine(simulator, control, loop, Path(home))
+
+
+def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
+    """What the tool answers under the fault."""
+    bench.begin_anew()
+    arguments = trial.prepare(bench)
+    armed = bench.control.faults.arm(fault, times=1 if lasts == "once" else None, optional=True)
+    result = bench.client.call(trial.tool, **arguments)
+    fired = bench.control.faults.disarm(armed.id).fired
+    if result.is_error:
+        assert result.structured_content is None, "an error has no structured content"
+        told = json.loads("".join(getattr(block, "text", "") for block in result.content))
+        assert told["message"], "an error says what happened"
+        done = trial.done(bench)
+        return f"{told['error']} +{done}" if done else str(told["error"])
+    assert result.structured_content is not None, "a success has structured content"
+    if not trial.shows(result.structured_content, bench):
+        return f"wrong: {json.dumps(result.structured_content)}"
+    return "ok" if fired else UNTOUCHED
+
+
+def matrix(faults: Sequence[str] = tuple(CATALOGUE), trials: Sequence[Trial] = TRIALS) -> Matrix:
+    """All cells."""
+    found: Matrix = {fault: {} for fault in faults}
+    with machine() as made:
+        for trial in trials:
+            # One server a tool: open uploads are limited.
+            with made.bench() as bench:
+                for fault in faults:
+                    found[fault][trial.tool] = {lasts: cell(bench, trial, fault, lasts) for lasts in LASTS}
+    return found
+
+
+def encoded(found: Matrix) -> str:
+    """As it is committed."""
+    rows = [
+        f"  {json.dumps(fault)}: {{\n"
+        + ",\n".join(f"    {json.dumps(tool)}: {json.dumps(cells)}" for tool, cells in row.items())
+        + "\n  }"
+        for fault, row in found.items()
+    ]
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def shown(lasting: str, once: str) -> str:
+    """A cell in short: one word where it does not matter how long the fault lasts."""
+    return once if once == lasting else f"{once}\n{lasting}"
+
+
+def table(found: Matrix) -> Table:
+    """For people: `once` over `lasting`, one line where both are the same."""
+    tools = [trial.tool for trial in TRIALS]
+    made = Table(title="What a tool answers: fault met once / fault that lasts", show_lines=True)
+    made.add_column("fault")
+    for tool in tools:
+        made.add_column(tool.removeprefix("kb_"))
+    for fault, row in found.items():
+        made.add_row(fault, *(shown(row[tool]["lasting"], row[tool]["once"]) for tool in tools))
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description="faults by tools")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--write", action="store_true", help=f"write {EXPECTED.name}")
+    options = parser.parse_args(arguments)
+    found = matrix()
+    if options.write:
+        EXPECTED.write_text(encoded(found), "utf-8")
+    if options.json:
+        sys.stdout.write(encoded(found))
+    else:
+        Console(width=None if sys.stdout.isatty() else 220).print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,54 @@
+"""Every fault of the catalogue against every tool, held against the committed matrix."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from kb_simulator.faults import CATALOGUE
+from tests.faults.matrix import EXPECTED, LASTS, TRIALS, Matrix, encoded, matrix
+
+COMMAND = "python -m tests.faults.matrix --write"
+
+
+def cells(found: Matrix) -> dict[str, str]:
+    """The cells, each by one name."""
+    return {
+        f"{fault} {tool} {lasts}": answer
+        for fault, row in found.items()
+        for tool, both in row.items()
+        for lasts, answer in both.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_tool_answers_every_fault_as_the_committed_matrix_says() -> None:
+    """A success shows what is there, an error is one, and nothing is lost or doubled; a change is seen."""
+    committed, found = cells(json.loads(EXPECTED.read_text("utf-8"))), cells(matrix())
+    assert set(found) == set(committed), f"write it anew: {COMMAND}"
+    changed = {name: (was, found[name]) for name, was in committed.items() if found[name] != was}
+    assert changed == {}, f"if this is meant: {COMMAND}"
+
+
+def test_the_committed_matrix_has_every_fault_every_tool_and_no_wrong_answer() -> None:
+    """Nothing was left out of it, and no success that shows something else was written down as expected."""
+    committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
+    tools = [tool.name for tool in build_toolset("kb", Services(ServerSettings())).tools]
+    assert sorted(trial.tool for trial in TRIALS) == sorted(tools)
+    assert list(committed) == list(CATALOGUE)
+    assert len(cells(committed)) == len(CATALOGUE) * len(tools) * len(LASTS)
+    assert not [name for name, answer in cells(committed).items() if answer.startswith("wrong")]
+    assert encoded(committed) == EXPECTED.read_text("utf-8")
+
+
+def test_a_fault_met_once_is_no_worse_than_one_that_lasts() -> None:
+    """What a retry gets over when a fault is met once is an error only where it lasts."""
+    committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
+    for row in committed.values():
+        for both in row.values():
+            assert both["lasting"] != "ok" or both["once"] == "ok"

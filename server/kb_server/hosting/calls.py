@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kb_server.hosting.arguments import read_arguments
+from kb_server.observability import logs
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema
 from kb_server.tool import Call, Tool, ToolError, Toolset
@@ -35,6 +36,31 @@ class BrokenToolError(Exception):
         super().__init__("Internal error")
         self.correlation_id = correlation_id
 
+    @property
+    def data(self) -> dict[str, str]:
+        """The data of the JSON-RPC error that it becomes."""
+        return {"error_type": INTERNAL, "correlation_id": self.correlation_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool answered: `encoded` is the JSON of its result, or of the error the caller can act on."""
+
+    encoded: bytes
+    is_error: bool = False
+
+    def as_result(self) -> dict[str, Any]:
+        """The result as `tools/call` answers it."""
+        # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
+        result: dict[str, Any] = {
+            "content": [{"type": "text", "text": self.encoded.decode()}],
+            "isError": self.is_error,
+            "resultType": "complete",
+        }
+        if not self.is_error:
+            result["structuredContent"] = msgspec.json.decode(self.encoded)
+        return result
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedTool:
@@ -43,11 +69,18 @@ class PublishedTool:
     tool: Tool[Any, Any]
     input: Schema
     output: Schema
+    label: str
+    """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
 
-    @property
-    def label(self) -> str:
-        """Both forms of the name, for logs: `kb_search (KbSearchTool)`."""
-        return f"{self.tool.name} ({type(self.tool).__name__})"
+    @classmethod
+    def of(cls, tool: Tool[Any, Any]) -> PublishedTool:
+        """Publish `tool`.
+
+        Raises:
+            SchemaError: its models cannot be told to every client.
+        """
+        label = f"{tool.name} ({type(tool).__name__})"
+        return cls(tool, input_schema(tool.arguments), output_schema(tool.result), label)
 
     def listing(self) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -76,17 +109,22 @@ class Calls:
 
     def __init__(self, toolset: Toolset, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._tools = {
-            tool.name: PublishedTool(tool, input_schema(tool.arguments), output_schema(tool.result))
-            for tool in toolset.tools
-        }
+        self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._tools
 
     def listing(self) -> list[dict[str, Any]]:
         """The tools as `tools/list` shows them."""
         return [published.listing() for published in self._tools.values()]
 
     async def run(self, name: str, arguments: Mapping[str, Any], call: Call) -> dict[str, Any]:
-        """Call the tool `name`; its result as `tools/call` answers it, `isError` where it is a `ToolError`.
+        """As `outcome`; the result as `tools/call` answers it, `isError` where it is a `ToolError`."""
+        return (await self.outcome(name, arguments, call)).as_result()
+
+    async def outcome(self, name: str, arguments: Mapping[str, Any], call: Call) -> Outcome:
+        """Call the tool `name`.
 
         Raises:
             UnknownToolError: there is no such tool.
@@ -96,10 +134,11 @@ class Calls:
         if published is None:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             raise UnknownToolError(f"Unknown tool: {name[:64]}. The tools are {', '.join(self._tools)}.")
-        log.info("Executing tool %s", published.label, extra=_fields(published, call))
+        logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
         try:
-            return _success(await published.tool.run(self._read(published, arguments), call))
+            read = read_arguments(arguments, published.tool.arguments, published.input)
+            return Outcome(msgspec.json.encode(await published.tool.run(read, call)))
         except ToolError as error:
             ending.error_type = error.code
             return _failure(published.tool, error)
@@ -110,15 +149,13 @@ class Calls:
             ending.error_type, ending.fault = INTERNAL, fault
             raise BrokenToolError(call.correlation_id) from None
         finally:
-            self._count(ending)
-            ending.write()
+            seconds = perf_counter() - ending.started
+            self._count(ending, seconds)
+            ending.write(seconds)
 
-    def _read(self, published: PublishedTool, arguments: Mapping[str, Any]) -> msgspec.Struct:
-        return read_arguments(arguments, published.tool.arguments, published.input)
-
-    def _count(self, ending: _Ending) -> None:
+    def _count(self, ending: _Ending, seconds: float) -> None:
         call, name = ending.call, ending.published.tool.name
-        self._metrics.count_call(name, ending.seconds, ending.error_type)
+        self._metrics.count_call(name, seconds, ending.error_type)
         results = call.log.get("result_count")
         if ending.error_type is None and isinstance(results, int):
             # A tool that logs how much it found is a search (R66).
@@ -135,39 +172,19 @@ class _Ending:
     fault: Exception | None = None
     started: float = field(default_factory=perf_counter)
 
-    @property
-    def seconds(self) -> float:
-        return perf_counter() - self.started
-
-    def write(self) -> None:
+    def write(self, seconds: float) -> None:
         outcome = {"status": "error", "error": self.error_type} if self.error_type else {"status": "success"}
-        took = {"response_time": round(self.seconds * 1000, 3)}
-        log.log(
-            logging.ERROR if self.fault else logging.INFO,
-            "Tool %s ended",
-            self.published.label,
-            exc_info=self.fault,
-            extra=_fields(self.published, self.call, outcome, took, self.call.log),
-        )
+        took = {"response_time": round(seconds * 1000, 3)}
+        fields = {**_fields(self.published, self.call), **outcome, **took, **self.call.log}
+        if self.fault is None:
+            logs.info(log, "Tool %s ended", self.published.label, fields)
+            return
+        log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra={"fields": fields})
 
 
-def _fields(published: PublishedTool, call: Call, *more: Mapping[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"tool": published.tool.name, "correlation_id": call.correlation_id}
-    for each in more:
-        fields |= each
-    return {"fields": fields}
+def _fields(published: PublishedTool, call: Call) -> dict[str, Any]:
+    return {"tool": published.tool.name, "correlation_id": call.correlation_id}
 
 
-def _success(result: msgspec.Struct) -> dict[str, Any]:
-    text = msgspec.json.encode(result).decode()
-    return _answer(text, {"structuredContent": msgspec.to_builtins(result), "isError": False})
-
-
-def _failure(tool: Tool[Any, Any], error: ToolError) -> dict[str, Any]:
-    payload = {**tool.error_members, **error.payload()}
-    return _answer(msgspec.json.encode(payload).decode(), {"isError": True})
-
-
-def _answer(text: str, members: Mapping[str, Any]) -> dict[str, Any]:
-    # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
-    return {"content": [{"type": "text", "text": text}], **members, "resultType": "complete"}
+def _failure(tool: Tool[Any, Any], error: ToolError) -> Outcome:
+    return Outcome(msgspec.json.encode({**tool.error_members, **error.payload()}), is_error=True)

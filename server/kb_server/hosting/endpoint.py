@@ -22,7 +22,7 @@ from kb_server.hosting.eras import (
     serve_handshake,
     serve_modern,
 )
-from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS, Exchange
+from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS, Channel, Exchange
 from kb_server.hosting.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -35,6 +35,7 @@ from kb_server.hosting.jsonrpc import (
     error_bytes,
     parse,
 )
+from kb_server.hosting.lane import Lane, Passage
 from kb_server.hosting.parameter_headers import check_parameter_headers
 from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
@@ -114,7 +115,13 @@ class McpEndpoint:
 
     async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
         try:
-            era = era_of(request, header_version(http, request), http.headers)
+            version = header_version(http, request)
+            lane = self._server.lane
+            if lane is not None and (
+                passage := lane.admits(request, version or DEFAULT_VERSION, http.headers)
+            ):
+                return await self._pass(http, lane, passage)
+            era = era_of(request, version, http.headers)
             if isinstance(era, Modern):
                 check_parameter_headers(request, http.headers, self._server.sdk.get_tool_input_schema)
         except Refusal as refusal:
@@ -125,6 +132,22 @@ class McpEndpoint:
             # Runs in the handler's own task: when the client closes the stream, the work is cancelled.
             return await serve_modern(self._server, era, exchange, request)
         return await self._detach(serve_handshake(self._server, era, exchange, request))
+
+    async def _pass(self, http: web.Request, lane: Lane, passage: Passage) -> web.StreamResponse:
+        if passage.listing is not None:
+            return web.Response(body=lane.listed(passage), content_type="application/json")
+        work = self._passed(http, lane, passage)
+        # As for every request: 2026-07-28 is cancelled with its stream, the handshake versions are not.
+        return await (work if passage.modern else self._detach(work))
+
+    async def _passed(self, http: web.Request, lane: Lane, passage: Passage) -> web.StreamResponse:
+        channel = Channel(http, keep_alive=self._keep_alive)
+        try:
+            body = await lane.answer(passage, Caller(credential(http), http.headers))
+        except asyncio.CancelledError:
+            await channel.close()
+            raise
+        return await channel.answer(body)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
         """Run `work` so that it goes on when the client leaves: in this era that is no cancel."""

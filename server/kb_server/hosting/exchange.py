@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -35,29 +36,14 @@ _STREAM_HEADERS = {
 _COMMENT = b": keep-alive\n\n"
 
 
-class Exchange:
-    """The SDK's dispatch context of one HTTP request, and the writer of its answer."""
-
-    can_send_request = False  # stateless: a client's reply would have nowhere to arrive
+class Channel:
+    """The way back of one HTTP request: writes its answer, plain or as a stream."""
 
     def __init__(
-        self,
-        http: web.Request,
-        request: Request,
-        caller: Caller,
-        *,
-        keep_alive: float = KEEP_ALIVE_SECONDS,
-        streaming: bool = True,
+        self, http: web.Request, *, keep_alive: float = KEEP_ALIVE_SECONDS, streaming: bool = True
     ) -> None:
         """`keep_alive` is how long, in seconds, the answer may stay silent before it streams."""
-        self.request_id = request.id
-        self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
-        self.transport = TransportContext(
-            kind="streamable-http", can_send_request=False, headers=caller.headers
-        )
-        self.cancel_requested = anyio.Event()
         self._http = http
-        self._token = progress_token_from_params(request.params)
         by_name, self._at_all = _accepted(http) if streaming else (False, False)
         self._stream: web.StreamResponse | None = None
         self._writing = asyncio.Lock()
@@ -68,34 +54,6 @@ class Exchange:
         self._timer = (
             asyncio.get_running_loop().call_later(keep_alive, self._break_silence) if by_name else None
         )
-
-    async def send_raw_request(
-        self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
-    ) -> dict[str, Any]:
-        """There is no way back to the client.
-
-        Raises:
-            NoBackChannelError: always.
-        """
-        raise NoBackChannelError(method)
-
-    async def notify(
-        self, method: str, params: Mapping[str, Any] | None, _opts: CallOptions | None = None
-    ) -> None:
-        """Send a notification on the answer's stream; dropped where the client takes no stream."""
-        if self._at_all:
-            await self._write(_event(notification_bytes(method, params)))
-
-    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress under the caller's token; nothing without one."""
-        if self._token is None:
-            return
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
-        await self.notify("notifications/progress", params)
 
     async def answer(self, body: bytes, status: int = 200) -> web.StreamResponse:
         """End the exchange with the JSON-RPC response `body`; `status` counts where no stream has begun."""
@@ -117,8 +75,9 @@ class Exchange:
             self._timer.cancel()
         if self._silence is not None:
             self._silence.cancel()
-        async with self._writing:
-            return
+        if self._writing.locked():
+            async with self._writing:
+                return
 
     async def _write(self, data: bytes) -> None:
         async with self._writing:
@@ -152,12 +111,67 @@ class Exchange:
             await asyncio.sleep(self._keep_alive)
 
 
+class Exchange(Channel):
+    """A channel that is the SDK's dispatch context as well."""
+
+    can_send_request = False  # stateless: a client's reply would have nowhere to arrive
+
+    def __init__(
+        self,
+        http: web.Request,
+        request: Request,
+        caller: Caller,
+        *,
+        keep_alive: float = KEEP_ALIVE_SECONDS,
+        streaming: bool = True,
+    ) -> None:
+        """As for every channel."""
+        super().__init__(http, keep_alive=keep_alive, streaming=streaming)
+        self.request_id = request.id
+        self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
+        self.transport = TransportContext(
+            kind="streamable-http", can_send_request=False, headers=caller.headers
+        )
+        self.cancel_requested = anyio.Event()
+        self._token = progress_token_from_params(request.params)
+
+    async def send_raw_request(
+        self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """There is no way back to the client.
+
+        Raises:
+            NoBackChannelError: always.
+        """
+        raise NoBackChannelError(method)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, _opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification on the answer's stream; dropped where the client takes no stream."""
+        if self._at_all:
+            await self._write(_event(notification_bytes(method, params)))
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress under the caller's token; nothing without one."""
+        if self._token is None:
+            return
+        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        await self.notify("notifications/progress", params)
+
+
 def _accepted(http: web.Request) -> tuple[bool, bool]:
     """Whether a stream is accepted by name, and whether at all; no Accept header accepts everything."""
-    ranges = [
-        value.split(";")[0].strip().lower()
-        for value in ",".join(http.headers.getall(hdrs.ACCEPT, [])).split(",")
-    ]
+    return _accepts(",".join(http.headers.getall(hdrs.ACCEPT, ())))
+
+
+@lru_cache(maxsize=64)  # a client sends the same header with every request
+def _accepts(accept: str) -> tuple[bool, bool]:
+    ranges = [value.split(";")[0].strip().lower() for value in accept.split(",")]
     by_name = _STREAM in ranges or "text/*" in ranges
     return by_name, by_name or "*/*" in ranges or ranges == [""]
 

@@ -129,7 +129,7 @@ def as_message(value: Any) -> Message:
     return Request(request_id, method, params)
 
 
-def result_bytes(request_id: RequestId, result: Mapping[str, Any] | msgspec.Raw) -> bytes:
+def result_bytes(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
     """A response that carries `result`."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 

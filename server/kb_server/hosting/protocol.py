@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
-import msgspec
 from mcp.server.caching import CacheHint
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
@@ -21,12 +20,13 @@ from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 
-from kb_server.hosting.caller import Caller, correlation_id
+from kb_server.hosting.caller import Caller, new_call
 from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request
+from kb_server.hosting.lane import LIST, Lane
 from kb_server.hosting.parameter_headers import declared_in
 from kb_server.observability.metrics import Metrics
-from kb_server.tool import Call, Toolset
+from kb_server.tool import Toolset
 
 _Context = ServerRequestContext[None, Caller]
 
@@ -42,13 +42,16 @@ class ReadyServer:
     `get_tool_input_schema` must be set.
     """
 
+    lane: Lane | None = None
+    """The short way past the kernel, where there is one."""
+
     def __init__(self, sdk: Server[None], notifications: NotificationOptions | None = None) -> None:
         self.sdk = sdk
         self.initialization = sdk.create_initialization_options(notifications)
 
     async def respond(
         self, connection: Connection, context: DispatchContext[TransportContext], request: Request
-    ) -> Mapping[str, Any] | msgspec.Raw:
+    ) -> Mapping[str, Any]:
         """The result of one request that came on its own, outside a loop of the SDK's.
 
         Raises:
@@ -65,23 +68,20 @@ class ProtocolServer(ReadyServer):
         self.toolset = toolset
         self._calls = Calls(toolset, metrics or Metrics())
         self._listing: dict[str, Any] = {"tools": self._calls.listing(), "resultType": "complete"}
-        self._listings: dict[str, msgspec.Raw] = {}
         notifications = NotificationOptions(
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
         )
         super().__init__(self._build(), notifications)
+        if not self.sdk.middleware:  # what stands around the kernel must see every request
+            self.lane = Lane(self._calls, self.sdk)
 
     async def respond(
         self, connection: Connection, context: DispatchContext[TransportContext], request: Request
-    ) -> Mapping[str, Any] | msgspec.Raw:
-        """As for every server; the tool list, the same for everybody, is encoded once for each version."""
-        version = connection.protocol_version
-        is_listing = request.method == "tools/list" and not set(request.params or ()) - {"_meta"}
-        if is_listing and version in self._listings:
-            return self._listings[version]
+    ) -> Mapping[str, Any]:
+        """As for every server; the lane learns the tool list, the same for everybody."""
         result = await super().respond(connection, context, request)
-        if is_listing:
-            self._listings[version] = msgspec.Raw(msgspec.json.encode(result))
+        if self.lane is not None and request.method == LIST:
+            self.lane.remember(connection.protocol_version, result)
         return result
 
     def _build(self) -> Server[None]:
@@ -108,19 +108,15 @@ class ProtocolServer(ReadyServer):
         return self._listing
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> dict[str, Any]:
-        caller = context.request or Caller()
         meta = context.params.get("_meta") if context.params else None
-        call = Call(correlation_id(meta, caller), caller.credential, context.session.report_progress)
-        if agent := caller.header("User-Agent"):
-            call.log["user_agent"] = agent[:200]
+        call = new_call(meta, context.request or Caller(), context.session.report_progress)
         try:
             return await self._calls.run(params.name, params.arguments or {}, call)
         except UnknownToolError as error:
             raise _invalid(str(error), UNKNOWN) from None
         except BrokenToolError as fault:
             # Raised as an MCPError: any other exception the SDK's handshake loop puts on the wire in words.
-            data = {"error_type": "internal_error", "correlation_id": fault.correlation_id}
-            raise MCPError(INTERNAL_ERROR, "Internal error", data) from None
+            raise MCPError(INTERNAL_ERROR, str(fault), fault.data) from None
 
 
 def _invalid(message: str, error_type: str) -> MCPError:

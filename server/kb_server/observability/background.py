@@ -39,17 +39,22 @@ class BackgroundHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line."""
-        line = self.format(record)
+        self.write_line(self.format(record))
+
+    def write_line(self, line: str) -> None:
+        """Queue a line that is formatted already."""
         with self._state:
             if len(self._lines) >= self._waiting:
                 self._dropped += 1
                 return
             if self._dropped:
-                self._lines.append(self._missing(record))
+                self._lines.append(self._missing())
                 self._dropped = 0
             self._lines.append(line)
-            self._none.clear()
-        self._some.set()
+            if self._none.is_set():
+                self._none.clear()
+        if not self._some.is_set():  # the writer clears it before it takes the lines, so none is left behind
+            self._some.set()
         # Also after a fork, which takes the handler along but not the thread.
         if self._writer is None or not self._writer.is_alive():
             self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -66,9 +71,9 @@ class BackgroundHandler(logging.Handler):
         self.flush()
         super().close()
 
-    def _missing(self, record: logging.LogRecord) -> str:
+    def _missing(self) -> str:
         words = f"{self._dropped} log lines were dropped: nobody read them"
-        return self.format(logging.LogRecord(__name__, logging.WARNING, record.pathname, 0, words, (), None))
+        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None))
 
     def _write_all(self) -> None:
         while True:

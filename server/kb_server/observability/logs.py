@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TextIO
 
 import msgspec
@@ -47,12 +49,19 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line without its newline."""
-        entry = _standing(record)
+        entry = _standing(record.created, record.levelname, record.getMessage(), record.name)
         for name, value in getattr(record, "fields", {}).items():
             entry.setdefault(name, value)
         if record.exc_info and record.exc_info[1] is not None:
             entry["exception"] = _described(record.exc_info[1])
-        line = self._line(entry)
+        return self._struck(self._line(entry))
+
+    def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
+        """What `format` makes of such a record at `info`, without the record: less than half its cost."""
+        standing = _standing(time.time(), "INFO", message, logger)
+        return self._struck(self._line({**standing, **fields, **standing}))
+
+    def _struck(self, line: str) -> str:
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return line
@@ -96,6 +105,33 @@ def configure_logging(
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
 
 
+def info(logger: logging.Logger, message: str, argument: str, fields: Mapping[str, Any]) -> None:
+    """As `logger.info` with one argument and with `fields`, for lines that every call writes.
+
+    Where our own handler alone listens, no record is made for it: the line goes straight to the writer.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    handler, formatter = _only_handler(logger)
+    if handler is None or formatter is None:
+        logger.info(message, argument, extra={"fields": fields})
+    else:
+        handler.write_line(formatter.info_line(logger.name, message % argument, fields))
+
+
+def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, JsonFormatter | None]:
+    """The handler and its formatter, where the two are ours and no other handler or filter has a say."""
+    root = logging.root
+    if logger.handlers or logger.filters or logger.parent is not root or not logger.propagate:
+        return None, None
+    if len(root.handlers) != 1 or not isinstance(handler := root.handlers[0], BackgroundHandler):
+        return None, None
+    formatter = handler.formatter
+    if handler.filters or handler.level > logging.INFO or not isinstance(formatter, JsonFormatter):
+        return None, None
+    return handler, formatter
+
+
 def _handler_for(stream: TextIO) -> logging.Handler:
     try:
         return BackgroundHandler(stream.fileno())
@@ -103,14 +139,19 @@ def _handler_for(stream: TextIO) -> logging.Handler:
         return logging.StreamHandler(stream)  # in memory: it cannot block
 
 
-def _standing(record: logging.LogRecord) -> dict[str, Any]:
-    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+def _standing(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
+    second, fraction = divmod(created, 1)
     return {
-        "timestamp": moment.replace("+00:00", "Z"),
-        "level": _NAMES.get(record.levelname, record.levelname.lower()),
-        "message": record.getMessage(),
-        "logger": record.name,
+        "timestamp": f"{_second(int(second))}.{int(fraction * 1000):03d}Z",
+        "level": _NAMES.get(level, level.lower()),
+        "message": message,
+        "logger": logger,
     }
+
+
+@lru_cache(maxsize=2)  # many lines fall into one second
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _described(error: BaseException) -> dict[str, Any]:

@@ -1,0 +1,350 @@
+"""The lane and the kernel answer alike: each request goes to both, and what comes back is compared.
+
+The same toolset stands twice in one application: at `/mcp/<name>`, where the lane takes what it may, and at
+`/kernel/<name>` without one. Calls are made by a thread of the test, so that Hypothesis can drive them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from kb_contracts import models as m
+from kb_server.engine_client import Refused
+from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.http import build_app
+from kb_server.hosting.lane import Lane
+from kb_server.hosting.protocol import ProtocolServer
+from kb_server.observability import Metrics
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Toolset
+from kb_server.toolsets import TOOLSETS, build_toolset
+from tests.protocol.conftest import serving
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request
+from tests.server_fixtures import chunk
+
+GOOD: dict[str, dict[str, Any]] = {
+    "echo": {"text": 'say "ä\u2028\U0001f41d\\"', "times": 2},
+    "steps": {},
+    "refusing": {},
+    "broken": {},
+    "kb_search": {"query": "bees", "neighbors": 1, "explain": True},
+    "kb_addnote": {"text": "x"},
+    "kb_update_note": {"document_id": 1, "text": "x"},
+    "kb_get": {"document_id": 1},
+    "kb_status": {},
+    "kb_jobs": {},
+    "kb_move": {"document_id": 1, "collection": "memory"},
+    "kb_delete": {"document_id": 1},
+    "kb_tags": {},
+    "kb_cancel_job": {"job_id": "x"},
+    "kb_upload_start": {"filename": "a.txt", "total_size": 2**60},
+    "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
+    "kb_upload_finish": {"upload_id": "x"},
+    "get_kb_info": {},
+    "get_kb_content": {},
+}
+"""A call of each tool that gets as far as the tool, or nearly."""
+
+_NEW_EVERY_TIME = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|/uploads/[\w-]+"
+    r"|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)"
+)
+
+
+class _Engine:
+    """Finds two passages, and refuses everything else; the same way each time."""
+
+    async def search(self, _request: m.SearchRequest) -> m.SearchResponse:
+        results = [_hit(1, 'Bees \u2028 keep "warm" \\ \x7f'), _hit(2, "\u00fcber \U0001f41d \u0000\n")]
+        return m.SearchResponse(results=results, total=2, mode="hybrid", took_ms=0.5, weak=False)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        async def refuse(*_arguments: Any, **_more: Any) -> Any:
+            raise Refused("document_not_found", "There is none.")
+
+        return refuse
+
+
+def _hit(number: int, text: str) -> m.SearchResult:
+    document = m.DocumentSummary(
+        id=number,
+        uid="u",
+        title=text,
+        doc_type="note",
+        format=None,
+        filename=None,
+        source_path=None,
+        metadata={"none": None, "deep": {"list": [None, 1.0, 2**62, True, {}]}, text: [text]},
+        version=1,
+        created_at="2026-01-02T03:04:05Z",
+        updated_at="2026-01-02T03:04:05Z",
+    )
+    return m.SearchResult(
+        chunk=chunk(number, text=text), score=1 / 3, document=document, tags=["collection:memory"]
+    )
+
+
+@dataclass
+class Both:
+    """The application in a thread of its own, with a connection to it."""
+
+    toolsets: dict[str, Toolset]
+    port: int = 0
+    taken: int = 0
+    """Requests that the lane took."""
+    connection: HTTPConnection = field(default_factory=lambda: HTTPConnection("unused"))
+
+    def answers(self, toolset: str, headers: list[tuple[str, str]], body: bytes) -> list[tuple[Any, ...]]:
+        """Status, media type and body, of the lane's endpoint and of the kernel's."""
+        return [self._answer(path, headers, body) for path in (f"/mcp/{toolset}", f"/kernel/{toolset}")]
+
+    def _answer(self, path: str, headers: list[tuple[str, str]], body: bytes) -> tuple[Any, ...]:
+        self.connection.putrequest("POST", path)
+        for name, value in [*headers, ("Content-Length", str(len(body)))]:
+            self.connection.putheader(name, value.encode("latin-1"))
+        self.connection.endheaders(body)
+        response = self.connection.getresponse()
+        text = _NEW_EVERY_TIME.sub("NEW", response.read().decode())
+        kind = response.headers["Content-Type"]
+        return response.status, kind, json.loads(text) if kind.startswith("application/json") else text
+
+
+@contextmanager
+def standing(toolsets: dict[str, Toolset]) -> Iterator[Both]:
+    """Serve `toolsets` with the lane and without."""
+    both, ready, loop = Both(toolsets), threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def main() -> None:
+        kernels = {f"/kernel/{name}": ProtocolServer(toolset) for name, toolset in toolsets.items()}
+        for kernel in kernels.values():
+            kernel.lane = None
+        endpoints = endpoints_for(list(toolsets.values()), list(toolsets)[:1])
+        app = build_app(ServerSettings(), endpoints, servers=kernels, metrics=Metrics())
+        async with serving(app) as served:
+            both.port = served.port
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    assert ready.wait(20)
+    both.connection = HTTPConnection("127.0.0.1", both.port, timeout=20)
+    try:
+        yield both
+    finally:
+        both.connection.close()
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    """Every toolset there is, and one that shows each way in which a call can go."""
+    home: Path = tmp_path_factory.mktemp("lane")
+    text = home / "text.txt"
+    text.write_text("Bees keep warm.\nThey cluster.\n")
+    engine: Any = _Engine()
+    services = Services(ServerSettings(home=home, text_file=str(text)), engine=engine)
+    toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
+    admits = Lane.admits
+    with pytest.MonkeyPatch.context() as patch, standing({"fake": Fake().toolset, **toolsets}) as served:
+
+        def counted(*arguments: Any) -> Any:
+            passage = admits(*arguments)
+            served.taken += passage is not None
+            return passage
+
+        patch.setattr(Lane, "admits", counted)
+        yield served
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+words = st.text(max_size=8)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+).filter(lambda value: "inf" not in repr(value))
+capabilities = st.sampled_from(
+    [{}, {"roots": {"listChanged": True}}, {"sampling": {}}, {"roots": 5}, {"elicitation": {"form": {}}}]
+)
+client_info = st.sampled_from([{"name": "a", "version": "1"}, {"name": "a"}, {"name": 1, "version": "1"}])
+beside = st.fixed_dictionaries(
+    {},
+    optional={
+        "correlation_id": st.just("abc") | json_values,
+        "traceparent": st.just("00-" + "1" * 32 + "-" + "2" * 16 + "-01") | json_values,
+        "progressToken": st.just("token") | json_values,
+        "progress_token": json_values,
+        "other": json_values,
+        "io.modelcontextprotocol/logLevel": st.sampled_from(["info", "loud", 3]),
+    },
+)
+envelopes = st.fixed_dictionaries(
+    {},
+    optional={
+        "io.modelcontextprotocol/protocolVersion": st.sampled_from(
+            [MODERN, MODERN, "2025-11-25", "x", 1, None]
+        ),
+        "io.modelcontextprotocol/clientCapabilities": capabilities | json_values,
+        "io.modelcontextprotocol/clientInfo": client_info | json_values,
+    },
+)
+metas = (
+    st.none()
+    | st.builds(lambda more: {**ENVELOPE, **more}, beside)
+    | st.builds(lambda envelope, more: {**envelope, **more}, envelopes, beside)
+    | st.builds(lambda envelope: {**ENVELOPE, **envelope}, envelopes)
+    | json_values
+)
+ids = st.sampled_from(["1", 1, 0, -5, 'ä\u2028"', 2**62]) | words
+
+
+@dataclass
+class Sent:
+    """A request, ready to be posted to a toolset."""
+
+    toolset: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+@st.composite
+def plain(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
+    """A request as clients send it: nearly all of these are for the lane."""
+    toolset = draw(st.sampled_from(sorted(names)))
+    name = draw(st.sampled_from(names[toolset]))
+    arguments = draw(
+        st.just(GOOD[name]) | st.dictionaries(st.sampled_from(_parameters()), json_values, max_size=3)
+    )
+    message = draw(
+        st.sampled_from(
+            [request("tools/call", {"name": name, "arguments": arguments}), request("tools/list")]
+        )
+    )
+    message["id"] = draw(ids)
+    version = draw(st.sampled_from([MODERN, None, *HANDSHAKE_PROTOCOL_VERSIONS]))
+    if version == MODERN:
+        return _sent(toolset, modern_headers(message), modern(message))
+    return _sent(toolset, {**BOTH, **({"MCP-Protocol-Version": version} if version else {})}, message)
+
+
+@st.composite
+def odd(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
+    """A request in which anything may be wrong, and a little usually is."""
+    toolset = draw(st.sampled_from(sorted(names)))
+    name = draw(st.sampled_from(names[toolset]) | st.sampled_from(["nothing", "", None, 1]) | words)
+    members: dict[str, Any] = draw(
+        st.fixed_dictionaries(
+            {"name": st.just(name)},
+            optional={
+                "arguments": st.just(GOOD.get(str(name), {})) | json_values,
+                "_meta": metas,
+                "task": json_values,
+                "cursor": json_values,
+                "inputResponses": json_values,
+                "requestState": json_values,
+                "other": json_values,
+            },
+        )
+    )
+    method = draw(
+        st.sampled_from(["tools/call", "tools/call", "tools/list", "ping", "server/discover", "none"])
+    )
+    if method == "tools/list" and draw(st.booleans()):
+        members = {key: value for key, value in members.items() if key in ("_meta", "cursor")}
+    versions = st.sampled_from([MODERN, MODERN, None, "2025-11-25", "2025-03-26", "2024-11-05", "1999-01-01"])
+    headers = {**BOTH, "Mcp-Method": draw(st.sampled_from([method, method, "ping", ""])), "Mcp-Name": ""}
+    headers["Mcp-Name"] = draw(st.sampled_from([str(name), "other", f"=?base64?{name}?="]))
+    if (version := draw(versions)) is not None:
+        headers["MCP-Protocol-Version"] = version
+    headers = {
+        key: value for key, value in headers.items() if value and value.isascii() and value.isprintable()
+    }
+    message = request(method, draw(st.just(members) | st.none()), draw(ids))
+    sent = _sent(toolset, headers, message)
+    if draw(st.integers(0, 9)) == 0 and len(sent.headers) > 2:
+        sent.headers.append(sent.headers[-1])
+    return sent
+
+
+def _sent(toolset: str, headers: dict[str, str], message: dict[str, Any]) -> Sent:
+    return Sent(toolset, list(headers.items()), json.dumps(message).encode())
+
+
+def _parameters() -> list[str]:
+    return sorted({parameter for arguments in GOOD.values() for parameter in arguments} | {"nothing"})
+
+
+FEW = settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+
+
+@FEW
+@given(data=st.data())
+def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
+    """Every tool of every toolset, at every version."""
+    sent = data.draw(plain(_named(both)))
+    lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
+    assert lane == kernel
+
+
+def test_a_plain_request_is_for_the_lane(both: Both) -> None:
+    """In both eras, each tool; the list once the kernel has told it."""
+    wanted = both.taken
+    for toolset, names in _named(both).items():
+        messages = [request("tools/call", {"name": name, "arguments": GOOD[name]}) for name in names]
+        for message in [request("tools/list"), request("tools/list"), *messages]:
+            handshake = _sent(toolset, {**BOTH, "MCP-Protocol-Version": "2025-11-25"}, message)
+            envelope = _sent(toolset, modern_headers(message), modern(message))
+            for sent in (handshake, envelope):
+                both.answers(toolset, sent.headers, sent.body)
+        wanted += 2 * (1 + len(names))
+    assert both.taken >= wanted
+
+
+@FEW
+@given(data=st.data())
+def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
+    """Whatever is wrong with it."""
+    sent = data.draw(odd(_named(both)))
+    lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
+    assert lane == kernel
+
+
+def _named(both: Both) -> dict[str, list[str]]:
+    return {
+        name: [tool.name for tool in toolset.tools if tool.name in GOOD]
+        for name, toolset in both.toolsets.items()
+    }

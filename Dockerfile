@@ -105,9 +105,9 @@ LABEL org.opencontainers.image.title="kb test runner" \
       org.opencontainers.image.description="Tests of kb that run beside the stack"
 COPY --from=runner-dependencies /opt/kb /opt/kb
 COPY --from=wheel /app /opt/kb
-COPY pyproject.toml /checks/
 COPY examples /checks/examples
 COPY tests /checks/tests
 WORKDIR /checks
-ENTRYPOINT ["python", "-m", "pytest", "-p", "no:cacheprovider"]
-CMD ["tests/integration/inside"]
+# With settings of their own: those of the project are for a checkout with all its test dependencies.
+ENTRYPOINT ["python", "-m", "pytest", "-c", "tests/integration/inside/pytest.ini", "--rootdir=/checks"]
+CMD ["--confcutdir=tests/integration/inside", "tests/integration/inside"]

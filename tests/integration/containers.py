@@ -21,7 +21,7 @@ from testcontainers.core.network import Network
 
 from tests.integration.docker_engine import docker, inspect, labels
 from tests.mcp_http import Caller
-from tests.stack import free_port
+from tests.stack import ROOT, free_port
 from tests.waiting import until
 
 READY_SECONDS = 90.0
@@ -50,6 +50,8 @@ class Container:
         environment: Mapping[str, str] | None = None,
         volume: str = "",
         published: int | None = None,
+        command: list[str] | None = None,
+        files: Mapping[Path, str] | None = None,
     ) -> None:
         self.network = network
         self.aliases = aliases
@@ -59,6 +61,10 @@ class Container:
             container.with_network_aliases(*aliases)
         if volume:
             container.with_volume_mapping(volume, "/data", "rw")
+        if command:
+            container.with_command(command)
+        for path, inside in (files or {}).items():
+            container.with_volume_mapping(path, inside, "ro")
         # Docker's own form for a port on one address only, which this library's types do not name.
         container.ports[f"{port}/tcp"] = cast("int", ("127.0.0.1", self.host_port))
         container.with_tmpfs_mount("/tmp")
@@ -304,6 +310,23 @@ class Simulator(Container):
         """The answer of the control plane, asked from inside the container."""
         sent = json.dumps(body) if body is not None else ""
         return dict(json.loads(self.run("python", "-c", _CONTROL, method, path, sent)))
+
+
+class Balancer(Container):
+    """HAProxy with the configuration that is shipped, in front of all servers of the network."""
+
+    CONFIGURATION = ROOT / "deploy" / "replicas" / "haproxy.cfg"
+
+    def __init__(self, image: str, network: Network, *, published: int) -> None:
+        inside = "/usr/local/etc/haproxy/haproxy.cfg"
+        super().__init__(
+            image,
+            network,
+            3000,
+            published=published,
+            command=["haproxy", "-W", "-db", "-f", inside],
+            files={self.CONFIGURATION: inside},
+        )
 
 
 @dataclass

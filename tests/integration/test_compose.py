@@ -1,0 +1,129 @@
+"""The compose files as people run them, by whichever compose command answers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from tests.integration import docker_engine
+from tests.integration.conftest import Images
+from tests.stack import ROOT, free_port
+from tests.waiting import until
+
+FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
+UP_SECONDS = 200.0
+
+
+@dataclass
+class Project:
+    """One project of the compose command, of its own name, removed with its volumes."""
+
+    command: list[str]
+    file: str
+    environment: dict[str, str]
+    name: str = field(default_factory=lambda: f"kb-test-{os.getpid()}")
+
+    def run(self, *arguments: str, seconds: float = 60.0) -> str:
+        """What the compose command prints."""
+        command = [*self.command, "-p", self.name, "-f", self.file, *arguments]
+        return docker_engine.run(*command, seconds=seconds, **self.environment)
+
+    def up(self) -> None:
+        """Start what `compose.yml` has; return when the server answers."""
+        self.run("up", "--detach", "--no-build", seconds=UP_SECONDS)
+        until(self._answers, bool, seconds=30, what="an answer of the server")
+
+    def _answers(self) -> bool:
+        try:
+            url = f"http://127.0.0.1:{self.environment['KB_MCP_PORT']}/readyz"
+            return httpx.get(url, timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self.run("down", "--volumes", "--remove-orphans", "--timeout", "20", seconds=120)
+
+
+@pytest.fixture(scope="session")
+def compose(docker: None) -> list[str]:
+    """The compose command; a skip, or a failure where Docker is required, where there is none."""
+    command = docker_engine.compose_command()
+    if not command and os.environ.get("KB_REQUIRE_DOCKER") == "1":
+        pytest.fail("KB_REQUIRE_DOCKER=1, and neither `docker compose` nor `docker-compose` answers")
+    if not command:
+        pytest.skip("neither `docker compose` nor `docker-compose` answers")
+    return command
+
+
+@pytest.mark.requirement("R76")
+@pytest.mark.parametrize("file", FILES)
+def test_the_compose_command_understands_the_file(compose: list[str], file: str) -> None:
+    """Without a word on stderr that would be an error, and with no variable set."""
+    Project(compose, file, {}).run("config", "--quiet")
+
+
+@pytest.fixture
+def shipped(compose: list[str], images: Images) -> Iterator[Project]:
+    """`compose.yml`, up with the images under test, both keys and a free port."""
+    environment = {
+        "KB_ENGINE_IMAGE": images.engine,
+        "KB_SERVER_IMAGE": images.server,
+        "KB_API_KEY": "between-them",
+        "KB_MCP_API_KEY": "of-the-agents",
+        "KB_MCP_PORT": str(free_port()),
+    }
+    project = Project(compose, "compose.yml", environment)
+    try:
+        project.up()
+        yield project
+    finally:
+        project.down()
+
+
+@pytest.mark.requirement("K5", "K8", "E31")
+def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
+    """The example as it stands, with the agents' key."""
+    told = docker_engine.run(
+        sys.executable,
+        str(ROOT / "examples" / "first_steps.py"),
+        "--url",
+        f"http://127.0.0.1:{shipped.environment['KB_MCP_PORT']}/mcp",
+        "--api-key",
+        shipped.environment["KB_MCP_API_KEY"],
+        seconds=120,
+    )
+    assert told.splitlines()[-1] == "All steps done."
+
+
+def test_data_stays_over_down_and_up(shipped: Project) -> None:
+    """`down` without --volumes keeps the base."""
+    shipped.run("exec", "-T", "engine", "kb", "addnote", "Data stays", "--collection", "memory")
+    shipped.run("down", "--timeout", "20", seconds=120)
+    shipped.up()
+    assert "Data stays" in shipped.run("exec", "-T", "engine", "kb", "search", "stays")
+
+
+@pytest.mark.requirement("K2", "K8")
+def test_the_runner_beside_the_stack_finds_everything_well(
+    compose: list[str], images: Images, simulator_image: str
+) -> None:
+    """`compose.test.yml` as its head says; its status is the runner's."""
+    environment = {
+        "KB_ENGINE_IMAGE": images.engine,
+        "KB_SERVER_IMAGE": images.server,
+        "KB_SIMULATOR_IMAGE": simulator_image,
+        "KB_RUNNER_IMAGE": docker_engine.build("runner", "kb-runner:test"),
+    }
+    project = Project(compose, "compose.test.yml", environment)
+    try:
+        told = project.run("up", "--no-build", "--exit-code-from", "tests", seconds=UP_SECONDS)
+        assert " passed" in told
+        assert "skipped" not in told
+    finally:
+        project.down()

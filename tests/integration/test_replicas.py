@@ -1,0 +1,121 @@
+"""Two servers behind one name: any of them answers, and an agent's upload stays with one."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from tests.integration import docker_engine
+from tests.integration.conftest import Images
+from tests.integration.containers import Balancer, Engine, Server, lab
+from tests.mcp_http import Caller
+from tests.stack import ROOT, free_port
+from tests.waiting import until
+
+CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Two servers, and what agents reach."""
+
+    servers: tuple[Server, Server]
+    balancer: Balancer
+
+
+@pytest.fixture
+def replicas(images: Images, balancer_image: str) -> Iterator[Replicas]:
+    """An engine, two servers known by one name, and the balancer in front."""
+    with lab() as made:
+        network, port = made.network(), free_port()
+        engine = Engine(images.engine, network, KB_EMBEDDER="hash")
+        url = f"http://127.0.0.1:{port}"
+        first, second = (Server(images.server, network, KB_PUBLIC_URL=url) for _ in range(2))
+        balancer = Balancer(balancer_image, network, published=port)
+        made.started(engine, first, second, balancer)
+        for part in (engine, first, second, balancer):
+            part.until_ready()
+        yield Replicas((first, second), balancer)
+
+
+@pytest.fixture(scope="session")
+def balancer_image(docker: None) -> str:
+    """HAProxy."""
+    folder = ROOT / "tests" / "integration" / "balancer"
+    return os.environ.get("KB_BALANCER_IMAGE") or docker_engine.build(
+        "", "kb-balancer:test", file=folder / "Dockerfile", context=folder
+    )
+
+
+@pytest.fixture
+def caller(replicas: Replicas) -> Iterator[Caller]:
+    """An agent that knows one name only."""
+    calling = Caller(f"{replicas.balancer.url}/mcp")
+    yield calling
+    calling.http.close()
+
+
+def start(caller: Caller) -> str:
+    """Begin an upload; its id."""
+    size = sum(map(len, CHUNKS))
+    return str(caller.ok("kb_upload_start", filename="estuary.md", total_size=size)["upload_id"])
+
+
+def finish(caller: Caller, upload: str) -> str:
+    """Send all chunks of an upload and finish it; the job's id."""
+    for index, chunk in enumerate(CHUNKS):
+        data = base64.b64encode(chunk).decode()
+        caller.ok("kb_upload_chunk", upload_id=upload, chunk_index=index, data=data)
+    return str(caller.ok("kb_upload_finish", upload_id=upload)["job_id"])
+
+
+def holders(replicas: Replicas) -> list[Server]:
+    """The replicas that uploads have begun on."""
+    return [server for server in replicas.servers if "Executing tool kb_upload_start" in server.logs()]
+
+
+def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas, caller: Caller) -> None:
+    """Each call over a connection of its own, as agents do, and by the URL too; one replica sees them all."""
+    for _ in range(5):
+        fresh = Caller(caller.url)
+        finish(fresh, start(fresh))
+        fresh.http.close()
+    size = sum(map(len, CHUNKS))
+    begun = caller.ok("kb_upload_start", filename="estuary.md", total_size=size)
+    assert httpx.put(begun["upload_url"], content=b"".join(CHUNKS)).is_success
+    caller.ok("kb_upload_finish", upload_id=begun["upload_id"])
+    assert len(holders(replicas)) == 1
+
+
+def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: Replicas) -> None:
+    """Which is told as such: this is what the affinity is for. Everything else may go to any replica."""
+    first, second = (server.caller() for server in replicas.servers)
+    upload = start(first)
+    data = base64.b64encode(CHUNKS[0]).decode()
+    refused = second.refused("kb_upload_chunk", upload_id=upload, chunk_index=0, data=data)
+    assert refused["error"] == "upload_not_found"
+    added = first.ok("kb_addnote", text="Herons stand still", wait_seconds=20)
+    assert second.ok("kb_get", document_id=added["document_id"])["title"] == "Herons stand still"
+
+
+def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas, caller: Caller) -> None:
+    """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
+    upload = start(caller)
+    (lost,) = holders(replicas)
+    lost.kill()
+    balanced = replicas.balancer
+    until(
+        lambda: balanced.answer("/readyz"), lambda status: status == 200, seconds=30, what="the other replica"
+    )
+    again = Caller(caller.url)
+    assert again.ok("kb_search", query="anything")["results"] == []
+    assert again.refused("kb_upload_finish", upload_id=upload)["error"] == "upload_not_found"
+    job = finish(again, start(again))
+    again.ok("kb_jobs", job_id=job, wait_seconds=20)
+    assert again.ok("kb_search", query="river meets the sea")["results"]
+    again.http.close()

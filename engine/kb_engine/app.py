@@ -29,6 +29,7 @@ from aiohttp import web
 from kb_contracts.mount import build_application
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
+from kb_engine.api.pages import is_loopback, refuse_pages
 from kb_engine.embed import Embedder, embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
@@ -42,7 +43,6 @@ from kb_engine.store.port import EmbedderIdentity
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 10.0
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class StartError(Exception):
@@ -76,6 +76,8 @@ async def create_app(settings: EngineSettings) -> web.Application:
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
     app = build_application(handlers(engine), api_key=settings.api_key)
+    if not settings.api_key:
+        app.middlewares.append(refuse_pages(settings.host))
     app.on_startup.append(lambda _: _start(engine))
     app.on_shutdown.append(lambda _: _refuse(engine))
     app.on_cleanup.append(lambda _: _stop(engine))
@@ -88,7 +90,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
     Raises:
         StartError, kb_engine.store.BaseRefused: as `create_app`, and `CannotListen`.
     """
-    if not settings.api_key and settings.host not in _LOOPBACK:
+    if not settings.api_key and not is_loopback(settings.host):
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
     async with _asked_to_stop() as asked:
         runner = web.AppRunner(

@@ -1,0 +1,55 @@
+"""Keeps web pages of strangers away from an engine that asks for no key.
+
+A browser on this machine reaches the engine's port for any page that it shows. Such a page cannot read an
+answer, but it can post a form with a file, which is how a file is submitted; its Origin tells of it. A page
+whose own name is made to resolve to this machine (DNS rebinding) could read answers too; the Host that it
+asks for tells of it. Where the engine listens on more than loopback it cannot know the names that it is
+reached by, and looks at the Origin alone. With a key set neither matters: no page knows it.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from kb_contracts.errors import EngineError
+
+
+def refuse_pages(host: str) -> Any:
+    """A middleware for an engine without a key that listens on `host`.
+
+    It answers `unauthorized` to a request by a foreign page, for a key is what such a request lacks.
+    """
+    local = is_loopback(host)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and not is_loopback(_name(origin)):
+            raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
+        if local and not is_loopback(_name(f"//{request.headers.get(hdrs.HOST, '')}")):
+            raise EngineError(
+                "unauthorized", "Without a KB_API_KEY this engine is asked by a loopback name only."
+            )
+        return await handler(request)
+
+    return middleware
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address is this machine's own, by its form."""
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.contract.serving import API_KEY, engine, simulator
+from tests.mutation.mutants import MUTANTS
 from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
@@ -24,17 +25,28 @@ def play(serving: AbstractContextManager[str]) -> list[Played]:
         return Side(http).play(list(Story(SEED).steps(STEPS)))
 
 
+def unlisted_of(found: list[Difference]) -> list[Difference]:
+    """The differences that no entry of the ledger covers."""
+    entries = ledger()
+    return [each for each in found if not any(entry.covers(each.place) for entry in entries)]
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Difference]:
-    """Where the two differ."""
+def real(tmp_path_factory: pytest.TempPathFactory) -> list[Played]:
+    """The history on the engine."""
     home: Path = tmp_path_factory.mktemp("parity")
-    return differences(play(engine(home)), play(simulator()))
+    return play(engine(home))
+
+
+@pytest.fixture(scope="module")
+def found(real: list[Played]) -> list[Difference]:
+    """Where the two differ."""
+    return differences(real, play(simulator()))
 
 
 def test_every_difference_is_in_the_ledger(found: list[Difference]) -> None:
     """With a reason; anything else is a fault of one side."""
-    entries = ledger()
-    unlisted = [each for each in found if not any(entry.covers(each.place) for entry in entries)]
+    unlisted = unlisted_of(found)
     assert not unlisted, f"{len(unlisted)} (seed {SEED})\n" + "\n".join(map(str, unlisted[:20]))
 
 
@@ -45,6 +57,17 @@ def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: 
     for pattern in entry.where:
         one = Entry(id=entry.id, where=(pattern,), reason=entry.reason)
         assert any(one.covers(each.place) for each in found), f"{pattern} does not differ any more"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dedup ignores the scope", "tags are any-of", "a patch leaves the text", "adding tags ignores If-Match"],
+)
+def test_a_broken_simulator_differs(real: list[Played], name: str) -> None:
+    """A comparison that nothing disturbs would compare nothing."""
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    with mutant.broken():
+        assert unlisted_of(differences(real, play(simulator())))
 
 
 def test_a_history_repeats_under_its_seed() -> None:

@@ -9,7 +9,8 @@ Every test clears the base. The key comes from the environment, where no process
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+import ssl
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def tally(pytestconfig: pytest.Config) -> Tally:
 @pytest.fixture(scope="session")
 def http(target: Target) -> Iterator[httpx.Client]:
     """Connections to the engine, with its key; its base is left empty."""
-    with httpx.Client(base_url=target.url, headers=target.all_headers, timeout=_TIMEOUT) as client:
+    with _connections(target, target.all_headers) as client:
         yield client
         Client(client).clear()
 
@@ -100,8 +101,15 @@ def keyless(target: Target) -> Iterator[httpx.Client]:
     """Connections to the engine without its key; skips where it needs none."""
     if not target.api_key:
         pytest.skip("the engine is verified without a key")
-    with httpx.Client(base_url=target.url, headers=target.headers, timeout=_TIMEOUT) as client:
+    with _connections(target, target.headers) as client:
         yield client
+
+
+def _connections(target: Target, headers: Mapping[str, str]) -> httpx.Client:
+    # Where nothing is encrypted, loading the certificates of the world is the slowest part of a short run.
+    encrypted = target.url.startswith("https:")
+    context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.Client(base_url=target.url, headers=headers, timeout=_TIMEOUT, verify=context)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

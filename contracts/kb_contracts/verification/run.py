@@ -20,7 +20,9 @@ from kb_contracts.verification.target import KEY_VARIABLE, Target
 
 _NEEDED = ("pytest", "schemathesis")
 _PLUGIN = "kb_contracts.verification.plugin"
-_SUITE = "kb_contracts.verification.suite"
+SUITE = "kb_contracts.verification.suite"
+"""The package of the tests; a module of it can be run alone."""
+
 _RESULTS = "results.json"
 _TAIL = 2_000
 
@@ -33,13 +35,15 @@ def run(
     target: Target,
     *,
     quick: bool = False,
+    tests: Sequence[str] = (SUITE,),
     only: Sequence[str] = (),
     junit: Path | None = None,
     show_progress: bool = False,
 ) -> Results:
     """Verify an engine; its base is empty afterwards.
 
-    `quick` leaves the generated requests out. `only` are further arguments for pytest (`-k …`, `-x`).
+    `quick` leaves the generated requests out. `tests` are modules of the suite, `only` further arguments for
+    pytest (`-k …`, `-x`).
     `junit` is where to write a JUnit report. `show_progress` lets pytest write to stderr as it goes.
 
     Raises:
@@ -52,7 +56,8 @@ def run(
     with TemporaryDirectory(prefix="kb-verify-") as folder:
         home = Path(folder)
         (home / "pytest.ini").write_text("[pytest]\n")
-        command = [*_command(target, home), *(["-m", "not generated"] if quick else []), *only]
+        command = [*_command(target, home), "--pyargs", *tests, *only]
+        command += ["-m", "not generated"] if quick else []
         if junit is not None:
             command += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
         said = _run(command, home, target, show_progress=show_progress)
@@ -64,7 +69,7 @@ def run(
 
 def _command(target: Target, home: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
-    command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "--pyargs", _SUITE, "-q", "--tb=short"]
+    command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
     command += ["--kb-url", target.url, "--kb-seed", str(target.seed), "--kb-results", str(home / _RESULTS)]
     command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
     for name, value in target.headers.items():

@@ -1,0 +1,198 @@
+"""What the mutants do instead of what they should."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from kb_contracts import models as m
+from kb_contracts import mount, parsing
+from kb_contracts.errors import EngineError
+from kb_contracts.mount import Handler, Incoming
+from kb_simulator import app
+from kb_simulator.call import CURRENT
+from kb_simulator.idempotency import Answers, Retry
+
+EARLY = "2020-01-01T00:00:00.000000Z"
+
+
+async def job_as_it_is(incoming: Incoming, _inner: Handler) -> m.Job:
+    return CURRENT.get().namespace.state.job(incoming.path["job_id"])
+
+
+async def document_as_it_is(incoming: Incoming, _inner: Handler) -> m.Document:
+    key = incoming.path["document_id"]
+    key = int(key) if str(key).isdecimal() else key
+    return CURRENT.get().namespace.state.documents.find(key).document
+
+
+async def only_said_to_be_cancelled(incoming: Incoming, inner: Handler) -> m.Job:
+    job = await job_as_it_is(incoming, inner)
+    if job.finished_at is not None:
+        return await inner(incoming)  # type: ignore[return-value]  # the handler of cancelJob
+    return msgspec.structs.replace(job, status="cancelled", finished_at=job.created_at)
+
+
+async def said_to_be_removed(_incoming: Incoming, _inner: Handler) -> m.Removed:
+    return m.Removed(documents=1, chunks=1, bytes=7)
+
+
+async def documents_alone_removed(incoming: Incoming, inner: Handler) -> Any:
+    if not incoming.query.confirm:
+        return await inner(incoming)
+    base = CURRENT.get().namespace.state.documents
+    return base.remove(list(base.by_id), CURRENT.get().namespace.clock.microseconds())
+
+
+async def numbers_only(incoming: Incoming, inner: Handler) -> Any:
+    if not incoming.path["document_id"].isdecimal():
+        raise EngineError("document_not_found", "Not by uid.")
+    return await inner(incoming)
+
+
+async def dropped_from_one_side(incoming: Incoming, inner: Handler) -> Any:
+    """The end of a range stands for the moment before it."""
+    answer = await inner(incoming)
+    until = incoming.body.filters and incoming.body.filters.date_to
+    kept = [each for each in answer.results if each.document.created_at[: len(until or "x")] != until]
+    return msgspec.structs.replace(answer, results=kept)
+
+
+async def contradicting(incoming: Incoming, inner: Handler) -> Any:
+    sent = incoming.body
+    wanted = msgspec.structs.replace(sent, fts_only=None if sent.mode else sent.fts_only)
+    return await inner(with_body(incoming, wanted))
+
+
+def with_body(incoming: Incoming, wanted: Any) -> Incoming:
+    return dataclasses.replace(incoming, body=wanted)
+
+
+async def without_range(incoming: Incoming, inner: Handler) -> Any:
+    wanted = msgspec.structs.replace(incoming.body, filters=None)
+    return await inner(with_body(incoming, wanted))
+
+
+def any_of(incoming: Incoming) -> dict[str, Any]:
+    sent = incoming.body
+    return {"body": msgspec.structs.replace(sent, tags=[], tags_any=[*sent.tags, *sent.tags_any])}
+
+
+def nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
+
+
+def mismatch_taken(self: Answers, retry: Retry, _now: int) -> Any:
+    given = self._given.get((retry.credential, retry.operation, retry.key))
+    return given.answer if given else None
+
+
+def shared_between_operations(self: Answers, retry: Retry, _now: int) -> Any:
+    same = [each for place, each in self._given.items() if place[2] == retry.key]
+    if same and same[0].asked != retry.asked:
+        raise EngineError("idempotency_mismatch", "The key was used.")
+    return same[0].answer if same else None
+
+
+def unknown_passed_over(pairs: list[tuple[str, str]], model: Any) -> Any:
+    known = set(model.__struct_fields__)
+    return parsing.convert_query([pair for pair in pairs if pair[0] in known], model)
+
+
+def last_one_wins(pairs: list[tuple[str, str]], model: Any) -> Any:
+    return parsing.convert_query(list(dict(pairs).items()), model)
+
+
+def unknown_members_passed_over(raw: bytes, model: Any) -> Any:
+    try:
+        value = msgspec.json.decode(raw)
+        known = {key: part for key, part in value.items() if key in model.__struct_fields__}
+    except (msgspec.DecodeError, AttributeError):
+        return parsing.decode_body(raw, model)
+    return parsing.decode_body(msgspec.json.encode(known), model)
+
+
+plain_problem_response = mount.problem_response
+
+
+def plain_problem(error: EngineError) -> web.Response:
+    response = plain_problem_response(error)
+    response.content_type = "application/json"
+    return response
+
+
+def problem_without(name: str) -> Any:
+    def respond(error: EngineError) -> web.Response:
+        response = plain_problem_response(error)
+        response.headers.pop(name, None)
+        return response
+
+    return respond
+
+
+def problem_without_member(name: str) -> Any:
+    def respond(error: EngineError) -> web.Response:
+        error.members = {key: part for key, part in error.members.items() if key != name}
+        return plain_problem_response(error)
+
+    return respond
+
+
+def without_etag(operation: Any, handler: Handler) -> Any:
+    serve = whole_adapt(operation, handler)
+
+    async def bare(request: web.Request) -> web.StreamResponse:
+        response = await serve(request)
+        response.headers.pop("ETag", None)
+        return response
+
+    return bare
+
+
+def as_text(operation: Any, handler: Handler) -> Any:
+    serve = whole_adapt(operation, handler)
+
+    async def plain(request: web.Request) -> web.StreamResponse:
+        response = await serve(request)
+        response.content_type = "text/plain"
+        return response
+
+    return plain
+
+
+whole_adapt = mount._adapt
+
+
+async def any_body(operation: Any, request: web.Request) -> Any:
+    if operation.body is None or request.content_type == "multipart/form-data":
+        return None
+    return parsing.decode_body(await request.read(), operation.body)
+
+
+def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:
+    sent = request.headers.get("Authorization", "").removeprefix("Bearer ").removeprefix("bearer ")
+    if request.path in app._OPEN_PATHS or sent.startswith(namespace.api_key):
+        return None
+    return EngineError("unauthorized", "Send the key.")
+
+
+def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
+    sent = request.headers.get("Authorization", "").split(" ")[-1]
+    if request.path in app._OPEN_PATHS or sent == namespace.api_key:
+        return None
+    return EngineError("unauthorized", "Send the key.")
+
+
+def no_allow(*_args: Any) -> str:
+    return ""
+
+
+def united_in_nothing(_self: Any, stored: Any, *_args: Any) -> Any:
+    return stored
+
+
+def searchable_always(_self: Any) -> None:
+    """Instead of a document's own look at whether it has a text."""

@@ -1,0 +1,126 @@
+"""Break the simulator one promise at a time, and see that the suite notices.
+
+    python -m tests.mutation.run            every mutant
+    python -m tests.mutation.run patch      those with "patch" in their name
+
+Exit status 1 where a mutant is not caught by its own test, or falls over instead of misbehaving. One that its
+own test lets pass is shown to the whole suite, generated requests and all.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+from kb_contracts.verification import Results, Status, Target, run
+from kb_contracts.verification.run import SUITE, SuiteError
+from tests.contract.serving import API_KEY, simulator
+from tests.mutation.breaking import Mutant
+from tests.mutation.mutants import MUTANTS
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a mutant. `expected`: it was caught by its own test.
+
+    `crashes` are faults of the mutant itself: it was to misbehave, not to fall over.
+    """
+
+    mutant: Mutant
+    caught_by: str | None
+    expected: bool
+    crashes: list[str]
+    seconds: float
+
+    @property
+    def well(self) -> bool:
+        """Whether its own test caught what it was made to do."""
+        return self.expected and not self.crashes
+
+
+class Crashes(logging.Handler):
+    """What handlers raise that is no answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note an exception; what no HTTP server can read is the caller's."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, HttpProcessingError):
+            self.seen.append(f"{type(error).__name__}: {error}")
+
+
+def fate_of(mutant: Mutant) -> Fate:
+    """Run the test that should notice, and the whole suite where it does not."""
+    started = time.monotonic()
+    module, _, test = mutant.test.partition("::")
+    with _crashes() as crashes, mutant.broken(), simulator() as url:
+        target = Target(url, API_KEY)
+        caught = _caught(run(target, tests=[f"{SUITE}.{module}"], only=["-x", "-k", f"{test}"]))
+        expected = caught is not None
+        if caught is None:
+            caught = _caught(run(target, only=["-x"]))
+    return Fate(mutant, caught, expected, crashes.seen, time.monotonic() - started)
+
+
+@contextmanager
+def _crashes() -> Iterator[Crashes]:
+    handler, root = Crashes(), logging.getLogger()
+    standing, root.handlers = root.handlers, [handler]
+    try:
+        yield handler
+    finally:
+        root.handlers = standing
+
+
+def _caught(results: Results) -> str | None:
+    if not results.outcomes:
+        raise SuiteError("no test has that name")
+    failed = results.of(Status.FAILED)
+    return failed[0].id if failed else None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the mutants whose names hold one of the arguments; 1 where one is not caught as it should be."""
+    chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
+    _check_whole()
+    started = time.monotonic()
+    fates = [_told(fate_of(mutant)) for mutant in chosen]
+    seconds = time.monotonic() - started
+    survivors = sum(fate.caught_by is None for fate in fates)
+    print(f"{len(fates)} mutants, {survivors} survived, {seconds:.0f} s")
+    for fate in fates:
+        if not fate.well:
+            print(f"not well: {fate.mutant.name} ({fate.mutant.test}): {_trouble(fate)}")
+    return 0 if fates and all(fate.well for fate in fates) else 1
+
+
+def _trouble(fate: Fate) -> str:
+    if fate.crashes:
+        return f"it falls over: {fate.crashes[0]}"
+    return "SURVIVED" if fate.caught_by is None else f"caught by {fate.caught_by} instead"
+
+
+def _check_whole() -> None:
+    """The tests that are to notice pass while nothing is broken."""
+    with simulator() as url:
+        results = run(Target(url, API_KEY), quick=True)
+    if not results.passed:
+        raise SystemExit(f"the suite fails on a whole simulator: {results.of(Status.FAILED)[0].id}")
+
+
+def _told(fate: Fate) -> Fate:
+    print(f"{fate.mutant.name:48} {fate.caught_by or 'SURVIVED'}  {fate.seconds:.1f} s", flush=True)
+    return fate
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

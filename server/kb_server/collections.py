@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
 _MAX_TAG_CHARS = 200
 _ROUNDS = 8
-_ADD_ATTEMPTS = 3
+_ATTEMPTS = 3
 _FAULTS = 1
 
 
@@ -182,8 +181,11 @@ class _Move:
                 # was done. Both are answered by looking, the second not for ever.
                 faults += 0 if _is_conflict(fault) else 1
                 if faults > _FAULTS or _is_final(fault):
-                    raise tool_error(fault, document_id=self.document_id) from fault
-            document = await self._read()
+                    return await self._given_up(fault)
+            try:
+                document = await self._read()
+            except EngineFault as fault:
+                return await self._given_up(fault)
         raise self._failure("other changes of the document kept coming in between.", document)
 
     async def _once(self, document: Document) -> Document:
@@ -197,34 +199,53 @@ class _Move:
 
     async def _added(self, document: Document) -> Document:
         """Add the target; where that fails for good, put the document back where it came from."""
-        why = ""
-        for _ in range(_ADD_ATTEMPTS):
+        fault: EngineFault | None = None
+        for _ in range(_ATTEMPTS):
             try:
                 return await self.engine.add_tags(document.id, [self.target], if_match=document.version)
-            except EngineFault as fault:
-                if _is_conflict(fault):
+            except EngineFault as failed:
+                if _is_conflict(failed):
                     raise
-                why = fault.detail
-        document = await self._restored(document)
-        if self.target in document.tags:
-            return document
-        raise self._failure(why, document)
+                fault = failed
+        settled = await self._settled() or document
+        if self.target in settled.tags:
+            return settled
+        raise self._failure(fault.detail if fault else "", settled)
 
-    async def _restored(self, document: Document) -> Document:
-        try:
-            if self.came_from is not None:
-                return await self.engine.add_tags(document.id, [self.came_from], if_match=document.version)
-        except EngineFault:
-            # Also a conflict: an add that was done and not answered, or somebody else's move. Look.
-            with suppress(ToolError):
-                return await self._read()
-        return document
+    async def _given_up(self, fault: EngineFault) -> Document:
+        """The document where it is in the target all the same; else an error, and never silently no home."""
+        error = tool_error(fault, document_id=self.document_id)
+        if self.came_from is None or _is_final(fault):
+            raise error from fault
+        settled = await self._settled()
+        if settled is None:
+            told = f"{error.message} The document may be in no collection now; then try the move again."
+            raise ToolError(error.code, told, **error.details) from fault
+        if self.target in settled.tags:
+            return settled
+        if self.came_from in settled.tags:
+            raise error from fault
+        raise self._failure(fault.detail, settled) from fault
+
+    async def _settled(self) -> Document | None:
+        """The document, put back where it came from if it is in no collection; None if it cannot be read.
+
+        The fault may have been a conflict or a lost answer, so that it is looked at before it is changed.
+        """
+        seen: Document | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                seen = await self._read()
+                if self.came_from is None or _collections(seen.tags):
+                    return seen
+                return await self.engine.add_tags(seen.id, [self.came_from], if_match=seen.version)
+            except EngineFault as fault:
+                if _is_final(fault):
+                    break
+        return seen
 
     async def _read(self) -> DocumentDetail:
-        try:
-            return await self.engine.document(self.document_id, DocumentQuery(chunks=False))
-        except EngineFault as fault:
-            raise tool_error(fault, document_id=self.document_id) from fault
+        return await self.engine.document(self.document_id, DocumentQuery(chunks=False))
 
     def _failure(self, why: str, document: Document) -> ToolError:
         now_in = split(document.tags).collection

@@ -42,6 +42,7 @@ from kb_server.engine_client.errors import (
 from kb_server.engine_client.port import ENDED, REQUEST_ID, FileSource
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.version import check_version
+from kb_server.engine_client.wire import MAX_BODY_BYTES, Wire
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -101,6 +102,9 @@ class HttpEngine:
         self._version_known = False
         self._version_check: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._wire: Wire | None = None
+        self._urls: dict[str, URL] = {}
+        """Those of the paths that name nothing."""
 
     @property
     def url(self) -> str:
@@ -111,7 +115,7 @@ class HttpEngine:
         """Close the pool."""
         if self._version_check is not None:
             self._version_check.cancel()
-        session, self._session = self._session, None
+        session, self._session, self._wire = self._session, None, None
         if session is not None:
             await session.close()
 
@@ -255,6 +259,10 @@ class HttpEngine:
         return headers
 
     def _url(self, operation: Operation, path: Mapping[str, str], query: m.Request | None) -> URL:
+        if not path and query is None:
+            if operation.path not in self._urls:
+                self._urls[operation.path] = URL(self._base + operation.path, encoded=True)
+            return self._urls[operation.path]
         filled = operation.path.format_map({name: _segment(name, value) for name, value in path.items()})
         url = URL(self._base + filled, encoded=True)
         pairs = {} if query is None else {name: _text(value) for name, value in _given(query).items()}
@@ -325,7 +333,8 @@ class HttpEngine:
         """Send once, with every fault of the transport turned into one of ours."""
         sending = _Sending(outgoing)
         try:
-            return await sending.exchange(self._opened())
+            session = self._opened()
+            return await sending.exchange(session, self._wire)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             if sending.own_fault is not None:
                 raise sending.own_fault from None
@@ -357,6 +366,7 @@ class HttpEngine:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
+            self._wire = Wire(self._session, URL(self._base))
         return self._session
 
 
@@ -368,7 +378,7 @@ class _Sending:
     own_fault: OSError | None = None
     _watch: asyncio.Timeout | None = field(default=None)
 
-    async def exchange(self, session: aiohttp.ClientSession) -> RawAnswer:
+    async def exchange(self, session: aiohttp.ClientSession, wire: Wire | None) -> RawAnswer:
         """Send the request and read its answer whole.
 
         Raises:
@@ -376,6 +386,9 @@ class _Sending:
         """
         try:
             async with asyncio.timeout(self.outgoing.silence) as self._watch:
+                if wire is not None and self._is_small_post:
+                    outgoing = self.outgoing
+                    return await wire.post(outgoing.url, outgoing.headers, outgoing.json or b"", self._read)
                 return await self._exchange(session)
         finally:
             self._watch = None
@@ -393,7 +406,7 @@ class _Sending:
             return RawAnswer(
                 status=response.status,
                 content_type=response.content_type if "Content-Type" in response.headers else "",
-                body=await self._read(response),
+                body=await self._read(response.content),
                 retry_after=response.headers.get("Retry-After"),
             )
 
@@ -406,14 +419,28 @@ class _Sending:
             self.own_fault = error
             raise
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        async for block in response.content.iter_any():
-            self._progressed()
-            body += block
-            if len(body) > MAX_ANSWER_BYTES:
+    @property
+    def _is_small_post(self) -> bool:
+        outgoing = self.outgoing
+        # Other methods a session sends again by itself where a pooled connection turns out to be closed.
+        return (
+            outgoing.operation.method == "POST"
+            and outgoing.json is not None
+            and len(outgoing.json) <= MAX_BODY_BYTES
+        )
+
+    async def _read(self, content: aiohttp.StreamReader) -> bytes:
+        blocks: list[bytes] = []
+        length = 0
+        while block := await content.readany():
+            length += len(block)
+            if length > MAX_ANSWER_BYTES:
                 raise EngineBadAnswer(f"Its answer is over {MAX_ANSWER_BYTES} bytes.")
-        return bytes(body)
+            blocks.append(block)
+            if content.at_eof():
+                break  # came whole, as nearly all do: there is no silence left to watch for
+            self._progressed()
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def _progressed(self) -> None:
         if self._watch is not None and not self._watch.expired():

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kb_server.tool import Call, Progress, no_progress
@@ -32,6 +33,7 @@ class Caller:
         return self.headers.get(name) if self.headers is not None else None
 
 
+@lru_cache(maxsize=256)
 def digest(token: str) -> str:
     """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -33,7 +33,6 @@ from mcp.shared.inbound import (
     InboundModernRoute,
     classify_inbound_request,
     encode_header_value,
-    find_duplicated_routing_header,
 )
 from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -46,6 +45,7 @@ from kb_server.hosting.refusal import Refusal
 DEFAULT_VERSION = "2025-03-26"
 """The version of a request that names none, as the transport of 2025-06-18 and later says."""
 
+_SERVED: tuple[str, ...] = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
 _CONNECTOR_HEADER, _CONNECTOR_BODY = "2025-11-25", "2026-07-28"
 
 
@@ -69,11 +69,11 @@ def header_version(http: web.Request, request: Request | None = None) -> str | N
     Raises:
         Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
     """
-    doubled = find_duplicated_routing_header(http.headers.items())
-    if doubled is not None:
-        raise _mismatch(f"The header {doubled} comes more than once.")
+    for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
+        if len(http.headers.getall(name, ())) > 1:
+            raise _mismatch(f"The header {name} comes more than once.")
     version = http.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    served = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
+    served = _SERVED
     if version is not None and version not in served:
         if request is not None and _envelope_version(request) is not None:
             served = MODERN_PROTOCOL_VERSIONS  # as `server/discover` tells such a caller

@@ -24,6 +24,8 @@ from kb_server.settings import ServerSettings
 
 ANY = "*"
 
+_MAX_KNOWN = 256
+"""Values of Host whose verdict is kept; honest callers send one or two."""
 _PREFLIGHT_SECONDS = "600"
 _ALLOWED_HEADERS = (
     "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
@@ -39,6 +41,7 @@ class OriginCheck:
         names = _names(settings)
         self._any_host = ANY in names or (not settings.allowed_hosts and _is_wildcard(settings.host))
         self._hosts = names
+        self._known: dict[str, bool] = {}
 
     def require(self, request: web.Request) -> None:
         """Let the request pass.
@@ -71,6 +74,13 @@ class OriginCheck:
         return parts is not None and parts.scheme in ("http", "https") and _is_loopback(parts.hostname or "")
 
     def _knows(self, host: str) -> bool:
+        if host not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[host] = self._decides(host)
+        return self._known[host]
+
+    def _decides(self, host: str) -> bool:
         parts = _split(f"//{host}")
         if parts is None or "@" in host:
             return False

@@ -14,7 +14,6 @@ from kb_server.engine_client import Engine, engine_call
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import Collection, MaxChars, TagText
 from kb_server.toolsets.kb.service_tool import ServiceTool
-from kb_server.toolsets.kb.views import placed
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
@@ -259,7 +258,8 @@ def _shown(response: m.SearchResponse, arguments: KbSearchArguments) -> KbSearch
 
 def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
-    long = len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
+    placed = collections.split(result.tags)
+    long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
     return SearchHit(
         text=chunk.text,
         score=result.score,
@@ -274,7 +274,8 @@ def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
         format=document.format,
         source_path=document.source_path,
         filename=document.filename,
-        **placed(result.tags),
+        collection=placed.collection,
+        tags=placed.tags,
         metadata={} if long else document.metadata,
         metadata_omitted=long,
         version=document.version,

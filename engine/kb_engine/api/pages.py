@@ -3,8 +3,9 @@
 A browser on this machine reaches the engine's port for any page that it shows. Such a page cannot read an
 answer, but it can post a form with a file, which is how a file is submitted; its Origin tells of it. A page
 whose own name is made to resolve to this machine (DNS rebinding) could read answers too; the Host that it
-asks for tells of it. Where the engine listens on more than loopback it cannot know the names that it is
-reached by, and looks at the Origin alone. With a key set neither matters: no page knows it.
+asks for tells of it, a domain, for a stranger owns no name without a dot. Where the engine listens on more
+than loopback it cannot know the names that it is reached by, and looks at the Origin alone. With a key set
+neither matters: no page knows it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ def refuse_pages(host: str) -> Any:
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and not is_loopback(_name(origin)):
             raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
-        if local and not is_loopback(_name(f"//{request.headers.get(hdrs.HOST, '')}")):
-            raise EngineError(
-                "unauthorized", "Without a KB_API_KEY this engine is asked by a loopback name only."
-            )
+        if local and _is_domain(_name(f"//{request.headers.get(hdrs.HOST, '')}")):
+            raise EngineError("unauthorized", "Without a KB_API_KEY this engine is not asked by a domain.")
         return await handler(request)
 
     return middleware
@@ -46,6 +45,10 @@ def is_loopback(name: str) -> bool:
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def _is_domain(name: str) -> bool:
+    return "." in name.strip(".") and not is_loopback(name)
 
 
 def _name(url: str) -> str:

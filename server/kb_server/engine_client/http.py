@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -103,8 +104,6 @@ class HttpEngine:
         self._version_check: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._wire: Wire | None = None
-        self._urls: dict[str, URL] = {}
-        """Those of the paths that name nothing."""
 
     @property
     def url(self) -> str:
@@ -260,9 +259,7 @@ class HttpEngine:
 
     def _url(self, operation: Operation, path: Mapping[str, str], query: m.Request | None) -> URL:
         if not path and query is None:
-            if operation.path not in self._urls:
-                self._urls[operation.path] = URL(self._base + operation.path, encoded=True)
-            return self._urls[operation.path]
+            return _whole(self._base + operation.path)
         filled = operation.path.format_map({name: _segment(name, value) for name, value in path.items()})
         url = URL(self._base + filled, encoded=True)
         pairs = {} if query is None else {name: _text(value) for name, value in _given(query).items()}
@@ -457,6 +454,11 @@ def _given(query: m.Request) -> dict[str, Any]:
     """The members of a query that differ from their defaults."""
     built: dict[str, Any] = msgspec.to_builtins(query)
     return built
+
+
+@lru_cache(maxsize=64)
+def _whole(url: str) -> URL:
+    return URL(url, encoded=True)
 
 
 def _segment(name: str, value: str) -> str:

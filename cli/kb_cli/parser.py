@@ -173,21 +173,26 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
         groups.engine, groups.output, groups.labels,
     )  # fmt: skip
     search.add_argument("query", help="words or a question")
-    search.add_argument("--top", type=int, default=10, metavar="N", help="how many at the most (default 10)")
+    search.add_argument("--top", type=_top, default=10, metavar="N", help="how many at the most (default 10)")
     search.add_argument("--mode", choices=_MODES, help="by words, by meaning, or both (default)")
     search.add_argument("--fts-only", action="store_true", help="by words only")
     search.add_argument("--doc-type", choices=_DOC_TYPES, help="only documents of this type")
     search.add_argument(
-        "--min-score", type=float, default=0.0, metavar="S", help="only scores from S, 0 to 1"
+        "--min-score", type=_score, default=0.0, metavar="S", help="only scores from S, 0 to 1"
     )
     search.add_argument("--explain", action="store_true", help="say how each score came about")
     search.add_argument("--full", action="store_true", help="show passages whole")
 
     get = _command(
-        commands, "get", "kb_cli.commands.documents:get", "show a document", groups.engine, groups.output
+        commands,
+        "get",
+        "kb_cli.commands.documents:get",
+        "show a document, or list them",
+        groups.engine,
+        groups.output,
     )
-    get.add_argument("document", nargs="?", metavar="ID", help="its number or uid")
-    get.add_argument("--source-path", metavar="PATH", help="list the documents from this source instead")
+    get.add_argument("document", nargs="?", metavar="ID", help="its number or uid (default: list all)")
+    get.add_argument("--source-path", metavar="PATH", help="list only the documents from this source")
     get.add_argument("--no-text", action="store_true", help="without its text")
     get.add_argument("--offset", type=_count, default=0, metavar="N", help="chunks to pass over")
     get.add_argument("--limit", type=_limit, default=200, metavar="N", help="chunks to show at the most")
@@ -322,6 +327,20 @@ def _count(text: str) -> int:
 
 def _limit(text: str) -> int:
     return _bounded(text, 1, 1_000)
+
+
+def _top(text: str) -> int:
+    return _bounded(text, 1, 100)
+
+
+def _score(text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = -1.0
+    if not 0.0 <= score <= 1.0:
+        raise argparse.ArgumentTypeError(f"takes a number from 0 to 1, not {text!r}")
+    return score
 
 
 def _document_number(text: str) -> int:

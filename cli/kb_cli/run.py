@@ -21,12 +21,14 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
     settings = _server_settings(options, host=options.host, port=options.port, home=options.home)
     shown = _known(settings.toolsets)
     from kb_cli.http_server import run as run_server
-    from kb_server.hosting.serve import CannotListen
+    from kb_server.hosting.serve import CannotListen, PortInUse
 
     try:
         _runner()(run_server(settings, shown, on_ready=Supervised.of(options).ready))
-    except CannotListen as error:
+    except PortInUse as error:
         raise CliError(Exit.FAILED, f"{error}; set KB_MCP_PORT to another port") from error
+    except CannotListen as error:
+        raise CliError(Exit.FAILED, f"{error}; check KB_MCP_HOST and KB_MCP_PORT") from error
     except SettingsError as error:
         raise CliError(Exit.USAGE, str(error)) from error
     return Exit.OK

@@ -108,9 +108,17 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
             converted[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
             raise EngineError(
-                "invalid_parameter", f"{where} parameter {name!r}: {error}.", parameter=name
+                "invalid_parameter",
+                f"{where} parameter {name!r}{_wanted(types[name], error)}.",
+                parameter=name,
             ) from error
     return converted
+
+
+def _wanted(hint: Any, error: msgspec.ValidationError) -> str:
+    """What the value is to be: in the contract's words where msgspec has only a pattern."""
+    described = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.pattern]
+    return f" takes {described[0]}" if "regex" in str(error) and any(described) else f": {error}"
 
 
 def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:

@@ -21,11 +21,11 @@ _LISTED = 1_000
 
 
 def get(options: argparse.Namespace, out: Output) -> int:
-    """Show one document with its text, or list those from one source."""
-    if (options.document is None) == (options.source_path is None):
+    """Show one document with its text, or list all or those from one source."""
+    if options.document is not None and options.source_path is not None:
         raise CliError(Exit.USAGE, "give a document's number or uid, or --source-path, not both")
     with engine(options) as client:
-        if options.source_path is not None:
+        if options.document is None:
             return _list(
                 client.documents(DocumentsQuery(source_path=options.source_path, limit=_LISTED)), out
             )
@@ -127,6 +127,8 @@ def _list(found: m.DocumentList, out: Output) -> int:
         for one in found.documents
     ]
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
+    if found.total > len(rows):
+        out.note(f"the newest {len(rows)} of {found.total} documents")
     return Exit.OK
 
 

@@ -28,6 +28,10 @@ def run(options: argparse.Namespace, out: Output) -> int:
 
 
 def _request(options: argparse.Namespace) -> m.SearchRequest:
+    if not options.query:
+        raise CliError(Exit.USAGE, "a search needs words or a question")
+    if options.fts_only and options.mode not in (None, "fts"):
+        raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
     request = m.SearchRequest(
         query=options.query,
         top=options.top,

@@ -221,10 +221,11 @@ def missing_chunks(staged: Staged) -> list[int]:
 
 def size_mismatch(upload: Upload, received: int) -> UploadError:
     """Another number of bytes than announced."""
+    remedy = "Send what is missing" if received < upload.total_size else "Send the right bytes"
     return UploadError(
         "size_mismatch",
-        f"{received} bytes were received, but {upload.total_size} were announced as total_size. Send what is "
-        "missing, or start again with the right total_size.",
+        f"{received} bytes were received, but {upload.total_size} were announced as total_size. {remedy}, or "
+        "start again with the right total_size.",
         received_bytes=received,
         total_size=upload.total_size,
     )

@@ -192,13 +192,11 @@ def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
     assert kb("search", "xyzzyplugh", "--fts-only") == (0, "", "Nothing found.\n")
 
 
-@pytest.mark.parametrize(
-    "options", [("--top", "0"), ("--top", "101"), ("--min-score", "2"), ("--mode", "vector", "--fts-only")]
-)
-def test_a_search_that_cannot_be_is_refused(kb: Kb, options: tuple[str, ...]) -> None:
-    """Out of range or contradicting itself: told in one line."""
-    status, out, err = kb("search", "words", *options)
-    assert status in (Exit.USAGE, Exit.FAILED)
+@pytest.mark.parametrize("arguments", [("",), ("words", "--mode", "vector", "--fts-only")])
+def test_a_search_that_cannot_be_is_refused(kb: Kb, arguments: tuple[str, ...]) -> None:
+    """Empty or contradicting itself: told in one line."""
+    status, out, err = kb("search", *arguments)
+    assert status == Exit.USAGE
     assert (out, err.count("\n")) == ("", 1)
 
 
@@ -211,10 +209,24 @@ def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
     assert out.endswith("\nLine one\nLine two\n")
 
 
-@pytest.mark.parametrize("arguments", [(), ("1", "--source-path", "x")])
-def test_get_wants_one_thing(kb: Kb, arguments: tuple[str, ...]) -> None:
-    """A document or a source, not both and not neither."""
-    assert kb("get", *arguments)[0] == Exit.USAGE
+def test_get_wants_one_thing(kb: Kb) -> None:
+    """A document or a source, not both."""
+    assert kb("get", "1", "--source-path", "x")[0] == Exit.USAGE
+
+
+def test_get_of_nothing_in_particular_lists_the_documents(kb: Kb) -> None:
+    """The newest first, so that what was added can be found again without a search."""
+    older, newer = kb.note("older"), kb.note("newer")
+    assert [document["id"] for document in kb.json("get")["documents"]][:2] == [newer, older]
+
+
+@pytest.mark.parametrize("arguments", [("get", "abc"), ("get", "99999999999999999999"), ("jobs", "123")])
+def test_what_is_no_id_is_told_in_words(kb: Kb, arguments: tuple[str, ...]) -> None:
+    """Not in a regular expression."""
+    status, _, err = kb(*arguments)
+    assert status != 0
+    assert "takes the " in err
+    assert "regex" not in err
 
 
 def test_get_of_a_long_document_says_how_to_go_on(kb: Kb, tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
         ["search"],
         ["jobs", "--status", "lost"],
         ["get", "1", "--limit", "0"],
+        ["search", "x", "--top", "0"],
+        ["search", "x", "--top", "101"],
+        ["search", "x", "--min-score", "2"],
+        ["search", "x", "--min-score", "nan"],
         ["updatenote", "x", "y"],
     ],
 )

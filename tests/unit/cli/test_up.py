@@ -116,6 +116,14 @@ def test_a_port_in_use_is_one_line_that_names_the_setting(tmp_path: Path, taken:
     assert variable in done.stderr
 
 
+def test_an_address_of_another_machine_is_one_line_that_names_the_setting(tmp_path: Path) -> None:
+    """Another port would not help."""
+    done = command("serve", KB_HOME=str(tmp_path), KB_MCP_HOST="192.0.2.1", KB_MCP_PORT="0")
+    assert done.returncode == Exit.FAILED
+    assert "192.0.2.1" in done.stderr
+    assert "KB_MCP_HOST" in done.stderr
+
+
 def test_a_data_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """It names the folder and KB_HOME."""
     blocked = tmp_path / "file"

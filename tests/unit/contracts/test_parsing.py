@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pytest
+from msgspec import Meta
 
 from kb_contracts.errors import EngineError
 from kb_contracts.models import SearchRequest
-from kb_contracts.parsing import decode_body
+from kb_contracts.parsing import convert_path, decode_body
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])
@@ -22,3 +25,18 @@ def test_any_other_number_in_its_place_is_refused_by_name(written: str) -> None:
     with pytest.raises(EngineError) as refused:
         decode_body(f'{{"query": "x", "top": {written}}}'.encode(), SearchRequest)
     assert (refused.value.code, refused.value.members["parameter"]) == ("invalid_parameter", "top")
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        (Meta(pattern="^a$", description="the letter a"), "Path parameter 'x' takes the letter a."),
+        (Meta(pattern="^a$"), "Path parameter 'x': Expected `str` matching regex '^a$'."),
+        (Meta(max_length=1, description="a letter"), "Path parameter 'x': Expected `str` of length <= 1."),
+    ],
+)
+def test_what_a_pattern_wants_is_said_in_words(meta: Meta, words: str) -> None:
+    """A caller is not asked to read a regular expression where the contract has words."""
+    with pytest.raises(EngineError) as refused:
+        convert_path({"x": "bb"}, {"x": Annotated[str, meta]})
+    assert refused.value.detail == words

@@ -114,6 +114,7 @@ async def test_a_body_of_another_length_is_refused_by_its_announcement(site: Sit
     status, answer = await site.put(started.token, data)
     assert (status, answer["error"]) == (409, "size_mismatch")
     assert (answer["received_bytes"], answer["total_size"]) == (len(data), 3)
+    assert ("what is missing" in answer["message"]) is (len(data) < 3)
     assert (await site.put(started.token, b"abc"))[0] == 201
 
 

@@ -106,7 +106,7 @@ class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
 
     upload_id: UploadId
     chunk_index: Annotated[
-        int, Meta(ge=0, lt=MAX_CHUNKS, description="position of the chunk in the file, from 0")
+        int, Meta(ge=0, le=MAX_CHUNKS - 1, description="position of the chunk in the file, from 0")
     ]
     data: Annotated[
         str, Meta(description="the chunk's bytes in base64, without line breaks; at most 8 MiB decoded")

@@ -16,9 +16,9 @@ import json
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
@@ -38,6 +38,8 @@ Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
 """How the client begins: by the handshake, by asking what the server speaks, or without a word."""
 
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
+
+T = TypeVar("T")
 
 _BOUND_SECONDS = 60.0
 """After which a call counts as hung, whatever the server waits for."""
@@ -106,6 +108,17 @@ def event_loop() -> Iterator[BlockingPortal]:
 
 
 @contextmanager
+def _open(loop: BlockingPortal, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """What `context` gives, open in `loop`; an error of the block stays out of its task groups."""
+    opened = loop.wrap_async_context_manager(context)
+    value = opened.__enter__()
+    try:
+        yield value
+    finally:
+        opened.__exit__(None, None, None)
+
+
+@contextmanager
 def serving(
     loop: BlockingPortal,
     settings: ServerSettings,
@@ -119,7 +132,7 @@ def serving(
     `toolsets` are shown at `/mcp` (those of the settings); `seed` draws the jitter between attempts.
     """
     shown = settings.toolsets if toolsets is None else toolsets
-    with loop.wrap_async_context_manager(_serving(settings, clock, shown, seed)) as url:
+    with _open(loop, _serving(settings, clock, shown, seed)) as url:
         yield McpServer(url, clock, settings)
 
 
@@ -181,7 +194,7 @@ async def _listening(
 @contextmanager
 def connected(loop: BlockingPortal, url: str, *, mode: Mode = "auto", key: str = "") -> Iterator[McpClient]:
     """The official client, connected to `url`. `key` is the server's KB_MCP_API_KEY, empty for none."""
-    with loop.wrap_async_context_manager(_connected(url, mode, key)) as client:
+    with _open(loop, _connected(url, mode, key)) as client:
         yield McpClient(loop, client)
 
 

@@ -22,17 +22,22 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import httpx
+import msgspec
 from anyio.from_thread import BlockingPortal
+from mcp.types import CallToolResult, TextContent
 from rich.console import Console
 from rich.table import Table
 
 from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
+from kb_contracts.models import Document, DocumentList
 from kb_server.settings import ServerSettings
 from kb_simulator.client import ControlClient
 from kb_simulator.faults import CATALOGUE
@@ -48,9 +53,12 @@ Matrix: TypeAlias = dict[str, dict[str, dict[Lasts, str]]]
 """Cells by fault, tool and how long it lasts."""
 
 UNTOUCHED = "-"
+HANG = "hang"
 
 _SEED = 7
-_SILENCE_MS = 250
+_PATIENT_MS, _HASTY_MS = 30_000, 1_500
+"""Silence after which the engine is given up. Only a hang may meet it, however slow the machine is."""
+
 _LONG_SECONDS = 60.0
 _OLD, _NEW = "granite is an igneous rock", "basalt is an igneous rock"
 _FILE = b"marble is a metamorphic rock"
@@ -68,6 +76,33 @@ class Bench:
         """Empty the engine and disarm its faults; the circuit lets calls through again."""
         self.control.reset()
         self.server.clock.advance(_LONG_SECONDS)
+
+    def calm(self) -> None:
+        """Disarm all faults; the circuit lets calls through again."""
+        self.control.faults.disarm_all()
+        self.server.clock.advance(_LONG_SECONDS)
+
+    def engine(self) -> dict[str, Any]:
+        """The settings of another server in front of the same engine."""
+        settings = self.server.settings
+        return {"engine_url": settings.engine_url, "engine_api_key": settings.engine_api_key}
+
+    def told(self, result: CallToolResult) -> dict[str, Any]:
+        """What an error result says, which must say something, and have nothing of a success."""
+        assert result.is_error
+        assert result.structured_content is None, "an error has no structured content"
+        told = json.loads("".join(block.text for block in result.content if isinstance(block, TextContent)))
+        assert told["message"], "an error says what happened"
+        return dict(told)
+
+    def documents(self) -> list[Document]:
+        """What the engine holds; only faults that match any caller are met."""
+        with httpx.Client(trust_env=False, verify=False) as http:
+            answer = http.get(
+                f"{self.server.settings.engine_url}/api/v1/documents?limit=1000",
+                headers={"Authorization": f"Bearer {self.server.settings.engine_api_key}"},
+            )
+        return msgspec.json.decode(answer.content, type=DocumentList).documents
 
 
 Arguments: TypeAlias = dict[str, Any]
@@ -207,7 +242,7 @@ class Machine:
                 "engine_api_key": key,
                 "port": 0,
                 "home": self._home / str(number),
-                "request_timeout_ms": _SILENCE_MS,
+                "request_timeout_ms": _PATIENT_MS,
                 **settings,
             }
         )
@@ -241,9 +276,7 @@ def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
     result = bench.client.call(trial.tool, **arguments)
     fired = bench.control.faults.disarm(armed.id).fired
     if result.is_error:
-        assert result.structured_content is None, "an error has no structured content"
-        told = json.loads("".join(getattr(block, "text", "") for block in result.content))
-        assert told["message"], "an error says what happened"
+        told = bench.told(result)
         done = trial.done(bench)
         return f"{told['error']} +{done}" if done else str(told["error"])
     assert result.structured_content is not None, "a success has structured content"
@@ -252,16 +285,24 @@ def cell(bench: Bench, trial: Trial, fault: str, lasts: Lasts) -> str:
     return "ok" if fired else UNTOUCHED
 
 
+def column(made: Machine, trial: Trial, faults: Sequence[str]) -> dict[str, dict[Lasts, str]]:
+    """The cells of one tool, by fault."""
+    # A server for each tool, for open uploads are limited; and one for the hang, which takes its time.
+    with made.bench() as bench, made.bench(request_timeout_ms=_HASTY_MS) as hasty:
+        return {
+            fault: {lasts: cell(hasty if fault == HANG else bench, trial, fault, lasts) for lasts in LASTS}
+            for fault in faults
+        }
+
+
 def matrix(faults: Sequence[str] = tuple(CATALOGUE), trials: Sequence[Trial] = TRIALS) -> Matrix:
-    """All cells."""
-    found: Matrix = {fault: {} for fault in faults}
-    with machine() as made:
-        for trial in trials:
-            # One server a tool: open uploads are limited.
-            with made.bench() as bench:
-                for fault in faults:
-                    found[fault][trial.tool] = {lasts: cell(bench, trial, fault, lasts) for lasts in LASTS}
-    return found
+    """All cells. The tools side by side: a hang is waited for but once."""
+    with machine() as made, ThreadPoolExecutor(len(trials)) as pool:
+        columns = list(pool.map(lambda trial: column(made, trial, faults), trials))
+    return {
+        fault: {trial.tool: cells[fault] for trial, cells in zip(trials, columns, strict=True)}
+        for fault in faults
+    }
 
 
 def encoded(found: Matrix) -> str:

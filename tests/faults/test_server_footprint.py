@@ -1,0 +1,101 @@
+"""A server keeps its size while its engine fails: nothing is left of a faulty call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kb_simulator.client import ControlClient
+from kb_simulator.running import in_thread
+from kb_simulator.settings import SimulatorSettings
+from tests.faults.test_server_histories import DONE_FAULTS, SERVER, UNDONE_FAULTS
+from tests.mcp_http import Caller
+from tests.stack import Process, free_port, wait_until_ready
+from tests.waiting import until
+
+CALLERS = 16
+WARM_UP, CALLS = 320, 800
+ALLOWED_BYTES = 12 << 20
+"""Of growth: caches fill up to their bounds, and a leak of half a note for each call would show."""
+
+BIG_NOTE = "granite " * 4_000
+
+
+@contextmanager
+def serving(home: Path, engine_url: str) -> Iterator[tuple[Process, str]]:
+    """`kb serve` in a process of its own; its endpoint."""
+    port = free_port()
+    process = Process.start(
+        *("-m", "kb_cli.main", "serve"),
+        KB_ENGINE_URL=engine_url,
+        KB_MCP_PORT=str(port),
+        KB_HOME=str(home),
+        LOG_LEVEL="error",
+        REQUEST_TIMEOUT="500",
+    )
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+        yield process, f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.stop()
+
+
+def call(url: str, calls: int) -> int:
+    """Search, read, write and ask, by many at once; how many calls failed."""
+
+    def work(number: int) -> int:
+        caller = Caller(url)
+        failed = 0
+        with caller.http:
+            for turn in range(calls // CALLERS):
+                match (number + turn) % 4:
+                    case 0:
+                        result = caller.call("kb_addnote", text=f"{number} {turn} {BIG_NOTE}")
+                    case 1:
+                        result = caller.call("kb_search", query="granite", mode="fts", top=3)
+                    case 2:
+                        result = caller.call("kb_get", document_id=1)
+                    case _:
+                        result = caller.call("kb_jobs", limit=5)
+                failed += result["isError"]
+        return failed
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        return sum(pool.map(work, range(CALLERS)))
+
+
+@pytest.mark.slow
+def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> None:
+    """Most of their requests break off, hang or are refused; afterwards the server is as before."""
+    with (
+        in_thread(SimulatorSettings(port=0, control=0)) as simulator,
+        ControlClient(simulator.control_url or "") as control,
+        serving(tmp_path, simulator.url) as (process, url),
+    ):
+        server = psutil.Process(process.pid)
+
+        def faulty(calls: int) -> int:
+            control.reset()
+            for name in (*DONE_FAULTS, *UNDONE_FAULTS):
+                control.faults.arm(name, probability=0.06, header=SERVER, optional=True)
+            control.faults.arm("hang", probability=0.005, header=SERVER, optional=True)
+            failed = call(url, calls)
+            control.faults.disarm_all()
+            return failed
+
+        assert faulty(WARM_UP) > 0
+        descriptors, memory = server.num_fds(), server.memory_info().rss
+        assert faulty(CALLS) > CALLS / 10
+        until(
+            server.num_fds,
+            lambda seen: seen <= descriptors + CALLERS // 4,
+            seconds=60,
+            what="the closing of what faulty calls had opened",
+        )
+        assert server.memory_info().rss - memory < ALLOWED_BYTES
+        assert call(url, CALLERS * 4) < CALLERS * 4, "it still works"

@@ -1,0 +1,414 @@
+"""Tool calls under chance faults: what was acknowledged is there, once, and an error is an error."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kb_cli.testing import MODES, Mode
+from kb_server.engine_client.breaker import Breaker
+from kb_server.engine_client.retries import RetryPolicy
+from kb_simulator.faults import RateLimit
+from tests.faults.matrix import Bench, Machine, machine
+from tests.waiting import until
+
+COLLECTIONS = ("documents", "memory", "workspace")
+ERRORS = {"engine_unreachable", "engine_timeout", "engine_busy", "engine_failed", "engine_bad_answer"}
+DONE_FAULTS = ("lost_ack", "reset_mid_body", "content_length_long", "malformed_chunk", "content_length_short")
+UNDONE_FAULTS = (
+    "reset_before_headers",
+    "not_ready",
+    "queue_full",
+    "internal_error",
+    "bad_gateway",
+    "not_json",
+)
+STEPS = 80
+SERVER = "User-Agent: kb-server"
+"""Faults meet the server alone, so that the test can look at the engine past them."""
+
+CHANCE = 0.06
+"""Of each fault at each request; with all of them half the requests meet one."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Machine]:
+    """One simulator for all."""
+    with machine() as running:
+        yield running
+
+
+def arm(
+    bench: Bench,
+    *names: str,
+    chance: float = CHANCE,
+    operation: str | None = None,
+    times: int | None = None,
+) -> None:
+    """Let faults happen by chance, the same in every run; `times` to each request."""
+    for name in names:
+        bench.control.faults.arm(
+            name,
+            probability=chance,
+            operation=operation,
+            header=SERVER,
+            times=times,
+            count="request",
+            optional=True,
+        )
+
+
+@dataclass
+class Note:
+    """What may be true of a note: its last acknowledged text, and those of updates that failed since."""
+
+    number: int
+    word: str
+    texts: set[str]
+    collections: set[str | None]
+    at_least: int = 1
+    at_most: int = 1
+
+
+@dataclass
+class History:
+    """A seeded agent that remembers what it was told."""
+
+    bench: Bench
+    chance: random.Random
+    notes: dict[int, Note] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+    """Texts whose submission failed: there once, or not."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    words: int = 0
+
+    def run(self, steps: int) -> None:
+        """Call tools, one after the other."""
+        actions: list[Callable[[], None]] = [
+            self.add, self.upload, self.update, self.update, self.move, self.search, self.read, self.job
+        ]  # fmt: skip
+        while not self.notes:
+            self.add()
+        for _ in range(steps):
+            self.chance.choice(actions)()
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
+        """What the tool answered; None where it failed, with an error that is about the engine."""
+        result = self.bench.client.call(tool, **arguments)
+        if not result.is_error:
+            self.outcomes["ok"] += 1
+            return dict(result.structured_content or {})
+        told = self.bench.told(result)
+        assert told["error"] in ERRORS | {"move_failed"}, told
+        self.outcomes[told["error"]] += 1
+        self.failure = told
+        return None
+
+    def new_word(self) -> str:
+        """A word of its own for a text, so that it can be found by it."""
+        self.words += 1
+        return f"rock{self.words}x{self.chance.randrange(10**6)}"
+
+    def add(self) -> None:
+        """A note; sometimes the agent tries again after an error, as it is told to."""
+        word = self.new_word()
+        for _ in range(self.chance.choice((1, 1, 3))):
+            added = self.call("kb_addnote", text=word, title=word, collection="memory")
+            if added is not None:
+                self._accepted(added, word, "memory")
+                return
+            self.doubtful.add(word)
+
+    def upload(self) -> None:
+        """A file, in one chunk; finished again and again until its job is known, or given up."""
+        word = self.new_word()
+        started = self.call("kb_upload_start", filename=f"{word}.txt", total_size=len(word), title=word)
+        assert started is not None, "the engine is not asked"
+        upload = {"upload_id": started["upload_id"]}
+        data = base64.b64encode(word.encode()).decode()
+        assert self.call("kb_upload_chunk", chunk_index=0, data=data, **upload) is not None
+        for _ in range(self.chance.choice((1, 3))):
+            finished = self.call("kb_upload_finish", **upload)
+            if finished is not None:
+                self._accepted(finished, word, "documents")
+                return
+            self.doubtful.add(word)
+
+    def _accepted(self, told: dict[str, Any], word: str, collection: str) -> None:
+        assert told["job_id"]
+        self.doubtful.discard(word)
+        # Its number is looked up past the faults: the agent would wait for the job.
+        (document,) = [each for each in self.bench.documents() if each.title == word]
+        if document.doc_type == "note":
+            self.notes[document.id] = Note(document.id, word, {word}, {collection})
+
+    def _note(self) -> Note:
+        return self.notes[self.chance.choice(sorted(self.notes))]
+
+    def update(self) -> None:
+        """A new text for a note, in place."""
+        note, text = self._note(), self.new_word()
+        updated = self.call("kb_update_note", document_id=note.number, text=text, title=text)
+        note.at_most += 1
+        if updated is None:
+            note.texts.add(text)
+            return
+        assert (updated["id"], updated["title"]) == (note.number, text)
+        note.texts, note.at_least = {text}, note.at_least + 1
+
+    def move(self) -> None:
+        """A note moves, with a new text."""
+        note, text, target = self._note(), self.new_word(), self.chance.choice(COLLECTIONS)
+        moved = self.call("kb_update_note", document_id=note.number, text=text, title=text, collection=target)
+        note.at_most += _MOST_CHANGES
+        if moved is not None:
+            assert (moved["title"], moved["collection"]) == (text, target)
+            note.texts, note.collections = {text}, {target}
+            note.at_least += 1
+            return
+        note.texts.add(text)
+        if self.failure["error"] == "move_failed" and "collection" in self.failure:
+            note.collections |= {target, self.failure["collection"]}
+        else:
+            note.collections |= {target, None}
+
+    def search(self) -> None:
+        """What is known to be there is found, or the search says that it failed."""
+        note = self._note()
+        if len(note.texts) > 1:
+            return
+        (text,) = note.texts
+        found = self.call("kb_search", query=text, mode="fts", top=5)
+        assert found is None or note.number in [hit["document_id"] for hit in found["results"]], found
+
+    def read(self) -> None:
+        """A note is read with one of its texts."""
+        note = self._note()
+        got = self.call("kb_get", document_id=note.number)
+        assert got is None or (got["title"] in note.texts and got["chunks"][0]["text"] in note.texts), got
+
+    def job(self) -> None:
+        """The jobs are listed, or the listing says that it failed."""
+        listed = self.call("kb_jobs", limit=5)
+        assert listed is None or (listed["jobs"] and listed["total"] >= len(self.notes))
+
+    def holds(self) -> None:
+        """What the engine holds in the end, with its faults off, is what the agent may believe."""
+        documents = self.bench.documents()
+        titles = Counter(document.title for document in documents)
+        assert max(titles.values()) == 1, titles
+        for document in documents:
+            if (note := self.notes.get(document.id)) is None:
+                continue
+            assert document.title in note.texts, "an acknowledged text was lost"
+            assert note.at_least <= document.version <= note.at_most, "a change was lost or done twice"
+            placed = [tag.removeprefix("collection:") for tag in document.tags if "collection:" in tag]
+            assert len(placed) <= 1
+            assert (placed or [None])[0] in note.collections, (placed, note)
+        lost = set(self.notes) - {document.id for document in documents}
+        assert not lost
+
+
+_MOST_CHANGES = 1 + 2 + 2 * 2
+"""Of a move at the most: the text, the old tag off and the new one on, and both again after a doubt."""
+
+
+@pytest.mark.parametrize(("seed", "mode"), list(enumerate((*MODES, *MODES))))
+def test_a_history_under_faults_loses_and_doubles_nothing(made: Machine, seed: int, mode: Mode) -> None:
+    """Seeded calls of all tools, both eras, half of the engine's requests met by a fault."""
+    with made.bench(mode) as bench:
+        arm(bench, *DONE_FAULTS, *UNDONE_FAULTS)
+        history = History(bench, random.Random(seed))
+        history.run(STEPS)
+        assert history.outcomes["ok"] > STEPS / 4, history.outcomes
+        assert sum(history.outcomes.values()) - history.outcomes["ok"] > 5, history.outcomes
+        bench.calm()
+        history.holds()
+        history.run(10)
+        history.holds()
+
+
+def test_a_history_repeats_from_its_seed(made: Machine) -> None:
+    """Every answer to the agent, and the engine's journal, are the same in a second run."""
+
+    def run() -> tuple[Counter[str], list[tuple[str, int | None]]]:
+        with made.bench() as bench:
+            arm(bench, *DONE_FAULTS, *UNDONE_FAULTS)
+            history = History(bench, random.Random(11))
+            history.run(STEPS // 2)
+            return history.outcomes, [(each.target, each.status) for each in bench.control.journal.entries()]
+
+    assert run() == run()
+
+
+# --- retries ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", DONE_FAULTS[:3])
+def test_a_change_whose_answer_was_lost_is_made_once(made: Machine, fault: str) -> None:
+    """Each request is carried out and its first answer lost; the agent learns of nothing."""
+    with made.bench() as bench:
+        arm(bench, fault, chance=1.0, times=1)
+        client = bench.client
+        note = client.ok("kb_addnote", text="old", title="old", collection="memory", wait_seconds=5)
+        number = note["document_id"]
+        moved = client.ok(
+            "kb_update_note", document_id=number, text="new", title="new", collection="workspace"
+        )
+        upload = {"upload_id": client.ok("kb_upload_start", filename="a.txt", total_size=3)["upload_id"]}
+        client.ok("kb_upload_chunk", chunk_index=0, data="YWJj", **upload)
+        job = client.ok("kb_upload_finish", **upload)["job_id"]
+        assert client.ok("kb_upload_finish", **upload)["job_id"] == job
+        bench.control.journal.expect(operation="createJob", exactly=4)
+        assert (moved["version"], moved["collection"]) == (4, "workspace"), "one update, one tag off, one on"
+        assert len(bench.documents()) == 2
+        assert len(bench.control.state().jobs) == 2
+
+
+def test_a_submission_that_failed_for_good_is_made_once_by_the_agents_own_retry(made: Machine) -> None:
+    """The engine took the note and the file, and every acknowledgement was lost; the agent tries again."""
+    with made.bench() as bench:
+        client = bench.client
+        client.ok("kb_jobs")
+        upload = {"upload_id": client.ok("kb_upload_start", filename="a.txt", total_size=3)["upload_id"]}
+        client.ok("kb_upload_chunk", chunk_index=0, data="YWJj", **upload)
+        arm(bench, "lost_ack", chance=1.0)
+        assert client.refused("kb_addnote", text="granite")["error"] == "engine_unreachable"
+        bench.calm()
+        arm(bench, "lost_ack", chance=1.0)
+        assert client.refused("kb_upload_finish", **upload)["error"] == "engine_unreachable"
+        bench.calm()
+        assert client.ok("kb_addnote", text="granite", wait_seconds=5)["deduplicated"] is True
+        assert client.ok("kb_upload_finish", wait_seconds=5, **upload)["status"] == "completed"
+        assert len(bench.documents()) == 2
+
+
+# --- deadlines --------------------------------------------------------------------------------------
+
+
+def test_a_call_gives_up_within_its_deadline_and_says_how_long_to_wait(made: Machine) -> None:
+    """Whatever the engine asks for; an hour is not waited for, and no request follows."""
+    with made.bench() as bench:
+        bench.client.ok("kb_jobs")
+        for seconds, requests in ((6.0, 4), (3_600.0, 1)):
+            began, asked = bench.server.clock.elapsed(), _asked(bench)
+            bench.control.faults.arm("slow down", RateLimit(seconds=seconds), operation="search", id="limit")
+            told = bench.client.refused("kb_search", query="granite")
+            bench.control.faults.disarm("limit")
+            assert told["error"] == "engine_busy"
+            assert told["retry_after"] == seconds
+            assert bench.server.clock.elapsed() - began < RetryPolicy().deadline
+            assert _asked(bench) - asked == requests
+
+
+def test_a_hanging_engine_is_given_up_after_one_attempt(made: Machine) -> None:
+    """Silence is not asked again: a tool ends with a timeout, and nobody is left hanging in the engine."""
+    with made.bench() as patient, made.bench(request_timeout_ms=100, **patient.engine()) as bench:
+        number = patient.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
+        asked = _asked(patient)
+        arm(patient, "hang", chance=1.0)
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("kb_search", {"query": "granite"}), ("kb_get", {"document_id": number}), ("kb_jobs", {}),
+            ("kb_update_note", {"document_id": number, "text": "basalt"}),
+        ]  # fmt: skip
+        for tool, arguments in calls:
+            bench.server.clock.advance(60)
+            assert bench.client.refused(tool, **arguments)["error"] == "engine_timeout"
+        # After silence the version is asked for again, before anything else.
+        assert _asked(patient) - asked == len(calls)
+        until(
+            lambda: patient.control.clock.read().sleeping,
+            lambda sleeping: sleeping == 0,
+            seconds=20,
+            what="the engine's letting go of callers who left",
+        )
+
+
+def _asked(bench: Bench) -> int:
+    return bench.control.overview().namespace.requests
+
+
+# --- the circuit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["reset_before_headers", "lost_ack"])
+def test_the_circuit_opens_and_closes(made: Machine, fault: str) -> None:
+    """Open, it spares the engine; after its time a probe goes out, and the first success closes it."""
+    with made.bench() as bench:
+        bench.client.ok("kb_jobs")
+        armed = bench.control.faults.arm(fault, header=SERVER)
+        for _ in range(2):  # four attempts, and the fifth failure
+            bench.client.refused("kb_search", query="granite")
+        asked = _asked(bench)
+        for _ in range(5):
+            told = bench.client.refused("kb_search", query="granite")
+            assert told["error"] == "engine_unreachable"
+            assert 0 < told["retry_after"] <= Breaker().cooldown
+        assert _asked(bench) == asked, "an open circuit asks nothing"
+        bench.server.clock.advance(Breaker().cooldown)
+        bench.client.refused("kb_search", query="granite")
+        probed = _asked(bench)
+        # A probe asks for the version, and aiohttp sends a GET again whose connection broke.
+        assert asked < probed <= asked + 2
+        bench.control.faults.disarm(armed.id)
+        bench.client.refused("kb_search", query="granite")
+        assert _asked(bench) == probed
+        bench.server.clock.advance(Breaker().cooldown)
+        for _ in range(3):
+            bench.client.ok("kb_search", query="granite")
+
+
+# --- moves ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*DONE_FAULTS, *UNDONE_FAULTS])
+def test_two_moves_at_once_leave_exactly_one_collection(made: Machine, fault: str) -> None:
+    """Each request of theirs meets a fault the first time; the document is in one collection, always."""
+    with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
+        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
+        arm(bench, fault, chance=1.0, times=1)
+        for targets in (COLLECTIONS[1:], COLLECTIONS[:2], COLLECTIONS[::2]):
+            told = _moved(bench, pool, number, targets)
+            (placed,) = _placed(bench)
+            assert len(told) == 2 or placed in targets, (placed, told)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_document_that_a_move_may_have_left_nowhere_is_told_and_moved_again(
+    made: Machine, seed: int
+) -> None:
+    """So many faults that even putting it back may fail: then the agent knows, and its retry mends it."""
+    with made.bench(toolsets=["kb", "kb-extra"]) as bench, ThreadPoolExecutor(2) as pool:
+        number = bench.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
+        for round_ in range(4):
+            arm(bench, *DONE_FAULTS, *UNDONE_FAULTS, chance=0.1)
+            targets = random.Random(seed * 10 + round_).sample(COLLECTIONS, 2)
+            told = _moved(bench, pool, number, targets)
+            bench.calm()
+            if not (placed := _placed(bench)):
+                assert any("in no collection now" in each["message"] for each in told), told
+                bench.client.ok("kb_move", document_id=number, collection=targets[0])
+            assert len(placed) < 2, (placed, told)
+            assert len(_placed(bench)) == 1
+
+
+def _moved(
+    bench: Bench, pool: ThreadPoolExecutor, number: int, targets: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Move to all targets at once; the errors."""
+    calls = [
+        pool.submit(bench.client.call, "kb_move", document_id=number, collection=target) for target in targets
+    ]
+    return [bench.told(call.result()) for call in calls if call.result().is_error]
+
+
+def _placed(bench: Bench) -> list[str]:
+    (document,) = bench.documents()
+    return [tag.removeprefix("collection:") for tag in document.tags if tag.startswith("collection:")]

@@ -5,7 +5,7 @@
 `POST /chunk` takes the same message as `kb_upload_chunk`: parsed with the JSON library of this server,
 its base64 decoded strictly, written to a file of its own aside and renamed; both in a thread, as a server
 must whose other callers wait. `PUT /direct` streams the body to a file in the same way, in blocks of a
-MiB.
+MiB. `DELETE /files` removes what came: replacing a large file takes the time of freeing it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Message(msgspec.Struct):
 
 
 def build_app(folder: Path) -> web.Application:
-    """The application; files end up in `folder`, under names that are used again."""
+    """The application; files end up in `folder`, which holds nothing else."""
     decoder = msgspec.json.Decoder(_Message)
 
     async def chunk(request: web.Request) -> web.Response:
@@ -72,9 +72,15 @@ def build_app(folder: Path) -> web.Application:
         aside.replace(folder / "direct")
         return web.json_response({"received_bytes": size}, status=201)
 
+    async def remove(_request: web.Request) -> web.Response:
+        for path in folder.glob("*"):
+            path.unlink()
+        return web.Response(status=204)
+
     app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
     app.router.add_post("/chunk", chunk)
     app.router.add_put("/direct", direct)
+    app.router.add_delete("/files", remove)
     return app
 
 

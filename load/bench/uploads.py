@@ -235,6 +235,7 @@ def _begin(place: _Place, connection: http.client.HTTPConnection, mib: int) -> t
 
 def _finish(place: _Place, connection: http.client.HTTPConnection, upload_id: str) -> None:
     if place.name == "bare":
+        _asked(connection, "DELETE", "/files", b"", {})
         return
     message = tool_call(HANDSHAKE, "kb_upload_finish", {"upload_id": upload_id}, key=KEY)
     structured(_asked(connection, "POST", "/mcp", message.body, dict(message.headers)))
@@ -260,7 +261,8 @@ def _places(folder: Path, mib: int) -> Iterator[list[_Place]]:
     engine_port, port, bare_port = free_port(), free_port(), free_port()
     engine = ["-m", "load.bench.stub_engine", "--port", str(engine_port)]
     serve = ["-m", "kb_cli.main", "serve", "--port", str(port)]
-    bare = ["-m", "load.bench.bare_uploads", "--port", str(bare_port), "--folder", str(folder)]
+    bare = ["-m", "load.bench.bare_uploads", "--port", str(bare_port), "--folder", str(folder / "bare")]
+    (folder / "bare").mkdir()
     settings = {
         "KB_ENGINE_URL": f"http://{LOOPBACK}:{engine_port}",
         "KB_HOME": str(folder / "home"),

@@ -114,6 +114,10 @@ class Up:
             "Claude Code learns of it with:\n"
             f"  claude mcp add --transport http kb {url}/mcp{header}"
         )
+        asked = _reachable(engine_url)
+        if asked != self._settings.engine_url.rstrip("/"):
+            # The other commands look elsewhere, and would find no engine or another one.
+            self._out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={asked}")
         self._out.stdout.flush()
 
     def _kill(self) -> None:

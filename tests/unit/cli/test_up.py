@@ -63,6 +63,11 @@ def test_up_says_where_it_is_and_how_an_agent_learns_of_it(stack: Stack) -> None
     assert KEY not in shown
 
 
+def test_up_says_how_the_other_commands_find_an_engine_on_another_port(stack: Stack) -> None:
+    """They ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT."""
+    assert f"export KB_ENGINE_URL={stack.engine_url}\n" in stack.process.output()
+
+
 def test_up_serves_a_tool_call_through_both_parts(stack: Stack) -> None:
     """The server was given the engine that runs beside it."""
     message = {

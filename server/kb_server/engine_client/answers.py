@@ -25,6 +25,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _JSON_TYPES = frozenset({"application/json", "application/problem+json"})
 _SHOWN = 300
+_TRUNCATED = "truncated"
+"""What msgspec says of JSON that ends too early, or has not begun."""
+
 _MAX_RETRY_AFTER = 3_600.0
 _BUSY = frozenset({"queue_full", "not_ready"})
 _GATEWAY = frozenset({502, 504})
@@ -57,7 +60,8 @@ def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
         return msgspec.json.decode(answer.body, type=model)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineBadAnswer(
-            f"Its answer to {_call(operation)} does not fit: {str(error)[:_SHOWN]}"
+            f"Its answer to {_call(operation)} does not fit: {str(error)[:_SHOWN]}",
+            broke_off=_TRUNCATED in str(error),
         ) from error
 
 

@@ -11,7 +11,7 @@ EngineFault                code                  sent again  what happened
  +-- EngineBadAnswer       engine_bad_answer     no *        not JSON, not the contract, a redirect, too large
  +-- Refused               a contract's code     no **       a problem document: the request was understood
 
-*  but where the answer broke off in the middle
+*  but where the answer broke off in the middle, or its framing was damaged
 ** but `in_progress`: the same idempotency key is at work already
 *** but a gateway's 502 or 504: a proxy that does not reach an engine which restarts
 
@@ -86,7 +86,7 @@ class EngineFailed(EngineFault):
 
 
 class EngineBadAnswer(EngineFault):
-    """The engine answered what the contract does not allow. `broke_off`: the answer ended in the middle."""
+    """The engine answered what the contract does not allow. `broke_off`: it did not arrive whole."""
 
     code = "engine_bad_answer"
 

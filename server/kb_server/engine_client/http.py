@@ -350,7 +350,9 @@ class HttpEngine:
             case aiohttp.ClientConnectionError() | OSError():
                 return self._unreachable(_reason(error))
             case _:
-                return EngineBadAnswer(f"It does not answer in HTTP as agreed ({type(error).__name__}).")
+                # Damaged on its way, perhaps: a mutation that was done answers its key again.
+                detail = f"It does not answer in HTTP as agreed ({type(error).__name__})."
+                return EngineBadAnswer(detail, broke_off=True)
 
     def _unreachable(self, reason: str) -> EngineUnreachable:
         return EngineUnreachable(reason, url=self._base)

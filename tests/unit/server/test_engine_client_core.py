@@ -238,6 +238,15 @@ class TestAnswers:
         assert fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW).transient is again
         assert fault_of(SEARCH, problem("internal"), now=NOW).transient is False
 
+    @pytest.mark.parametrize(
+        ("body", "again"), [(b"", True), (b'{"version":"v3', True), (b'{"version":3}', False), (b"<", False)]
+    )
+    def test_an_answer_that_did_not_arrive_whole_is_asked_for_again(self, body: bytes, again: bool) -> None:
+        """A mutation that was done answers its idempotency key; what arrived whole would come again."""
+        with pytest.raises(EngineBadAnswer) as raised:
+            decode(SEARCH, answer(200, body, "application/json"), m.Status)
+        assert raised.value.transient is again
+
     def test_an_unknown_code_keeps_its_words(self) -> None:
         """What a foreign engine says reaches the agent, under a code of ours."""
         body = json.dumps({"code": "moon_phase", "detail": "Wait for the full moon."}).encode()

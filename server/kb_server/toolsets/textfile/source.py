@@ -11,8 +11,8 @@ class SourceError(Exception):
     """The text cannot be had; the message is for the calling agent and tells no path."""
 
 
-class NotConfigured(SourceError):  # noqa: N818 - a state that an operator chose, not a fault
-    """Nobody said where the text is."""
+class NotConfigured(SourceError):
+    """Nobody said where the text is: a state that an operator chose, not a fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
     python -m tests.faults.matrix             the table
     python -m tests.faults.matrix --json      the same as JSON
+    python -m tests.faults.matrix --markdown  the committed one, as docs/faults.md has it
     python -m tests.faults.matrix --write     the same into matrix.json, which a test holds it against
 
 Each cell begins with an empty engine in which what the tool needs is made first, by the same server, which
@@ -321,6 +322,22 @@ def shown(lasting: str, once: str) -> str:
     return once if once == lasting else f"{once}\n{lasting}"
 
 
+def markdown(found: Matrix) -> str:
+    """For the documentation: tools that answer alike share a column."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for tool in (trial.tool for trial in TRIALS):
+        cells = tuple(_in_words(row[tool]) for row in found.values())
+        columns.setdefault(cells, []).append(f"`{tool}`")
+    rows = [["Fault", *(", ".join(tools) for tools in columns.values())], ["---"] * (len(columns) + 1)]
+    rows += [[f"`{fault}`", *(cells[place] for cells in columns)] for place, fault in enumerate(found)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _in_words(both: dict[Lasts, str]) -> str:
+    once, lasting = both["once"], both["lasting"]
+    return once if once == lasting else f"{once}; lasting: {lasting}"
+
+
 def table(found: Matrix) -> Table:
     """For people: `once` over `lasting`, one line where both are the same."""
     tools = [trial.tool for trial in TRIALS]
@@ -337,8 +354,12 @@ def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description="faults by tools")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="print the committed one for the docs")
     parser.add_argument("--write", action="store_true", help=f"write {EXPECTED.name}")
     options = parser.parse_args(arguments)
+    if options.markdown:
+        sys.stdout.write(markdown(json.loads(EXPECTED.read_text("utf-8"))))
+        return 0
     found = matrix()
     if options.write:
         EXPECTED.write_text(encoded(found), "utf-8")

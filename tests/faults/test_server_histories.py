@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kb_cli.testing import MODES, Mode
+from kb_contracts.models import Document
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.retries import RetryPolicy
 from kb_simulator.faults import RateLimit
@@ -84,8 +85,7 @@ class History:
     bench: Bench
     chance: random.Random
     notes: dict[int, Note] = field(default_factory=dict)
-    doubtful: set[str] = field(default_factory=set)
-    """Texts whose submission failed: there once, or not."""
+    accepted: set[int] = field(default_factory=set)
     outcomes: Counter[str] = field(default_factory=Counter)
     words: int = 0
 
@@ -124,7 +124,6 @@ class History:
             if added is not None:
                 self._accepted(added, word, "memory")
                 return
-            self.doubtful.add(word)
 
     def upload(self) -> None:
         """A file, in one chunk; finished again and again until its job is known, or given up."""
@@ -139,13 +138,12 @@ class History:
             if finished is not None:
                 self._accepted(finished, word, "documents")
                 return
-            self.doubtful.add(word)
 
     def _accepted(self, told: dict[str, Any], word: str, collection: str) -> None:
         assert told["job_id"]
-        self.doubtful.discard(word)
         # Its number is looked up past the faults: the agent would wait for the job.
         (document,) = [each for each in self.bench.documents() if each.title == word]
+        self.accepted.add(document.id)
         if document.doc_type == "note":
             self.notes[document.id] = Note(document.id, word, {word}, {collection})
 
@@ -209,11 +207,10 @@ class History:
                 continue
             assert document.title in note.texts, "an acknowledged text was lost"
             assert note.at_least <= document.version <= note.at_most, "a change was lost or done twice"
-            placed = [tag.removeprefix("collection:") for tag in document.tags if "collection:" in tag]
+            placed = _collections(document)
             assert len(placed) <= 1
-            assert (placed or [None])[0] in note.collections, (placed, note)
-        lost = set(self.notes) - {document.id for document in documents}
-        assert not lost
+            assert (placed[0] if placed else None) in note.collections, (placed, note)
+        assert self.accepted <= {document.id for document in documents}, "an accepted document was lost"
 
 
 _MOST_CHANGES = 1 + 2 + 2 * 2
@@ -411,4 +408,8 @@ def _moved(
 
 def _placed(bench: Bench) -> list[str]:
     (document,) = bench.documents()
+    return _collections(document)
+
+
+def _collections(document: Document) -> list[str]:
     return [tag.removeprefix("collection:") for tag in document.tags if tag.startswith("collection:")]

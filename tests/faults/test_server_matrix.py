@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,9 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator.faults import CATALOGUE
-from tests.faults.matrix import EXPECTED, LASTS, TRIALS, Matrix, encoded, matrix
+from tests.faults.matrix import EXPECTED, LASTS, TRIALS, Matrix, encoded, markdown, matrix
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 COMMAND = "python -m tests.faults.matrix --write"
 
 
@@ -44,6 +46,12 @@ def test_the_committed_matrix_has_every_fault_every_tool_and_no_wrong_answer() -
     assert len(cells(committed)) == len(CATALOGUE) * len(tools) * len(LASTS)
     assert not [name for name, answer in cells(committed).items() if answer.startswith("wrong")]
     assert encoded(committed) == EXPECTED.read_text("utf-8")
+
+
+def test_the_documentation_shows_the_committed_matrix() -> None:
+    """Its table is the one that the command prints."""
+    committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
+    assert markdown(committed) in DOCUMENT.read_text("utf-8"), "python -m tests.faults.matrix --markdown"
 
 
 def test_a_fault_met_once_is_no_worse_than_one_that_lasts() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 pytest_plugins = ["pytester"]
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
@@ -19,6 +24,9 @@ def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pyte
     result = run(
         pytester,
         """
+import re
+from pathlib import Path
+
 import pytest
 
 @pytest.mark.parametrize("mcp_mode", ["auto", "legacy", "2026-07-28"])
@@ -60,3 +68,9 @@ def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -
             "#1 GET /api/v1/status -> 200",
         ]
     )
+
+
+def test_the_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
+    """Those of docs/faults.md, as they stand there."""
+    examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    run(pytester, "\n".join(examples)).assert_outcomes(passed=4)

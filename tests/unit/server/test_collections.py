@@ -268,6 +268,50 @@ class TestMove:
         await collections.move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
 
+    async def test_a_move_given_up_after_its_removal_puts_the_document_back(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The removal was done and unanswered, and the look after it failed."""
+        document = fake.add("collection:documents")
+
+        async def done_but_untold(incoming: Incoming) -> None:
+            fake.gates.clear()
+            fake._changed(fake.documents[1], tags=[])
+            raise EngineError("internal", "Oops.")
+
+        fake.gates["removeTag"] = done_but_untold
+        fake.fail("getDocument", EngineError("internal", "Oops."))
+        with pytest.raises(ToolError) as failed:
+            await collections.move(engine, document, "memory")
+        assert failed.value.code == "engine_failed"
+        assert in_collections(fake) == ["collection:documents"]
+
+    async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """Every attempt failed, and the last look finds the document where it should be."""
+        document = fake.add("collection:documents")
+
+        async def done_by_another(incoming: Incoming) -> None:
+            fake._changed(fake.documents[1], tags=["collection:memory"])
+            raise EngineError("internal", "Oops.")
+
+        fake.gates["removeTag"] = done_by_another
+        fake.fail("getDocument", EngineError("internal", "Oops."))
+        moved = await collections.move(engine, document, "memory")
+        assert moved.tags == in_collections(fake) == ["collection:memory"]
+
+    async def test_where_nothing_can_be_learned_the_agent_is_told_what_may_be(
+        self, fake: FakeEngine, engine: HttpEngine
+    ) -> None:
+        """The engine fails from the removal on."""
+        document = fake.add("collection:documents")
+        for operation in ("removeTag", "getDocument"):
+            fake.fail(operation, *(EngineError("internal", "Oops.") for _ in range(9)))
+        with pytest.raises(ToolError, match="may be in no collection now") as failed:
+            await collections.move(engine, document, "memory")
+        assert failed.value.code == "engine_failed"
+
     async def test_a_document_that_keeps_changing_is_reported(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:

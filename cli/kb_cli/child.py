@@ -22,8 +22,8 @@ class Child:
         self._ready = ready
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str]) -> Child:
-        """Run `kb` with `arguments`."""
+    async def start(cls, name: str, arguments: Sequence[str], *, pass_fds: Sequence[int] = ()) -> Child:
+        """Run `kb` with `arguments`; it inherits the descriptors `pass_fds`."""
         listening, telling = os.pipe()
         try:
             with _unhearing():
@@ -31,7 +31,7 @@ class Child:
                     # -P: a file of the current folder must not stand in for a module.
                     *(sys.executable, "-P", "-m", "kb_cli.main", *arguments, "--supervised", str(telling)),
                     stdin=asyncio.subprocess.PIPE,
-                    pass_fds=(telling,),
+                    pass_fds=(telling, *pass_fds),
                 )
         finally:
             os.close(telling)

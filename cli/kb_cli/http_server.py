@@ -4,36 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kb_cli.worker import Worker
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import serve
+from kb_server.observability.cells import SharedCells
+from kb_server.observability.metrics import Metrics
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
 
 
-async def run(settings: ServerSettings, shown: Sequence[str], *, on_ready: Callable[[str], None]) -> None:
+async def run(
+    settings: ServerSettings,
+    shown: Sequence[str],
+    *,
+    on_ready: Callable[[str], None],
+    worker: Worker | None = None,
+) -> None:
     """Serve every toolset at its own path and `shown` at `/mcp`; `on_ready` learns the base URL.
+
+    As a `worker`, serve the connections that its parent hands over.
 
     Raises:
         CannotListen: the address cannot be listened on.
         SettingsError: a setting cannot be used.
     """
-    async with Services(settings, http_base=http_base(settings)) as services:
+    instance, metrics, handed = None, Metrics(), None
+    if worker is not None:
+        instance, handed = worker.folder.name, worker.channel()
+        metrics = Metrics(SharedCells(worker.folder, worker.slot))
+    async with Services(settings, http_base=http_base(settings), instance=instance) as services:
         toolsets = [build_toolset(name, services) for name in TOOLSETS]
         app = build_app(
             settings,
             endpoints_for(toolsets, shown),
             routes=routes(lambda: services.uploads),
             ready=lambda: _readiness(services),
+            metrics=metrics,
         )
 
         def bound(_host: str, port: int) -> None:
             services.http_base = http_base(settings, port)
             on_ready(services.http_base)
 
-        await serve(app, settings.host, settings.port, on_bound=bound)
+        await serve(app, settings.host, settings.port, on_bound=bound, handed=handed)
 
 
 async def _readiness(services: Services) -> Readiness:

@@ -114,6 +114,9 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     serve.add_argument("--home", metavar="DIR", help="data folder")
     serve.add_argument("--engine-url", metavar="URL", help="the engine")
     serve.add_argument("--toolsets", metavar="NAME,...", help="what /mcp shows")
+    serve.add_argument("--workers", metavar="N", help="processes that share the port (default 1)")
+    # For the workers themselves: where connections come from, and what they share.
+    serve.add_argument("--worker", metavar="FD,SLOT,DIR", help=argparse.SUPPRESS)
     _add_level(serve)
     _add_supervision(serve)
 

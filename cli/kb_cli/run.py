@@ -18,13 +18,21 @@ from kb_server.settings import ServerSettings
 
 def serve(options: argparse.Namespace, _out: Output) -> int:
     """Serve the toolsets over HTTP until SIGTERM or Ctrl-C."""
-    settings = _server_settings(options, host=options.host, port=options.port, home=options.home)
+    settings = _server_settings(
+        options, host=options.host, port=options.port, home=options.home, workers=options.workers
+    )
     shown = _known(settings.toolsets)
+    if settings.workers > 1 and options.worker is None:
+        from kb_cli.workers import Workers
+
+        return asyncio.run(Workers(options, settings).run())
     from kb_cli.http_server import run as run_server
+    from kb_cli.worker import Worker
     from kb_server.hosting.serve import CannotListen, PortInUse
 
+    worker = None if options.worker is None else Worker.of(options.worker)
     try:
-        _runner()(run_server(settings, shown, on_ready=Supervised.of(options).ready))
+        _runner()(run_server(settings, shown, on_ready=Supervised.of(options).ready, worker=worker))
     except PortInUse as error:
         raise CliError(Exit.FAILED, f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:

@@ -24,6 +24,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
+    workers: Annotated[
+        int, Setting("KB_WORKERS", "processes that share the port"), msgspec.Meta(ge=1, le=64)
+    ] = 1
     public_url: Annotated[
         str, Setting("KB_PUBLIC_URL", "base of the URLs handed to agents; empty: the listening address")
     ] = ""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import STOPPING
 from kb_server.hosting.signals import on_stop_signal
 
@@ -44,12 +45,14 @@ async def serve(
     drain_seconds: float = DRAIN_SECONDS,
     reuse_port: bool = False,
     sock: socket.socket | None = None,
+    handed: socket.socket | None = None,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`; then let calls in flight end and return.
 
     `port` 0 takes a free one; `on_bound` learns the address listened on. Calls still running after
     `drain_seconds` are cancelled. With `sock`, a bound socket, `host` and `port` are only for messages;
-    `reuse_port` lets several processes listen on one port. A second signal ends the process at once.
+    `reuse_port` lets several processes listen on one port. With `handed` nothing is listened on: connections
+    come over it, from a parent that listens on `host` and `port`. A second signal ends the process at once.
 
     Raises:
         PortInUse: another process listens there.
@@ -72,9 +75,14 @@ async def serve(
 
     app.on_shutdown.append(set_deadline)
     await runner.setup()
+    taking = None if handed is None else HandedConnections(runner, handed)
     try:
-        await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
-        bound = runner.addresses[0]
+        if taking is not None:
+            taking.start()
+            bound = host, port
+        else:
+            await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
+            bound = runner.addresses[0]
         log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
         if on_bound is not None:
             on_bound(bound[0], bound[1])
@@ -82,6 +90,8 @@ async def serve(
             await stop.wait()
             log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
     finally:
+        if taking is not None:
+            taking.stop()
         await runner.cleanup()
 
 

@@ -1,0 +1,202 @@
+"""`kb serve --workers N`: N processes on one port, and this one, which accepts for them.
+
+listen ─▶ start the workers ─▶ all are ready: say so ─▶ hand each connection to the next worker in turn
+a worker dies ─▶ the others get its turns ─▶ start it again, after a while that doubles each time
+SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; once more: end now
+a worker cannot even start the first time ─▶ stop the others ─▶ its exit status
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import logging
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kb_cli.child import Child
+from kb_cli.config import config_file
+from kb_cli.exits import CliError, Exit
+from kb_cli.supervised import Supervised
+from kb_cli.worker import Worker
+from kb_server.hosting.signals import on_stop_signal
+from kb_server.services import http_base
+from kb_server.settings import ServerSettings
+from kb_server.uploads.staging import Staging
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+"""Seconds before a worker that died is started again: the first time, and at the most."""
+LONG_LIVED = 60.0
+"""A worker that lived so many seconds died by chance: its pause begins anew."""
+
+_BACKLOG = 1024
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A place for a worker, which is handed connections while it is `ready`."""
+
+    number: int
+    child: Child | None = None
+    channel: socket.socket | None = None
+    ready: bool = False
+    pause: float = FIRST_PAUSE
+
+
+class Workers:
+    """The workers, and the socket that they are served from."""
+
+    def __init__(self, options: argparse.Namespace, settings: ServerSettings) -> None:
+        self._options = options
+        self._settings = settings
+        self._slots = [_Slot(number) for number in range(settings.workers)]
+        self._turn = 0
+        self._listening = False
+
+    async def run(self) -> int:
+        """Serve until told to stop; the exit status.
+
+        Raises:
+            CliError: the address cannot be listened on.
+        """
+        self._supervised = Supervised.of(self._options)
+        self._listener = listener = _listener(self._settings)
+        self._port = int(listener.getsockname()[1])
+        self._folder = Path(tempfile.mkdtemp(prefix="kb-workers-"))
+        self._staging = Staging(self._settings.home / "staging", self._folder.name)
+        # Held here, so that uploads outlive a worker; a server that takes none needs no folder.
+        with suppress(OSError):
+            await asyncio.to_thread(self._staging.open)
+        stop = asyncio.Event()
+        with on_stop_signal(stop.set):
+            keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+            try:
+                return await self._until(stop, keepers)
+            finally:
+                self._stop_accepting()
+                listener.close()
+                for keeper in keepers:
+                    keeper.cancel()
+                await asyncio.wait(keepers)
+                await asyncio.gather(*(slot.child.stop() for slot in self._slots if slot.child is not None))
+                await asyncio.to_thread(self._clear)
+
+    async def _until(self, stop: asyncio.Event, keepers: list[asyncio.Task[int]]) -> int:
+        stopped = asyncio.create_task(stop.wait())
+        waited: list[asyncio.Task[Any]] = [stopped, *keepers]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        failed = [keeper.result() for keeper in keepers if keeper.done()]
+        return failed[0] if failed else Exit.OK
+
+    async def _keep(self, slot: _Slot) -> int:
+        """Keep a worker in `slot`; returns only where the very first cannot start, its exit status."""
+        first = True
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            child = await self._start(slot)
+            slot.ready = started = await child.url() is not None
+            self._accept_once_all_are_ready()
+            how = await child.ended()
+            if slot.channel is not None:
+                slot.channel.close()
+            slot.child, slot.channel, slot.ready = None, None, False
+            if first and not started:
+                return child.status if child.status in (Exit.FAILED, Exit.USAGE) else Exit.FAILED
+            first = False
+            if loop.time() - began > LONG_LIVED:
+                slot.pause = FIRST_PAUSE
+            fields = {"worker": slot.number, "seconds": slot.pause}
+            log.error("A worker %s; starting another", how, extra={"fields": fields})
+            await asyncio.sleep(slot.pause)
+            slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
+
+    async def _start(self, slot: _Slot) -> Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        with theirs:
+            worker = Worker(theirs.fileno(), slot.number, self._folder)
+            slot.child = await Child.start("worker", self._arguments(worker), pass_fds=(theirs.fileno(),))
+        slot.channel = ours
+        return slot.child
+
+    def _arguments(self, worker: Worker) -> list[str]:
+        options, config = self._options, config_file(self._options)
+        flags = {
+            "host": options.host,
+            "port": str(self._port),
+            "home": options.home,
+            "engine-url": options.engine_url,
+            "toolsets": options.toolsets,
+            "log-level": options.log_level,
+            "config": None if config is None else str(config),
+            "worker": worker.argument(),
+        }
+        given = [part for flag, value in flags.items() if value is not None for part in (f"--{flag}", value)]
+        return ["serve", *given]
+
+    def _accept_once_all_are_ready(self) -> None:
+        if self._listening or not all(slot.ready for slot in self._slots):
+            return
+        self._listening = True
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+        url = http_base(self._settings, self._port)
+        log.info("Listening", extra={"fields": {"url": url, "workers": len(self._slots)}})
+        self._supervised.ready(url)
+
+    def _stop_accepting(self) -> None:
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+
+    def _accept(self) -> None:
+        for _ in range(_BACKLOG):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # nobody is waiting, or the client left first, or there are no descriptors left
+            with connection:
+                self._hand_over(connection)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """To the next worker that takes it; with none, the connection is closed and the client may retry."""
+        for _ in self._slots:
+            slot = self._slots[self._turn % len(self._slots)]
+            self._turn += 1
+            if slot.ready and slot.channel is not None:
+                with suppress(OSError):  # it died just now, or has stopped taking: the next one
+                    socket.send_fds(slot.channel, [b"c"], [connection.fileno()])
+                    return
+
+    def _clear(self) -> None:
+        self._staging.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _listener(settings: ServerSettings) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        CliError: it cannot.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    host = settings.host.strip("[]")
+    try:
+        listener = socket.create_server((host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = "another process listens there already" if taken else error.strerror or str(error)
+        message = (
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; set KB_MCP_PORT to another port"
+        )
+        raise CliError(Exit.FAILED, message) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,167 @@
+"""`kb serve --workers`: several processes on one port behave as one server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from kb_cli.exits import Exit
+from tests.protocol.messages import BOTH, call
+from tests.stack import Process, Stack, free_port, running_stack
+from tests.waiting import until
+
+RESTART_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """`kb up` whose server has two workers."""
+    home: Path = tmp_path_factory.mktemp("workers")
+    with running_stack(home, KB_EMBEDDER="hash", KB_WORKERS="2", LOG_LEVEL="warn") as running:
+        yield running
+
+
+@pytest.fixture
+def two(stack: Stack) -> Iterator[list[httpx.Client]]:
+    """Two clients with a connection each; one after the other they are handed to different workers."""
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=60.0)
+    clients = [httpx.Client(base_url=stack.server_url, limits=limits, timeout=30.0) for _ in range(2)]
+    try:
+        for client in clients:
+            client.get("/healthz").raise_for_status()
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+def workers(stack: Stack) -> list[psutil.Process]:
+    """The workers that run."""
+    children = psutil.Process(stack.process.pid).children(recursive=True)
+    return [child for child in children if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "--worker" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def connections(process: psutil.Process, port: int) -> int:
+    """How many clients the process serves."""
+    found = process.net_connections(kind="tcp")
+    return len([each for each in found if each.status == "ESTABLISHED" and each.laddr.port == port])
+
+
+def ask(client: httpx.Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Call a tool; its structured content."""
+    answer = client.post("/mcp", json=call(tool, **arguments), headers=BOTH).json()
+    result: dict[str, Any] = answer["result"]
+    assert not result["isError"], result
+    content: dict[str, Any] = result["structuredContent"]
+    return content
+
+
+def counted(client: httpx.Client, tool: str) -> float:
+    """How many calls of the tool `/metrics` tells of."""
+    found = re.search(
+        rf'mcp_requests_total\{{tool="{tool}",status="success"\}} (\S+)', client.get("/metrics").text
+    )
+    return float(found[1]) if found else 0.0
+
+
+def test_connections_are_shared_out_evenly(stack: Stack, two: list[httpx.Client]) -> None:
+    """Of two connections each worker has one."""
+    port = int(stack.server_url.rpartition(":")[2])
+    assert len(two) == 2
+    assert [connections(worker, port) for worker in workers(stack)] == [1, 1]
+
+
+def test_an_upload_whose_chunks_reach_both_workers_comes_out_whole(two: list[httpx.Client]) -> None:
+    """Started at one, chunks at either, finished at the other; the engine's checksum is the file's."""
+    text = "".join(f"Line {number}: bees keep warm in winter.\n" for number in range(4000)).encode()
+    size = -(-len(text) // 5)
+    started = ask(two[0], "kb_upload_start", filename="bees.txt", total_size=len(text))
+    for index in range(5):
+        piece = base64.b64encode(text[index * size : (index + 1) * size]).decode()
+        ask(
+            two[(index + 1) % 2],
+            "kb_upload_chunk",
+            upload_id=started["upload_id"],
+            chunk_index=index,
+            data=piece,
+        )
+    checksum = hashlib.sha256(text).hexdigest()
+    done = ask(two[1], "kb_upload_finish", upload_id=started["upload_id"], sha256=checksum, wait_seconds=30)
+    document = ask(two[0], "kb_get", document_id=done["document_id"])
+    assert document["sha256"] == checksum
+
+
+def test_metrics_are_summed_over_the_workers(two: list[httpx.Client]) -> None:
+    """Whichever is asked."""
+    before = counted(two[0], "kb_status")
+    for client in (two[0], two[1], two[1]):
+        ask(client, "kb_status")
+    assert [counted(client, "kb_status") - before for client in two] == [3, 3]
+
+
+def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
+    """The other answers meanwhile, and what was counted and staged is not lost."""
+    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+        started = ask(client, "kb_upload_start", filename="a.txt", total_size=3)
+        count = counted(client, "kb_upload_start")
+    victims = workers(stack)
+    victims[0].kill()
+    victims[0].wait(10)
+    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+        ask(client, "kb_status")
+    until(
+        lambda: len(workers(stack)),
+        lambda running: running == 2,
+        seconds=RESTART_SECONDS,
+        what="a second worker",
+    )
+    with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
+        data = base64.b64encode(b"abc").decode()
+        arrived = ask(client, "kb_upload_chunk", upload_id=started["upload_id"], chunk_index=0, data=data)
+        assert arrived["complete"]
+        assert counted(client, "kb_upload_start") == count
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_all_end_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit status 0, and nobody is left behind."""
+    port = free_port()
+    process = Process.start(
+        *("-m", "kb_cli.main", "serve", "--workers", "2", "--port", str(port), "--home", str(tmp_path)),
+        LOG_LEVEL="info",
+    )
+    try:
+        until(process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening")
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.popen.send_signal(number)
+        assert process.popen.wait(20) == Exit.OK
+        assert not psutil.wait_procs(children, timeout=5)[1]
+    finally:
+        process.stop()
+
+
+def test_what_no_worker_can_start_with_is_told_once() -> None:
+    """A port that is taken ends the command with its status and a line that says so."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = Process.start("-m", "kb_cli.main", "serve", "--workers", "2", "--port", port)
+        assert process.popen.wait(60) == Exit.FAILED
+        process.stop()
+    assert "another process listens there already" in process.output()

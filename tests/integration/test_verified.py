@@ -1,0 +1,102 @@
+"""`kb verify` against images: the engine under test, and one that somebody else wrote.
+
+The other engine stands in `foreign_engine/`: another program with another store, which knows of kb what the
+published document says. The whole tier runs on it like this:
+
+    docker build -f tests/integration/foreign_engine/Dockerfile -t foreign-engine .
+    KB_ENGINE_IMAGE=foreign-engine python -m pytest tests/integration
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration import docker_engine
+from tests.integration.conftest import Images, Report
+from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server
+from tests.stack import ROOT
+
+FOREIGN = ROOT / "tests" / "integration" / "foreign_engine"
+VERIFY_SECONDS = 400.0
+
+
+@pytest.fixture(scope="session")
+def foreign_image(docker: None) -> str:
+    """The engine that is not kb's."""
+    return docker_engine.build("", "kb-foreign-engine:test", file=FOREIGN / "Dockerfile")
+
+
+def verify(engine: Engine, folder: Path) -> str:
+    """Run `kb verify`; its last lines.
+
+    Raises:
+        DockerFailed: a promise is broken; the table is shown.
+    """
+    command = (sys.executable, "-m", "kb_cli.main", "verify", engine.url, "--report", str(folder))
+    told = docker_engine.run(*command, seconds=VERIFY_SECONDS, KB_API_KEY=ENGINE_KEY)
+    return " ".join(line for line in told.splitlines() if re.match(r"\d+ promises kept", line))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600, func_only=True)
+def test_the_engine_image_keeps_its_promises(
+    images: Images, workshop: Lab, report: Report, tmp_path: Path
+) -> None:
+    """The whole suite, generated requests included, over the published port."""
+    engine = Engine(images.engine, workshop.network())
+    workshop.started(engine)
+    engine.until_ready()
+    counted = verify(engine, tmp_path)
+    report.tell(f"kb verify on {images.engine}: {counted}")
+    assert " 0 broken" in counted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600, func_only=True)
+def test_an_engine_that_is_not_ours_keeps_them_too(
+    foreign_image: str, workshop: Lab, report: Report, tmp_path: Path
+) -> None:
+    """What is verified is the promise, not one program."""
+    engine = Engine(foreign_image, workshop.network())
+    workshop.started(engine)
+    engine.until_ready()
+    counted = verify(engine, tmp_path)
+    report.tell(f"kb verify on {foreign_image}: {counted}")
+    assert " 0 broken" in counted
+
+
+def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
+    images: Images, foreign_image: str, workshop: Lab
+) -> None:
+    """The server knows only the promise."""
+    network = workshop.network()
+    engine, server = Engine(foreign_image, network), Server(images.server, network)
+    workshop.started(engine, server)
+    engine.until_ready()
+    server.until_ready()
+    steps = str(ROOT / "examples" / "first_steps.py")
+    told = docker_engine.run(sys.executable, steps, "--url", server.mcp_url, seconds=120)
+    assert told.splitlines()[-1] == "All steps done."
+    status = server.caller().ok("kb_status")
+    assert status["model"]["name"] == "hashed-trigrams"
+
+
+def test_the_other_engine_knows_nothing_of_kb(foreign_image: str, workshop: Lab) -> None:
+    """Neither in its image nor in its source."""
+    engine = Engine(foreign_image, workshop.network())
+    workshop.started(engine)
+    names = json.loads(
+        engine.run(
+            "python",
+            "-c",
+            "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))",
+        )
+    )
+    assert "kb-for-agents" not in names
+    for path in FOREIGN.glob("*.py"):
+        assert not re.search(r"^\s*(from|import) kb_", path.read_text("utf-8"), re.MULTILINE)

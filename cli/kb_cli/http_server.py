@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 
 from kb_cli.worker import Worker
@@ -14,6 +15,9 @@ from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
+
+_ALLOCATIONS = 10_000
+"""Objects made and not yet freed that set off the garbage collector."""
 
 
 async def run(
@@ -45,11 +49,23 @@ async def run(
             metrics=metrics,
         )
 
+        _keep_what_stays()
+
         def bound(_host: str, port: int) -> None:
             services.http_base = http_base(settings, port)
             on_ready(services.http_base)
 
         await serve(app, settings.host, settings.port, on_bound=bound, handed=handed)
+
+
+def _keep_what_stays() -> None:
+    """Spare the garbage collector what is there now: modules, models and tools live as long as the server.
+
+    It would walk over them again and again, for calls leave no cycles worth looking for so often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 20, 20)
 
 
 async def _readiness(services: Services) -> Readiness:

@@ -92,7 +92,7 @@ def parse(body: bytes) -> Any:
         raise ParseError(f"the message is nested deeper than {MAX_DEPTH} levels") from None
     if brackets(body) > MAX_DEPTH:  # counting is cheaper than walking, and settles nearly every message
         _check_depth(value)
-    if _HALF_PAIR.search(body):
+    if b"\\u" in body and _HALF_PAIR.search(body):
         _check_encodable(value)
     return value
 

@@ -21,7 +21,7 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
     settings = _server_settings(
         options, host=options.host, port=options.port, home=options.home, workers=options.workers
     )
-    shown = _known(settings.toolsets)
+    shown = known(settings.toolsets)
     if settings.workers > 1 and options.worker is None:
         from kb_cli.workers import Workers
 
@@ -50,7 +50,7 @@ def stdio(options: argparse.Namespace, _out: Output) -> int:
         text_file=options.file,
         text_description=options.description,
     )
-    names = _known(settings.toolsets)
+    names = known(settings.toolsets)
     try:
         asyncio.run(_serve_stdio(settings, names))
     except SettingsError as error:
@@ -105,7 +105,8 @@ def _server_settings(options: argparse.Namespace, **flags: Any) -> ServerSetting
     return settings
 
 
-def _known(names: list[str]) -> list[str]:
+def known(names: list[str]) -> list[str]:
+    """The toolsets named, once each. Raises CliError where there is no such toolset."""
     from kb_server.toolsets import TOOLSETS
 
     for name in names:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from kb_cli.child import Child
 from kb_cli.config import config_file, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
+from kb_cli.run import known
 from kb_engine.settings import EngineSettings
 from kb_server.settings import ServerSettings
 
@@ -27,10 +30,26 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """Run both until one ends or we are told to stop."""
-    # Read here too, so that a wrong value is told before anything starts.
+    # Looked at here too, so that what cannot work is told in one line before the engine opens its base.
     server = read(ServerSettings, options, home=options.home, port=options.port, toolsets=options.toolsets)
-    read(EngineSettings, options, home=options.home, port=options.engine_port)
+    engine = read(EngineSettings, options, home=options.home, port=options.engine_port)
+    known(server.toolsets)
+    _check_free(server.host, server.port, "KB_MCP_PORT")
+    _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
     return asyncio.run(Up(options, server, out).run())
+
+
+def _check_free(host: str, port: int, variable: str) -> None:
+    """Raises CliError where somebody listens; any other trouble is the child's to tell."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                taken = f"{host}:{port} is in use; set {variable} to another port"
+                raise CliError(Exit.FAILED, taken) from error
 
 
 class Up:

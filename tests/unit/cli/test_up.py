@@ -45,7 +45,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     """`kb` to its end."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
-        env=clean_environment(KB_EMBEDDER="hash", LOG_LEVEL="error", **environment),
+        env=clean_environment(KB_EMBEDDER="hash", **environment),
         capture_output=True,
         text=True,
         timeout=60,
@@ -149,9 +149,9 @@ def test_a_wrong_setting_ends_with_2_before_anything_starts(arguments: tuple[str
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("part", ["serve", "stdio"])
+@pytest.mark.parametrize("part", ["up", "serve", "stdio"])
 def test_an_unknown_toolset_is_refused_with_the_known_ones(part: str) -> None:
-    """By either server."""
+    """By either server, and by both together before the engine opens its base."""
     done = command(part, KB_TOOLSETS="kb,nothing")
     assert done.returncode == Exit.USAGE
     assert "there is no toolset 'nothing'; there are kb, " in done.stderr

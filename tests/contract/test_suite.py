@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,11 @@ def test_every_promise_is_kept(verified: Verified, subtests: pytest.Subtests) ->
 
 
 def test_every_operation_succeeds_and_every_link_is_taken(
-    verified: Verified, request: pytest.FixtureRequest
+    verified: Verified, record_property: Callable[[str, object], None]
 ) -> None:
     """The counts are printed at the end of the run."""
     results = verified.answer.results
-    request.config.stash.setdefault(COUNTS, []).append(f"{verified.name}: {results.counts()}")
+    record_property(COUNTS, f"{verified.name}: {results.counts()}")
     assert [count.operation for count in results.operations] == [operation.id for operation in OPERATIONS]
     assert all(count.succeeded for count in results.operations)
     assert results.links

@@ -160,7 +160,7 @@ def test_the_same_text_twice_is_one_document_in_its_scope(engine: Engine) -> Non
     ("method", "path", "body", "expected"),
     [
         ("GET", "/documents/999999", None, "document_not_found"),
-        ("GET", f"/jobs/{uuid4()}", None, "job_not_found"),
+        ("GET", "/jobs/8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11", None, "job_not_found"),
         ("PATCH", "/notes/999999", {"text": "x"}, "document_not_found"),
         ("POST", "/search", {"query": "x", "fts_only": True, "mode": "vector"}, "contradiction"),
         ("POST", "/search", {"query": "x", "top": 0}, "invalid_parameter"),

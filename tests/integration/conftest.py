@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 
@@ -22,7 +23,6 @@ from tests.integration.containers import Engine, Lab, Server, lab
 
 FOLDER = "tests/integration"
 REPORT = pytest.StashKey["Report"]()
-NEEDS_DOCKER = "docker"
 
 
 @dataclass
@@ -77,18 +77,30 @@ def report(request: pytest.FixtureRequest) -> Report:
     return request.config.stash[REPORT]
 
 
-@pytest.fixture(scope="session")
-def docker(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A Docker engine, cleared of what was left over; a skip or a failure where there is none."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs Docker where there is none; from here, so that all are told of in one line."""
+    if "docker" not in getattr(item, "fixturenames", ()):
+        return
     required = os.environ.get("KB_REQUIRE_DOCKER") == "1"
-    asked = any(FOLDER in str(argument) for argument in request.config.args)
+    asked = any(FOLDER in str(argument) for argument in item.config.args)
     if not (asked or required):
         pytest.skip(f"run `python -m pytest {FOLDER}` for the tests on real images")
-    absent = docker_engine.why_absent()
+    absent = _why_absent()
     if absent and required:
-        pytest.fail(f"KB_REQUIRE_DOCKER=1 and no Docker engine: {absent}", pytrace=False)
+        pytest.exit(f"KB_REQUIRE_DOCKER=1, and no Docker engine: {absent}", returncode=1)
     if absent:
         pytest.skip(f"no Docker engine: {absent}")
+
+
+@cache
+def _why_absent() -> str:
+    return docker_engine.why_absent()
+
+
+@pytest.fixture(scope="session")
+def docker() -> Iterator[None]:
+    """A Docker engine, cleared of what was left over."""
     docker_engine.remove_orphans()
     yield
     docker_engine.remove_own()
@@ -152,8 +164,9 @@ def stack(images: Images) -> Iterator[RunningStack]:
 
 
 def _megabytes(image: str) -> str:
-    """The size of an image, and how much of it is not the base's."""
+    """The size of an image, and how much of it is copied onto the base."""
     size = int(docker_engine.inspect("image", image)["Size"])
     layers = docker_engine.docker("history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", image)
     added = sum(int(line.split()[0]) for line in layers.splitlines() if "COPY" in line)
-    return f"{size / 1e6:.0f} MB, of which {added / 1e6:.0f} MB are dependencies and kb"
+    told = f"{size / 1e6:.0f} MB"
+    return f"{told}, of which {added / 1e6:.0f} MB are dependencies and kb" if added > 1e6 else told

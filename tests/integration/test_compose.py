@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
+from tests.mcp_http import Caller
 from tests.stack import ROOT, free_port
 from tests.waiting import until
 
@@ -103,10 +105,21 @@ def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
 
 def test_data_stays_over_down_and_up(shipped: Project) -> None:
     """`down` without --volumes keeps the base."""
-    shipped.run("exec", "-T", "engine", "kb", "addnote", "Data stays", "--collection", "memory")
+    added = asked(shipped, "kb_addnote", text="Data stays", collection="memory", wait_seconds=30)
     shipped.run("down", "--timeout", "20", seconds=120)
     shipped.up()
-    assert "Data stays" in shipped.run("exec", "-T", "engine", "kb", "search", "stays")
+    found = asked(shipped, "kb_search", query="stays", collection="memory")["results"]
+    assert [result["document_id"] for result in found] == [added["document_id"]]
+
+
+def asked(project: Project, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The answer of a tool of the project's server."""
+    url = f"http://127.0.0.1:{project.environment['KB_MCP_PORT']}/mcp"
+    caller = Caller(url, project.environment["KB_MCP_API_KEY"])
+    try:
+        return caller.ok(tool, **arguments)
+    finally:
+        caller.http.close()
 
 
 @pytest.mark.requirement("K2", "K8")

@@ -15,7 +15,7 @@ run: $(VENV)/.run ## engine and MCP server, ready for an agent
 	@exec $(BIN)/kb up $(FLAGS)
 
 test: $(VENV)/.test check ## checks, then every test that needs no container
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(FLAGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 check: $(VENV)/.test ## style, types, imports, generated documents
 	$(BIN)/ruff check .

@@ -53,6 +53,7 @@ class Container:
         command: list[str] | None = None,
         files: Mapping[Path, str] | None = None,
     ) -> None:
+        self.closing: list[httpx.Client] = []
         self.network = network
         self.aliases = aliases
         self.host_port = published or free_port()
@@ -116,7 +117,9 @@ class Container:
         docker("restart", "--time", str(STOP_SECONDS), self.id)
 
     def remove(self) -> None:
-        """Remove it, running or not, with its unnamed volumes."""
+        """Remove it, running or not, with its unnamed volumes, and close the connections to it."""
+        while self.closing:
+            self.closing.pop().close()
         with suppress(Exception):  # it may never have been made; the session's clean-up looks again
             self.container.stop()
 
@@ -201,6 +204,23 @@ class Container:
             return 0 if self.status() in {"running", "created", "paused"} else -1
 
 
+class McpContainer(Container):
+    """A container that agents speak to; `key` is what they must send."""
+
+    key = ""
+
+    @property
+    def mcp_url(self) -> str:
+        """The endpoint of the default toolset."""
+        return f"{self.url}/mcp"
+
+    def caller(self, key: str | None = None) -> Caller:
+        """A bare MCP caller of its own connection; closed when the container is removed."""
+        made = Caller(self.mcp_url, self.key if key is None else key)
+        self.closing.append(made.http)
+        return made
+
+
 class Engine(Container):
     """An engine, known as `engine` to the others."""
 
@@ -210,6 +230,7 @@ class Engine(Container):
         self.http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {ENGINE_KEY}"}, timeout=60
         )
+        self.closing.append(self.http)
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """The answer of a GET that must succeed."""
@@ -237,13 +258,8 @@ class Engine(Container):
         found = self.post("/search", json={"query": word, "mode": "fts", "top": 100})
         return sorted({result["document"]["id"] for result in found["results"]})
 
-    def remove(self) -> None:
-        """Remove it, and close the connections to it."""
-        self.http.close()
-        super().remove()
 
-
-class Server(Container):
+class Server(McpContainer):
     """An MCP server, known as `server` to the others."""
 
     def __init__(
@@ -267,23 +283,6 @@ class Server(Container):
             image, network, 3000, aliases=aliases, environment=settings, volume=volume, published=port
         )
         self.key = settings.get("KB_MCP_API_KEY", "")
-        self._callers: list[Caller] = []
-
-    @property
-    def mcp_url(self) -> str:
-        """The endpoint of the default toolset."""
-        return f"{self.url}/mcp"
-
-    def caller(self, key: str | None = None) -> Caller:
-        """A bare MCP caller, with the server's key where none is given; closed when the server is removed."""
-        self._callers.append(Caller(self.mcp_url, self.key if key is None else key))
-        return self._callers[-1]
-
-    def remove(self) -> None:
-        """Remove it, and close the connections to it."""
-        while self._callers:
-            self._callers.pop().http.close()
-        super().remove()
 
 
 _CONTROL = (
@@ -312,7 +311,7 @@ class Simulator(Container):
         return dict(json.loads(self.run("python", "-c", _CONTROL, method, path, sent)))
 
 
-class Balancer(Container):
+class Balancer(McpContainer):
     """HAProxy with the configuration that is shipped, in front of all servers of the network."""
 
     CONFIGURATION = ROOT / "deploy" / "replicas" / "haproxy.cfg"

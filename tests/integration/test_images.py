@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from typing import Any
@@ -130,6 +131,26 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
     assert answer.result["structuredContent"]["version"] == "v3.0.0"
     until(server.status, lambda status: status == "exited", seconds=30, what="its end")
     assert server.exit_status() == 0
+
+
+def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) -> None:
+    """Any of them takes the next chunk of an upload; SIGTERM ends them all with status 0."""
+    network = workshop.network()
+    engine = Engine(images.engine, network)
+    server = Server(images.server, network, KB_WORKERS="2")
+    workshop.started(engine, server)
+    engine.until_ready()
+    server.until_ready()
+    chunks = [f"line {number}\n".encode() for number in range(6)]
+    size = sum(map(len, chunks))
+    upload = server.caller().ok("kb_upload_start", filename="lines.md", total_size=size)["upload_id"]
+    for index, chunk in enumerate(chunks):
+        data = base64.b64encode(chunk).decode()
+        server.caller().ok("kb_upload_chunk", upload_id=upload, chunk_index=index, data=data)
+    job = server.caller().ok("kb_upload_finish", upload_id=upload)["job_id"]
+    jobs = server.caller().ok("kb_jobs", job_id=job, wait_seconds=20)["jobs"]
+    assert jobs[0]["status"] == "completed"
+    assert server.stop() == 0
 
 
 def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:

@@ -52,14 +52,6 @@ def balancer_image(docker: None) -> str:
     )
 
 
-@pytest.fixture
-def caller(replicas: Replicas) -> Iterator[Caller]:
-    """An agent that knows one name only."""
-    calling = Caller(f"{replicas.balancer.url}/mcp")
-    yield calling
-    calling.http.close()
-
-
 def start(caller: Caller) -> str:
     """Begin an upload; its id."""
     size = sum(map(len, CHUNKS))
@@ -80,17 +72,16 @@ def holder(replicas: Replicas, upload: str) -> Server:
     return found
 
 
-def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas, caller: Caller) -> None:
-    """Each call over a connection of its own, as agents do, and by the URL too; one replica sees them all."""
+def test_all_uploads_of_an_agent_succeed_behind_one_name(replicas: Replicas) -> None:
+    """Over a new connection each time, as agents come, and by the URL; one replica sees them all."""
     chosen = set()
     for _ in range(5):
-        fresh = Caller(caller.url)
-        upload = start(fresh)
+        caller = replicas.balancer.caller()
+        upload = start(caller)
         chosen.add(holder(replicas, upload).id)
-        finish(fresh, upload)
-        fresh.http.close()
+        finish(caller, upload)
     assert len(chosen) == 1
-    size = sum(map(len, CHUNKS))
+    caller, size = replicas.balancer.caller(), sum(map(len, CHUNKS))
     begun = caller.ok("kb_upload_start", filename="estuary.md", total_size=size)
     assert httpx.put(begun["upload_url"], content=b"".join(CHUNKS)).is_success
     caller.ok("kb_upload_finish", upload_id=begun["upload_id"])
@@ -107,18 +98,17 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
     assert second.ok("kb_get", document_id=added["document_id"])["title"] == "Herons stand still"
 
 
-def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas, caller: Caller) -> None:
+def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> None:
     """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
-    upload = start(caller)
-    holder(replicas, upload).kill()
     balanced = replicas.balancer
+    upload = start(balanced.caller())
+    holder(replicas, upload).kill()
     until(
         lambda: balanced.answer("/readyz"), lambda status: status == 200, seconds=30, what="the other replica"
     )
-    again = Caller(caller.url)
+    again = balanced.caller()
     assert again.ok("kb_search", query="anything")["results"] == []
     assert again.refused("kb_upload_finish", upload_id=upload)["error"] == "upload_not_found"
     job = finish(again, start(again))
     again.ok("kb_jobs", job_id=job, wait_seconds=20)
     assert again.ok("kb_search", query="river meets the sea")["results"]
-    again.http.close()

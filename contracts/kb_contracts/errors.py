@@ -29,6 +29,7 @@ job (in a failed job's `error`, never as a status of its own)
   extraction_failed         422   caller    no      no text could be taken out
   extraction_timeout        422   caller    no      extraction took longer than allowed
   extraction_memory         422   caller    no      extraction needed more memory than allowed
+  ocr_failed                500   engine    no      the engine cannot read pictures, or broke on this one
   worker_crashed            500   engine    no      the engine died on this job, several times
 engine
   queue_full                429   engine    later   too many jobs wait
@@ -104,6 +105,7 @@ ERRORS = _table(
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
     ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),
     ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),
+    ErrorKind("ocr_failed", HTTPStatus.INTERNAL_SERVER_ERROR, "The picture could not be read", Fault.ENGINE),
     ErrorKind(
         "worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine died on this job", Fault.ENGINE
     ),

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta
 
 Mode = Literal["hybrid", "fts", "vector"]
-DocType = Literal["note", "text", "markdown", "html", "pdf", "docx"]
+DocType = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 DocumentStatus = Literal["searchable", "empty"]
-SortBy = Literal["id", "title", "created_at", "updated_at", "size_bytes"]
+SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]
 DateField = Literal["created_at", "updated_at"]
 
@@ -59,7 +59,11 @@ class Filters(Request):
 
     format: (
         Annotated[
-            list[str], Meta(max_length=20, description="file formats, any of: pdf, docx, html, md, txt")
+            list[str],
+            Meta(
+                max_length=20,
+                description="file formats, any of: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
+            ),
         ]
         | None
     ) = None

@@ -70,7 +70,9 @@ class DocumentsQuery(PageQuery):
     source_path: m.SourcePath | None = None
     tag: m.Tag | None = None
     doc_type: m.DocType | None = None
-    sort_by: m.SortBy = "created_at"
+    sort_by: Annotated[
+        m.SortBy, Meta(description="what has no filename is sorted among the filenames by its title")
+    ] = "created_at"
     sort_order: m.SortOrder = "desc"
 
 

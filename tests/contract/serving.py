@@ -13,12 +13,11 @@ from aiohttp import web
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
-from kb_simulator import AfterTime, ControlClient, SimulatorSettings, in_thread
+from kb_simulator import SimulatorSettings, in_thread
 
 API_KEY = "the-key-of-the-contract-tests"
 
 _START_SECONDS = 60
-_JOB_SECONDS = 5.0
 
 
 @contextmanager
@@ -36,10 +35,7 @@ def engine(home: Path, middlewares: Sequence[Any] = (), **settings: Any) -> Iter
 @contextmanager
 def simulator() -> Iterator[str]:
     """A simulator whose jobs take virtual time, so that they can be cancelled; its base URL."""
-    with in_thread(SimulatorSettings(port=0, control=0, api_key=API_KEY)) as running:
-        control = ControlClient(running.control_url or "")
-        control.set_policy(AfterTime(seconds=_JOB_SECONDS))
-        control.close()
+    with in_thread(SimulatorSettings(port=0, jobs="seconds:5", api_key=API_KEY)) as running:
         yield running.url
 
 

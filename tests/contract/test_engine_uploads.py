@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from openpyxl import Workbook
+from PIL import Image, ImageDraw, ImageFont
+from pptx import Presentation
 
 from tests.contract.caller import LONG, Caller, Json, answered, problem
 from tests.contract.conftest import Start
@@ -59,11 +63,72 @@ async def test_an_unknown_kind_of_file_is_refused_by_name(kb: Caller, tmp_path: 
     assert spooled(tmp_path) == []
 
 
+def presentation() -> bytes:
+    """A slide."""
+    made, file = Presentation(), BytesIO()
+    made.slides.add_slide(made.slide_layouts[5]).shapes.title.text = "zircon and feldspar"
+    made.save(file)
+    return file.getvalue()
+
+
+def workbook() -> bytes:
+    """A sheet."""
+    made, file = Workbook(), BytesIO()
+    made.worksheets[0].append(["zircon", "feldspar"])
+    made.save(file)
+    return file.getvalue()
+
+
+def picture(kind: str) -> bytes:
+    """Two words on white."""
+    made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
+    font = ImageFont.load_default(size=30)
+    ImageDraw.Draw(made).text((20, 30), "zircon and feldspar", fill="black", font=font)
+    made.save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "doc_type", "method"),
+    [
+        ("a.pptx", presentation(), "pptx", "text_extraction"),
+        ("a.xlsx", workbook(), "xlsx", "text_extraction"),
+        ("a.svg", b"<svg><text>zircon and feldspar</text></svg>", "image", "text_extraction"),
+        ("a.jpg", picture("JPEG"), "image", "image_analysis"),
+        ("a.png", picture("PNG"), "image", "image_analysis"),
+    ],
+    ids=["pptx", "xlsx", "svg", "jpg", "png"],
+)
+async def test_office_files_and_pictures_are_found_by_their_text(
+    kb: Caller, name: str, data: bytes, doc_type: str, method: str
+) -> None:
+    """With their type, and how the text was taken out."""
+    document = await kb.file(name, data)
+    assert await kb.found("zircon feldspar", doc_type=doc_type, mode="fts") == [document]
+    told = await kb.document(document)
+    assert (told["format"], told["extraction_method"]) == (name.partition(".")[2], method)
+    assert (told["status"], told["chunk_count"]) == ("searchable", 1)
+
+
+async def test_a_picture_without_words_is_an_empty_document(kb: Caller) -> None:
+    """Which says that it was looked at."""
+    file = BytesIO()
+    Image.new("RGB", (300, 200), "navy").save(file, "PNG")
+    document = await kb.document(await kb.file("a.png", file.getvalue()))
+    assert (document["status"], document["chunk_count"]) == ("empty", 0)
+    assert document["status_reason"] == "No words were recognized in the picture."
+
+
 @pytest.mark.parametrize(
     ("data", "name", "code"),
     [
         (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
         (b"not a zip", "a.docx", "file_corrupt"),
+        (b"not a zip", "a.pptx", "file_corrupt"),
+        (workbook()[:-50], "a.xlsx", "file_corrupt"),
+        (presentation(), "a.xlsx", "file_corrupt"),
+        (b"<svg><text>", "a.svg", "file_corrupt"),
+        (picture("PNG"), "a.jpg", "file_corrupt"),
         (b"\xff\xff\xff", "a.txt", "undecodable_text"),
     ],
 )

@@ -16,6 +16,8 @@ from kb_contracts.verification import Outcome, Results, Status
 from kb_contracts.verification.report import html
 from tests.contract.serving import API_KEY, engine, simulator
 from tests.contract.verifying import kb_verify
+from tests.stack import Process
+from tests.waiting import until
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,6 +48,21 @@ def test_an_engine_with_one_broken_promise_is_told_by_its_requirement(tmp_path: 
     page = (tmp_path / "out" / "verification.html").read_text("utf-8")
     assert "test_a_patched_note_keeps_created_at" in page
     assert API_KEY not in page + done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) -> None:
+    """As a command: jobs that end at once leave nothing to cancel, and seven promises not shown."""
+    process = Process.start(
+        "-m", "kb_cli.main", "sim", "--port", "0", "--jobs", "seconds:5", KB_API_KEY=API_KEY
+    )
+    try:
+        line = until(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        done = kb_verify(line.split()[2].rstrip(","), "--quick", cwd=tmp_path)
+    finally:
+        assert process.stop() == 0
+    assert done.returncode == 0, done.stderr
+    assert ", 0 broken, 0 not shown" in done.stderr
 
 
 def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_documents_are_sorted(kb: Client) -> None:
     assert kb.listed() == ids[::-1]
 
 
+def test_documents_are_sorted_by_filename(kb: Client) -> None:
+    """A note, which has none, stands among the files by its title."""
+    last, first = kb.file("c.md", b"# Basalt"), kb.file("a.md", b"# Granite", title="z")
+    note = kb.note("slate", title="b")
+    assert kb.listed(sort_by="filename", sort_order="asc") == [first, note, last]
+    assert kb.listed(sort_by="filename", sort_order="desc") == [last, note, first]
+
+
 def test_documents_come_page_by_page(kb: Client) -> None:
     """`total` counts all on every page, and no page repeats another."""
     ids = [kb.note(f"granite {number}") for number in range(3)]

@@ -26,6 +26,7 @@ from tempfile import TemporaryFile
 
 from aiohttp import web
 
+from kb_contracts.connection_log import CONNECTION_LOG
 from kb_contracts.mount import build_application
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
@@ -96,6 +97,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
         runner = web.AppRunner(
             await create_app(settings),
             access_log_class=AccessLogger,
+            logger=CONNECTION_LOG,
             shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         try:

@@ -129,6 +129,9 @@ def _environment() -> dict[str, str]:
         "TMPDIR": nowhere,
         "TOKIO_WORKER_THREADS": "1",
         "RAYON_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OPENCV_FOR_THREADS_NUM": "1",
         "MALLOC_ARENA_MAX": "2",  # each arena reserves address space, which the memory limit counts
     }
 

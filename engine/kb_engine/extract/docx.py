@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from typing import IO
 from xml.parsers import expat
 
-from kb_engine.extract.failures import ExtractionFailed, damaged, locked, unsafe
+from kb_engine.extract.failures import OLE, ExtractionFailed, locked, old_or_locked, unsafe, unsound
 from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.headings import title_of
 from kb_engine.extract.model import Extraction, Page
+from kb_engine.extract.package import BROKEN, ENCRYPTED
 from kb_engine.extract.xberg_reader import read_markdown
 
 _FORMAT = FORMATS["docx"]
 _BODY = "word/document.xml"
 _LARGEST_BODY_BYTES = 100 << 20  # xberg's own bound
-_OLE = b"\xd0\xcf\x11\xe0"
-_ENCRYPTED = 1  # the bit of a zip member's flags
 _READ_BYTES = 1 << 20
-_LONGEST_REASON = 200
 
 
 def read_docx(data: bytes) -> Extraction:
     """The body with its headings, lists and tables. Raises ExtractionFailed."""
-    if data.startswith(_OLE):
-        raise ExtractionFailed(
-            "file_corrupt",
-            "The file is an old Word document or one locked with a password. "
-            "Save it as DOCX without a password and try again.",
-        )
+    if data.startswith(OLE):
+        raise old_or_locked(_FORMAT.label)
     has_text = _look_through(data)
     reading = read_markdown(data, _FORMAT.mime_type, _FORMAT.label)
     text = "\n\n".join(reading.pages)
@@ -58,8 +51,8 @@ def _look_through(data: bytes) -> bool:
                 if scan.has_text:
                     scan.only_check()
         scan.parser.Parse(b"", True)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, expat.ExpatError) as error:
-        raise damaged(_FORMAT.label, str(error)[:_LONGEST_REASON]) from None
+    except BROKEN as error:
+        raise unsound(_FORMAT.label, error) from None
     return scan.has_text
 
 
@@ -69,7 +62,7 @@ def _body(data: bytes) -> IO[bytes]:
         member = archive.getinfo(_BODY)
     except KeyError:
         raise ExtractionFailed("file_corrupt", "The file is not a DOCX: it has no document in it.") from None
-    if member.flag_bits & _ENCRYPTED:
+    if member.flag_bits & ENCRYPTED:
         raise locked(_FORMAT.label)
     if member.file_size > _LARGEST_BODY_BYTES:
         raise unsafe(_FORMAT.label, f"its text unpacks to {member.file_size:,} bytes")

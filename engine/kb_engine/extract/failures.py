@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
+from xml.parsers import expat
 
 FailureCode: TypeAlias = Literal[
     "unsupported_format",
@@ -11,7 +12,14 @@ FailureCode: TypeAlias = Literal[
     "extraction_failed",
     "extraction_timeout",
     "extraction_memory",
+    "ocr_failed",
 ]
+
+OLE = b"\xd0\xcf\x11\xe0"
+"""How an Office file begins that is from before 2007, or locked with a password."""
+
+_LONGEST_REASON = 200
+_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
 
 
 class ExtractionFailed(Exception):
@@ -63,13 +71,29 @@ def locked(label: str) -> ExtractionFailed:
     )
 
 
-def damaged(label: str, reason: str) -> ExtractionFailed:
-    """The file is not what its name says, or not all of it."""
+def old_or_locked(label: str) -> ExtractionFailed:
+    """The file begins as `OLE` does."""
     return ExtractionFailed(
         "file_corrupt",
-        f"The file is not a {label} that can be read: it is damaged or cut off ({reason}). "
+        "The file is in the format of before 2007, or locked with a password. "
+        f"Save it as {label} without a password and try again.",
+    )
+
+
+def damaged(label: str, reason: str) -> ExtractionFailed:
+    """The file is not what its name says, or not all of it; of the reason as much as a person reads."""
+    return ExtractionFailed(
+        "file_corrupt",
+        f"The {label} file cannot be read: it is damaged or cut off ({reason[:_LONGEST_REASON]}). "
         "Open it in the program that made it, save it again and try once more.",
     )
+
+
+def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
+    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
+    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
+        return MemoryError()
+    return damaged(label, str(error))
 
 
 def crashed(how: str) -> ExtractionFailed:

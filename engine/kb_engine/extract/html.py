@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 
 from kb_engine.extract.failures import ExtractionFailed
 from kb_engine.extract.headings import title_of
+from kb_engine.extract.markdown import escaped, table_row, table_rule
 from kb_engine.extract.model import Extraction, Page
 from kb_engine.extract.text import decode, encoding_by_mark
 
@@ -56,9 +57,6 @@ _LAYOUT = frozenset(["table", "pre", "ul", "ol", "blockquote", "hr", "section", 
     _HEADINGS
 )
 
-# The beginnings of lines that Markdown would take for a heading, a fence, an underline or a rule.
-_MARKUP = re.compile(r"(?=#{1,6}(?:\s|$)|`{3}|~{3}|=+\s*$|--+\s*$)", re.MULTILINE)
-_BAR = "\\|"
 _BACKTICKS = re.compile(r"`{3,}")
 
 
@@ -221,7 +219,7 @@ class _Document(HTMLParser):
             return
         indent = "  " * min(len(self._lists), _DEEPEST_INDENT)
         mark, self._item = self._item, ""
-        text = f"\n{indent}".join(_escaped(line) for line in lines)
+        text = f"\n{indent}".join(escaped(line) for line in lines)
         self._append(f"{mark or indent}{text}", "item" if mark else "")
 
     def _next_mark(self) -> str:
@@ -265,11 +263,11 @@ class _Document(HTMLParser):
         cells, self._row = self._row, None
         filled = [cell for cell in cells if cell]
         if len(filled) == 1 and self._last_kind != "row":
-            self._append(_escaped(filled[0]))
+            self._append(escaped(filled[0]))
         elif filled:
-            line = f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
+            line = table_row(cells)
             if self._last_kind != "row":
-                line += f"\n|{' --- |' * len(cells)}"
+                line += f"\n{table_rule(len(cells))}"
             self._append(line, "row")
 
 
@@ -277,7 +275,3 @@ def _fenced(code: str) -> str:
     longest = max((len(run) for run in _BACKTICKS.findall(code)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{code.strip(chr(10))}\n{fence}"
-
-
-def _escaped(line: str) -> str:
-    return f"\\{line}" if _MARKUP.match(line) else line

@@ -8,7 +8,7 @@ import msgspec
 
 from kb_engine.extract.failures import too_much_text
 
-Method: TypeAlias = Literal["text_extraction"]
+Method: TypeAlias = Literal["text_extraction", "image_analysis"]
 
 PLAIN_TEXT = "text/plain"
 

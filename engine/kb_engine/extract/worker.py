@@ -13,10 +13,12 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
+from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.model import Extraction, Limits
 from kb_engine.extract.report import Failure, Report, Task
 
@@ -72,6 +74,16 @@ def _reader(name: str) -> Callable[[bytes], Extraction]:
             from kb_engine.extract.pdf import read_pdf as read
         case "docx":
             from kb_engine.extract.docx import read_docx as read
+        case "pptx":
+            from kb_engine.extract.pptx import read_pptx as read
+        case "xlsx":
+            from kb_engine.extract.xlsx import read_xlsx as read
+        case "svg":
+            from kb_engine.extract.svg import read_svg as read
+        case "jpg" | "png":
+            from kb_engine.extract.picture import read_picture
+
+            read = partial(read_picture, fmt=FORMATS[name])
         case _:
             raise ExtractionFailed("unsupported_format", f"No reader for the format {name}.")
     return read

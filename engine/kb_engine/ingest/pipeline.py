@@ -132,6 +132,8 @@ def _count_pages(extraction: Extraction) -> int | None:
 
 
 def _why_empty(extraction: Extraction) -> str:
+    if extraction.method == "image_analysis":
+        return "No words were recognized in the picture."
     if (pages := _count_pages(extraction)) is None:
         return "There is no text in it."
     return f"No text was found on its pages ({pages}). Scanned pages need a text layer to be found."

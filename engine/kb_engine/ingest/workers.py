@@ -20,7 +20,6 @@ from uuid import uuid4
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.extract import ExtractionFailed
-from kb_engine.ingest.duplicates import DuplicateGone, unprepared
 from kb_engine.ingest.pipeline import LeaseVoid, Pipeline, Progress
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
@@ -142,10 +141,8 @@ class Workers:
         """Spare the work where the same document stands; the store decides when it commits."""
         if await self._store.duplicate_of(leased.job) is None:
             return False
-        try:
-            await self._store.commit(leased, unprepared(leased.job.title))
-        except DuplicateGone:
-            return False
+        if await self._store.commit_duplicate(leased) is None:
+            return False  # the document has gone meanwhile; or the lease, as the first report will find out
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
 

@@ -19,6 +19,8 @@ from kb_engine.store.write import Write, new_uid
 
 NO_TEXT = "No text was found."
 
+_BY_FILENAME = "coalesce(d.filename, d.title)"
+
 
 def find(db: apsw.Connection, key: int | str) -> m.Document:
     """By number or uid. Raises `document_not_found`."""
@@ -64,11 +66,12 @@ def page(
 ) -> m.DocumentList:
     """One page of the documents that match, ties by id in the same direction."""
     condition, values = _conditions(source_path, tag, doc_type)
+    place = _BY_FILENAME if sort_by == "filename" else f"d.{sort_by}"
     total = value(db, f"SELECT count(*) FROM documents d WHERE {condition}", values)  # noqa: S608
     found = rows(
         db,
         f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE {condition} "  # noqa: S608
-        f"ORDER BY d.{sort_by} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?",
+        f"ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?",
         (*values, limit, offset),
     )
     return m.DocumentList(documents=[document(one) for one in found], total=total, limit=limit, offset=offset)

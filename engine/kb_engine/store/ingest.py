@@ -18,12 +18,23 @@ def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
     """Close the job with its document; None when the lease is void."""
     if not jobs.holds(write.db, leased):
         return None
-    same = duplicate_of(write.db, leased.job)
+    if (closed := _closed_as_duplicate(write, leased.job)) is not None:
+        return closed
+    added = documents.insert(write, leased.job, prepared)
+    return jobs.complete(write, leased.job.id, added.id, added.uid, deduplicated=False)
+
+
+def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
+    """Close the job with the standing document; None when there is none or the lease is void."""
+    return _closed_as_duplicate(write, leased.job) if jobs.holds(write.db, leased) else None
+
+
+def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
+    same = duplicate_of(write.db, job)
     if same is None:
-        added = documents.insert(write, leased.job, prepared)
-        return jobs.complete(write, leased.job.id, added.id, added.uid, deduplicated=False)
-    standing = _unite(write, same, leased.job)
-    return jobs.complete(write, leased.job.id, standing.id, standing.uid, deduplicated=True)
+        return None
+    standing = _unite(write, same, job)
+    return jobs.complete(write, job.id, standing.id, standing.uid, deduplicated=True)
 
 
 def duplicate_of(db: apsw.Connection, job: NewJob) -> int | None:

@@ -201,8 +201,14 @@ class Store(Protocol):
         one) and the further source path is kept.
         """
 
+    async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
+        """As `commit` where the document stands already, without the work that is then not needed.
+
+        None when no such document stands, or the lease is void: nothing has happened.
+        """
+
     async def duplicate_of(self, job: NewJob) -> int | None:
-        """A document that `commit` would take for the same, so that the work can be spared."""
+        """The document that `commit` would take for the same at this moment; it may be removed the next."""
 
     async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
         """Close the job as failed; False when the lease is void."""

@@ -207,6 +207,10 @@ class SqliteStore:
         """Store the document and close the job; None when the lease is void."""
         return await self._write(lambda write: ingest.commit(write, leased, prepared))
 
+    async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
+        """Close the job with the document that stands already; None where there is none, or no lease."""
+        return await self._write(lambda write: ingest.commit_duplicate(write, leased))
+
     async def duplicate_of(self, job: NewJob) -> int | None:
         """The document that `commit` would take for the same."""
         return await self._read(lambda db: ingest.duplicate_of(db, job))

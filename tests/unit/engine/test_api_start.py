@@ -101,6 +101,18 @@ async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytes
     assert "secret" not in str(lines)
 
 
+async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not an error with a traceback for anybody who sends a broken header."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    with caplog.at_level("INFO"):
+        writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
+    writer.close()
+    told = [record for record in caplog.records if record.name == "kb_contracts.connection_log"]
+    assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
+    assert "Traceback" not in caplog.text
+
+
 async def test_without_a_key_beyond_loopback_there_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,6 +36,12 @@ async def read(folder: Path, data: bytes, limits: Limits | None = None) -> str:
         ("x.y.HTML", "html"),
         ("report.PDF", "pdf"),
         ("letter.docx", "docx"),
+        ("talk.pptx", "pptx"),
+        ("sums.XLSX", "xlsx"),
+        ("plan.svg", "svg"),
+        ("photo.jpeg", "jpg"),
+        ("photo.JPG", "jpg"),
+        ("scan.png", "png"),
     ],
 )
 def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str) -> None:
@@ -43,7 +49,10 @@ def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str
     assert format_of(filename) is FORMATS[name]
 
 
-@pytest.mark.parametrize("filename", ["a.xyz", "a.doc", "noextension", ".pdf", "", "a.pdf.exe"])
+@pytest.mark.parametrize(
+    "filename",
+    ["a.xyz", "a.doc", "a.pptm", "a.xlsm", "a.xls", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
+)
 def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
     """The message lists every format with its extensions."""
     with pytest.raises(ExtractionFailed) as failed:

@@ -105,6 +105,38 @@ async def test_a_duplicate_deleted_meanwhile_means_ordinary_ingestion(base: Base
     assert (job.deduplicated, job.document_id) == (False, 2)
 
 
+async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> None:
+    """Tags and sources are united as by any commit, and nothing is stored twice."""
+    document = await base.note("same", tags=["a"])
+    leased = await base.lease(new_note("same", tags=["b"], source_path="/second"))
+    job = await base.store.commit_duplicate(leased)
+    assert job is not None
+    assert (job.status, job.document_id, job.deduplicated) == ("completed", document.id, True)
+    standing = await base.store.document(document.id)
+    assert (standing.tags, standing.source_paths) == (["a", "b"], ["/second"])
+    assert (await all_documents(base)).total == 1
+
+
+async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(base: Base) -> None:
+    """The job runs on, and is committed like any other once it is prepared."""
+    document = await base.note("same")
+    leased = await base.lease(new_note("same"))
+    await base.store.delete(document.id, None)
+    assert await base.store.commit_duplicate(leased) is None
+    assert (await base.store.job(leased.job.id)).status == "running"
+    assert (await all_documents(base)).total == 0
+    assert await base.store.commit(leased, prepared("same")) is not None
+
+
+async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
+    """Its lease is void: its tags do not come to the standing document."""
+    document = await base.note("same")
+    leased = await base.lease(new_note("same", tags=["late"]))
+    await base.store.cancel(leased.job.id, None)
+    assert await base.store.commit_duplicate(leased) is None
+    assert (await base.store.document(document.id)).tags == []
+
+
 async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: Base) -> None:
     """The hash follows the text."""
     document = await base.note("old")

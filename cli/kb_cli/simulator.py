@@ -14,7 +14,7 @@ from kb_simulator.settings import SimulatorSettings
 
 def run(options: argparse.Namespace, _out: Output) -> int:
     """Serve the simulator; one line says that it is ready, and where."""
-    flags = {name: getattr(options, name) for name in ("seed", "host", "port", "control", "clock")}
+    flags = {name: getattr(options, name) for name in ("seed", "host", "port", "control", "clock", "jobs")}
     settings = read(SimulatorSettings, options, **flags)
     # Before aiohttp is imported: it would read every certificate of the machine, for a program without TLS.
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)

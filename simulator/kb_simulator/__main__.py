@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kb_contracts.settings import SettingsError
+from kb_simulator.jobs import POLICY_FORMS
 from kb_simulator.settings import SimulatorSettings
 
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="port to listen on; 0: any free one (8900)")
     parser.add_argument("--control", type=int, help="port of the control plane, on loopback (off)")
     parser.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
+    parser.add_argument("--jobs", metavar="POLICY", help=f"how jobs end: {POLICY_FORMS} (at-once)")
     return parser
 
 

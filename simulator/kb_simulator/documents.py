@@ -216,7 +216,7 @@ class Documents:
     ) -> m.DocumentList:
         """One page of the documents that match, equals by id in the same direction."""
         found = [stored.document for stored in self.by_id.values() if matches(stored.document)]
-        found.sort(key=lambda document: (getattr(document, sort_by), document.id), reverse=descending)
+        found.sort(key=lambda document: (_place(document, sort_by), document.id), reverse=descending)
         return m.DocumentList(
             documents=found[offset : offset + limit], total=len(found), limit=limit, offset=offset
         )
@@ -307,6 +307,13 @@ class Documents:
         for chunk in stored.chunks:
             del self.owners[chunk.id]
             self.index.remove(chunk.id)
+
+
+def _place(document: m.Document, sort_by: m.SortBy) -> Any:
+    """What a list sorts a document by."""
+    if sort_by == "filename":
+        return document.filename or document.title
+    return getattr(document, sort_by)
 
 
 def _check_version(document: m.Document, expected: int | None) -> None:

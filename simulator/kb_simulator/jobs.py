@@ -96,6 +96,34 @@ def _check_step(step: str, steps: Sequence[str]) -> None:
 Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
 """How jobs end. A job keeps the policy under which it was accepted."""
 
+POLICY_FORMS = "at-once, polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
+"""What `policy_of` reads."""
+
+_BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
+    "polls": (AfterPolls, "polls"),
+    "seconds": (AfterTime, "seconds"),
+    "stuck": (Stuck, "step"),
+    "fail": (FailAt, "step"),
+}
+
+
+def policy_of(text: str) -> Policy:
+    """The policy that `text` names in one of `POLICY_FORMS`; without its value it has the policy's default.
+
+    Raises:
+        ValueError: it names none, or its value does not fit.
+    """
+    if text == "at-once":
+        return AtOnce()
+    word, colon, value = text.partition(":")
+    if word not in _BY_WORD:
+        raise ValueError(f"takes {POLICY_FORMS}")
+    kind, member = _BY_WORD[word]
+    try:
+        return msgspec.convert({member: value} if colon else {}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"takes {POLICY_FORMS}; of {value!r}: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:

@@ -17,6 +17,7 @@ from kb_contracts.errors import EngineError
 from kb_simulator.armed import Faults
 from kb_simulator.clock import Clock, ClockMode
 from kb_simulator.idempotency import KeysInUse
+from kb_simulator.jobs import AtOnce, Policy
 from kb_simulator.journal import Journal
 from kb_simulator.repeats import Repeats
 from kb_simulator.seeded import Seeded
@@ -32,12 +33,13 @@ _NAME_CHARS = 100
 
 @dataclass(slots=True)
 class Namespace:
-    """One engine. `api_key` is what its callers must send, empty for none."""
+    """One engine. `api_key` is what its callers must send, empty for none; it begins with `policy`."""
 
     name: str
     seed: int
     api_key: str = ""
     clock: Clock = field(default_factory=Clock)
+    policy: Policy = field(default_factory=AtOnce)
     state: State = field(init=False)
     faults: Faults = field(init=False)
     journal: Journal = field(init=False)
@@ -51,7 +53,7 @@ class Namespace:
 
     def _begin(self) -> None:
         seeded = Seeded(self.seed)
-        self.state = State(seeded, self.clock.microseconds)
+        self.state = State(seeded, self.clock.microseconds, self.policy)
         self.faults = Faults(seeded, lambda: self.state)
         self.journal = Journal()
         self.repeats = Repeats()
@@ -111,11 +113,12 @@ class Namespace:
 
 @dataclass(slots=True)
 class Namespaces:
-    """All namespaces. New ones get `seed` and `mode`; `default` also gets `api_key`."""
+    """All namespaces. New ones get `seed`, `mode` and `policy`; `default` also gets `api_key`."""
 
     seed: int
     mode: ClockMode = ClockMode.AUTOJUMP
     api_key: str = ""
+    policy: Policy = field(default_factory=AtOnce)
     _by_name: dict[str, Namespace] = field(default_factory=dict)
     _by_key: dict[str, Namespace] = field(default_factory=dict)
 
@@ -176,7 +179,8 @@ class Namespaces:
                 "invalid_parameter", f"There are {_MOST} namespaces. Delete some first.", parameter=HEADER
             )
         api_key = self.api_key if name == DEFAULT else ""
-        namespace = self._by_name[name] = Namespace(name, self.seed, api_key, Clock(self.mode))
+        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
+        self._by_name[name] = namespace
         return namespace
 
 

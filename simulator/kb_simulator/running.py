@@ -10,6 +10,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from kb_contracts.connection_log import CONNECTION_LOG
 from kb_simulator.app import build_app
 from kb_simulator.clock import ClockMode
 from kb_simulator.namespaces import Namespaces
@@ -29,7 +30,9 @@ class Simulator:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
-        self.namespaces = Namespaces(settings.seed, ClockMode(settings.clock), settings.api_key)
+        self.namespaces = Namespaces(
+            settings.seed, ClockMode(settings.clock), settings.api_key, settings.policy
+        )
         self._runners: list[web.AppRunner] = []
         self._url = ""
         self._control_url: str | None = None
@@ -70,7 +73,11 @@ class Simulator:
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_SECONDS
+            app,
+            access_log=None,
+            logger=CONNECTION_LOG,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         self._runners.append(runner)
         await runner.setup()

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from kb_contracts.settings import Setting, Settings
+from kb_contracts.settings import Setting, Settings, SettingsError
+from kb_simulator.jobs import POLICY_FORMS, Policy, policy_of
 
 MEBIBYTE = 1024 * 1024
 
@@ -26,9 +27,22 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
         str,
         Setting("KB_SIM_CLOCK", "how time passes", choices=("autojump", "manual", "real")),
     ] = "autojump"
+    jobs: Annotated[str, Setting("KB_SIM_JOBS", f"how jobs end: {POLICY_FORMS}")] = "at-once"
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that is none."""
+        try:
+            policy_of(self.jobs)
+        except ValueError as error:
+            raise SettingsError(f"KB_SIM_JOBS={self.jobs!r}: {error}") from error
+
+    @property
+    def policy(self) -> Policy:
+        """How jobs end, until the control plane says otherwise."""
+        return policy_of(self.jobs)

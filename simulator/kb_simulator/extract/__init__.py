@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Literal
 
@@ -11,7 +12,7 @@ from kb_simulator.extract.model import METHOD, Extracted, ExtractionFailed
 
 __all__ = ["FORMATS", "METHOD", "Extracted", "ExtractionFailed", "Format", "extract", "format_of"]
 
-FormatName = Literal["txt", "md", "html", "pdf", "docx"]
+FormatName = Literal["txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "svg", "jpg", "png"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,12 @@ class Format:
 FORMATS = (
     Format("pdf", "PDF", "pdf", (".pdf",)),
     Format("docx", "DOCX", "docx", (".docx",)),
+    Format("pptx", "PPTX", "pptx", (".pptx",)),
+    Format("xlsx", "XLSX", "xlsx", (".xlsx",)),
     Format("html", "HTML", "html", (".html", ".htm")),
+    Format("svg", "SVG", "image", (".svg",)),
+    Format("jpg", "JPG", "image", (".jpg", ".jpeg")),
+    Format("png", "PNG", "image", (".png",)),
     Format("md", "Markdown", "markdown", (".md", ".markdown")),
     Format("txt", "text", "text", (".txt", ".text", ".log")),
 )
@@ -56,21 +62,30 @@ def extract(data: bytes, kind: Format) -> Extracted:
     """The text of a file.
 
     Raises:
-        ExtractionFailed: `file_corrupt`, `undecodable_text`, `extraction_failed` or `extraction_memory`.
+        ExtractionFailed: `file_corrupt`, `undecodable_text`, `extraction_failed`, `extraction_memory` or
+            `ocr_failed`, which every picture gives.
     """
     # Each reader is imported when it is needed: the standard library's parsers would double the start-up.
-    if kind.name == "pdf":
-        from kb_simulator.extract.pdf import read_pdf
+    match kind.name:
+        case "pdf":
+            from kb_simulator.extract.pdf import read_pdf as read
+        case "docx":
+            from kb_simulator.extract.docx import read_docx as read
+        case "pptx":
+            from kb_simulator.extract.pptx import read_pptx as read
+        case "xlsx":
+            from kb_simulator.extract.xlsx import read_xlsx as read
+        case "html":
+            from kb_simulator.extract.html import read_html as read
+        case "svg":
+            from kb_simulator.extract.svg import read_svg as read
+        case "jpg" | "png":
+            raise ExtractionFailed(
+                "ocr_failed",
+                "The simulator reads no pictures, nor does an engine without the extra `ocr`.",
+            )
+        case _:
+            from kb_simulator.extract.plain import read_plain
 
-        return read_pdf(data)
-    if kind.name == "docx":
-        from kb_simulator.extract.docx import read_docx
-
-        return read_docx(data)
-    if kind.name == "html":
-        from kb_simulator.extract.html import read_html
-
-        return read_html(data)
-    from kb_simulator.extract.plain import read_plain
-
-    return read_plain(data, markdown=kind.name == "md")
+            read = partial(read_plain, markdown=kind.name == "md")
+    return read(data)

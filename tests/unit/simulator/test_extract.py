@@ -33,7 +33,15 @@ def failure(data: bytes, name: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.PDF", "pdf"), ("b.docx", "docx"), ("c.htm", "html"), ("d.markdown", "md"), ("e.log", "txt")],
+    [
+        ("a.PDF", "pdf"),
+        ("b.docx", "docx"),
+        ("b.pptx", "pptx"),
+        ("b.xlsx", "xlsx"),
+        ("c.htm", "html"),
+        ("d.markdown", "md"),
+        ("e.log", "txt"),
+    ],
 )
 def test_the_end_of_the_name_tells_the_format(name: str, kind: str) -> None:
     """Whatever its case."""

@@ -270,7 +270,15 @@ class FakeEngine:
         return m.Removed(documents=1, chunks=document.chunk_count, bytes=document.size_bytes)
 
     async def _clear_documents(self, incoming: Incoming) -> m.Removed:
-        raise EngineError("confirmation_required", "Send confirm=true.")
+        if not incoming.query.confirm:
+            raise EngineError("confirmation_required", "Send confirm=true.")
+        gone = list(self.documents.values())
+        self.documents.clear()
+        return m.Removed(
+            documents=len(gone),
+            chunks=sum(each.chunk_count for each in gone),
+            bytes=sum(each.size_bytes for each in gone),
+        )
 
     async def _patch_note(self, incoming: Incoming) -> m.Document:
         document, patch = self._document(incoming), incoming.body

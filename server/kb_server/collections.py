@@ -12,16 +12,19 @@ otherwise loses nothing but the say which of two collections is the younger one.
 from __future__ import annotations
 
 import logging
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kb_contracts.models import Document, DocumentDetail
 from kb_contracts.operations import DocumentQuery
+from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
 from kb_server.engine_client.reporting import tool_error
+from kb_server.engine_client.retries import jittered
 from kb_server.shielding import to_its_end
 from kb_server.tool import ToolError
 
@@ -38,6 +41,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
 _MAX_TAG_CHARS = 200
 _ROUNDS = 8
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 _ATTEMPTS = 3
 _FAULTS = 1
 
@@ -58,8 +62,7 @@ class Tagged(Protocol):
         """Raised by every change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Tags taken apart: the collection's name, None where there is none, and the other tags."""
 
     collection: str | None
@@ -114,11 +117,13 @@ def checked(tags: Sequence[str]) -> list[str]:
 
 def split(tags: Sequence[str]) -> Placed:
     """The collection and the other tags. Of several collections the one added last is the document's."""
-    collections = _collections(tags)
-    return Placed(
-        collection=collections[-1].removeprefix(PREFIX) if collections else None,
-        tags=[tag for tag in tags if not tag.startswith(PREFIX)],
-    )
+    collection, others = None, []
+    for tag in tags:
+        if tag.startswith(PREFIX):
+            collection = tag.removeprefix(PREFIX)
+        else:
+            others.append(tag)
+    return Placed(collection, others)
 
 
 def is_doubled(tags: Sequence[str]) -> bool:
@@ -126,19 +131,26 @@ def is_doubled(tags: Sequence[str]) -> bool:
     return len(_collections(tags)) > 1
 
 
-async def move(engine: Engine, document: Document, target: str) -> Document:
+async def move(
+    engine: Engine,
+    document: Document,
+    target: str,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    jitter: Callable[[], float] = random.random,
+) -> Document:
     """Put a document into the collection `target` and into no other.
 
     First the old tag is removed, then the new one is added, each only if the document is still as it was
-    seen; one that changed meanwhile is read again. Two moves at once therefore end in exactly one of the two
-    collections. An add that fails is tried again, then the old tag is put back. A caller that leaves in
-    the middle does not stop it half-way.
+    seen; one that changed meanwhile is read again, after a pause of up to a second that keeps many moves at
+    once out of one another's way. They end in exactly one of their collections. An add that fails is tried
+    again, then the old tag is put back. A caller that leaves in the middle does not stop it half-way.
 
     Raises:
         ToolError: `invalid_collection`; `move_failed` with the collection the document is in now; or what
             the engine refuses, such as `document_not_found`.
     """
-    return await to_its_end(_Move(engine, tag_of(target), document.id).run(document))
+    return await to_its_end(_Move(engine, tag_of(target), document.id, clock, jitter).run(document))
 
 
 async def repair(engine: Engine, document: Tagged) -> Document | None:
@@ -168,12 +180,14 @@ class _Move:
     engine: Engine
     target: str
     document_id: int
+    clock: Clock
+    jitter: Callable[[], float]
     came_from: str | None = None
 
     async def run(self, document: Document) -> Document:
         """As `move` has it."""
         faults = 0
-        for _ in range(_ROUNDS):
+        for made in range(1, _ROUNDS + 1):
             try:
                 return await self._once(document)
             except EngineFault as fault:
@@ -182,11 +196,18 @@ class _Move:
                 faults += 0 if _is_conflict(fault) else 1
                 if faults > _FAULTS or _is_final(fault):
                     return await self._given_up(fault)
+            await self.clock.sleep(self._pause(made))
             try:
                 document = await self._read()
             except EngineFault as fault:
                 return await self._given_up(fault)
         raise self._failure("other changes of the document kept coming in between.", document)
+
+    def _pause(self, made: int) -> float:
+        """Seconds between two rounds, after `made` of them."""
+        if made == _ROUNDS:
+            return 0.0  # what follows is only a look
+        return jittered(made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=self.jitter)
 
     async def _once(self, document: Document) -> Document:
         for tag in _collections(document.tags):

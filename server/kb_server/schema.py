@@ -117,6 +117,8 @@ class _Flattener:
         if "anyOf" in schema or "oneOf" in schema:
             return self._union(schema, path, within)
         flat = {key: value for key, value in schema.items() if key not in _HANDLED}
+        if schema.get("default") is not None:
+            flat["default"] = schema["default"]
         if "enum" in schema:
             return self._choice(schema["enum"], flat, path)
         if "properties" in schema:
@@ -128,8 +130,6 @@ class _Flattener:
             flat["items"] = self._items(schema, path, within)
         if isinstance(values := schema.get("additionalProperties"), Mapping):
             flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
-        if schema.get("default") is not None:
-            flat["default"] = schema["default"]
         return flat
 
     def _inlined(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:

@@ -48,6 +48,13 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     upload_ttl: Annotated[
         float, Setting("KB_UPLOAD_TTL", "seconds from start to finish of an upload"), msgspec.Meta(gt=0)
     ] = 600.0
+    file_roots: Annotated[
+        list[str],
+        Setting(
+            "KB_FILE_ROOTS",
+            "folders of this machine whose files agents may add by path, comma-separated; empty: none",
+        ),
+    ] = msgspec.field(default_factory=list)
     text_file: Annotated[str, Setting("KB_TEXT_FILE", "the file behind the textfile toolset")] = ""
     text_description: Annotated[str, Setting("KB_TEXT_DESCRIPTION", "what that file is about")] = ""
     log_level: Annotated[

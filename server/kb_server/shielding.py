@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,8 +16,9 @@ async def to_its_end(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # however often: a deadline, a client that left, the end
+                await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # looked at, so that it is not reported as lost
         raise

@@ -21,6 +21,9 @@ import msgspec
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
+MISSING, INVALID = "missing_required_parameter", "invalid_parameter"
+"""The codes of `ToolError` for arguments that are left out, and for those that do not fit."""
+
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Reports `(progress, total, message)` to the caller; does nothing where the caller asked for none."""
 
@@ -94,6 +97,14 @@ class Tool(ABC, Generic[A, R]):
     async def run(self, arguments: A, call: Call) -> R:
         """Do the work; raise `ToolError` for what the caller can act on."""
 
+    async def refusal(self, error: ToolError, _call: Call) -> ToolError:
+        """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""
+        return error
+
+
+CancelTask = Callable[[str, Call], Awaitable[None]]
+"""Ends the task of this id; raises `ToolError`."""
+
 
 @dataclass(frozen=True)
 class Toolset:
@@ -108,6 +119,8 @@ class Toolset:
     tools_list_changed: bool = False
     prompts_list_changed: bool | None = None
     """None: the server declares no prompts capability."""
+    cancel: CancelTask | None = None
+    """Serves the method `tools/cancel`. None: there is no such method."""
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered before the first call and left after the last."""
 

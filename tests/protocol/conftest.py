@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from kb_server.hosting.http import build_app
 from kb_server.hosting.serve import serve
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
+from tests.knowledge import knowledge as knowledge
+from tests.knowledge import knowledge_with as knowledge_with
+from tests.knowledge import simulated as simulated
+from tests.knowledge import simulator as simulator
 from tests.protocol.fake_toolset import Fake
 
 ROOT = Path(__file__).parents[2]
@@ -130,3 +135,83 @@ def stdio_command() -> StdioServerParameters:
         env=stdio_environment(),
         cwd=str(ROOT),
     )
+
+
+WAIT = 4 * BOUND
+"""A process must start first, on a machine that may be busy."""
+
+
+@dataclass
+class Process:
+    """A server process with its pipes."""
+
+    process: asyncio.subprocess.Process
+
+    async def send(self, *messages: Any) -> None:
+        """Write each as a line; bytes as they are."""
+        assert self.process.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            self.process.stdin.write(line + b"\n")
+        await self.process.stdin.drain()
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def ask(self, message: Any) -> dict[str, Any]:
+        """The answer to `message`."""
+        await self.send(message)
+        return await self.receive()
+
+    async def told(self, words: bytes) -> bytes:
+        """What stderr says up to and with `words`."""
+        assert self.process.stderr is not None
+        return await asyncio.wait_for(self.process.stderr.readuntil(words), WAIT)
+
+    async def end(self) -> tuple[int, bytes, bytes]:
+        """Close stdin; the exit status, and the rest of stdout and stderr."""
+        out, err = await asyncio.wait_for(self.process.communicate(b"" if self.process.stdin else None), WAIT)
+        assert self.process.returncode is not None
+        return self.process.returncode, out, err
+
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a process that serves on stdio: the fake toolset, with the limit on a line as its argument.
+
+    `command` is what else to run, in `environment`.
+    """
+    started: list[asyncio.subprocess.Process] = []
+
+    async def run(
+        *arguments: str,
+        command: Sequence[str] = ("-m", "tests.protocol.stdio_server"),
+        environment: Mapping[str, str] | None = None,
+        **streams: Any,
+    ) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            *arguments,
+            cwd=ROOT,
+            env=environment or stdio_environment(),
+            limit=1 << 26,
+            **dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE) | streams,
+        )
+        started.append(process)
+        return Process(process)
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

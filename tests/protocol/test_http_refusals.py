@@ -284,3 +284,16 @@ async def test_what_cannot_be_read_is_told_so(
         answer = await response.json()
     assert answer["error"]["code"] == code
     assert answer["error"]["data"]["error_type"] in ("parse_error", "invalid_request")
+
+
+@pytest.mark.parametrize("data", [b"GET /mcp HTTP/1.1\r\nX: \x00\r\n\r\n", b"GET /mcp HTTP/9.1\r\n\r\n"])
+async def test_what_is_no_http_is_one_line_in_the_log(
+    serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """Not an error with a traceback for anybody who reaches the port, with or without a key."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    with caplog.at_level("INFO"):
+        assert (await raw(served.port, data)).startswith(b"HTTP/1.0 400 ")
+    told = [record for record in caplog.records if record.name == "kb_contracts.connection_log"]
+    assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
+    assert "Traceback" not in caplog.text

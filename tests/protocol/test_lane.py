@@ -56,6 +56,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "kb_upload_start": {"filename": "a.txt", "total_size": 2**60},
     "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
     "kb_upload_finish": {"upload_id": "x"},
+    "knowledge-add": {"file_path": "a.xyz"},
+    "knowledge-search": {"query": "bees"},
+    "knowledge-remove": {"document_id": "x"},
+    "knowledge-show": {},
+    "knowledge-clear": {},
+    "knowledge-status": {},
+    "knowledge-task-status": {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"},
     "get_kb_info": {},
     "get_kb_content": {},
 }

@@ -6,87 +6,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.protocol.conftest import BOUND, ROOT, stdio_environment
+from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.protocol.messages import call, initialize, modern, request
-
-WAIT = 4 * BOUND
-"""A process must start first, on a machine that may be busy."""
-
-
-@dataclass
-class Process:
-    """A server process with its pipes."""
-
-    process: asyncio.subprocess.Process
-
-    async def send(self, *messages: Any) -> None:
-        """Write each as a line; bytes as they are."""
-        assert self.process.stdin is not None
-        for message in messages:
-            line = message if isinstance(message, bytes) else json.dumps(message).encode()
-            self.process.stdin.write(line + b"\n")
-        await self.process.stdin.drain()
-
-    async def receive(self) -> dict[str, Any]:
-        """The next message."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    async def ask(self, message: Any) -> dict[str, Any]:
-        """The answer to `message`."""
-        await self.send(message)
-        return await self.receive()
-
-    async def told(self, words: bytes) -> bytes:
-        """What stderr says up to and with `words`."""
-        assert self.process.stderr is not None
-        return await asyncio.wait_for(self.process.stderr.readuntil(words), WAIT)
-
-    async def end(self) -> tuple[int, bytes, bytes]:
-        """Close stdin; the exit status, and the rest of stdout and stderr."""
-        out, err = await asyncio.wait_for(self.process.communicate(b"" if self.process.stdin else None), WAIT)
-        assert self.process.returncode is not None
-        return self.process.returncode, out, err
-
-
-Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    """Starts a process that serves the fake toolset; its argument is the limit on a line."""
-    started: list[asyncio.subprocess.Process] = []
-
-    async def run(*arguments: str, **streams: Any) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.protocol.stdio_server",
-            *arguments,
-            cwd=ROOT,
-            env=stdio_environment(),
-            limit=1 << 26,
-            **dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE) | streams,
-        )
-        started.append(process)
-        return Process(process)
-
-    yield run
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-
 
 READY = initialize("2025-06-18")
 

@@ -50,7 +50,7 @@ class MultipartFile:
             yield block
         progressed()
         if sent != self.source.size:
-            raise OSError(f"the staged file has {sent} bytes instead of {self.source.size}")
+            raise OSError(f"the file has {sent} bytes instead of {self.source.size}")
         yield self._tail()
 
     def _head(self) -> bytes:

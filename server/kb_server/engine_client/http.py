@@ -22,6 +22,7 @@ from kb_contracts.operations import (
     BY_ID,
     IDEMPOTENCY_KEY,
     IF_MATCH,
+    ClearQuery,
     DocumentQuery,
     DocumentsQuery,
     JobQuery,
@@ -199,6 +200,10 @@ class HttpEngine:
     async def delete(self, key: int | str) -> m.Removed:
         """`DELETE /documents/{id}`."""
         return await self._call(self._outgoing("deleteDocument", path={"document_id": str(key)}), m.Removed)
+
+    async def clear(self) -> m.Removed:
+        """`DELETE /documents`, confirmed."""
+        return await self._call(self._outgoing("clearDocuments", query=ClearQuery(confirm=True)), m.Removed)
 
     async def status(self) -> m.Status:
         """`GET /status`, whatever the engine's version."""

@@ -79,6 +79,9 @@ class Engine(Protocol):
     async def delete(self, key: int | str) -> m.Removed:
         """Remove one document."""
 
+    async def clear(self) -> m.Removed:
+        """Remove all documents and cancel the jobs accepted before."""
+
     async def status(self) -> m.Status:
         """What the engine tells of itself. Answered by an engine that is too old as well."""
 

@@ -8,12 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_server.tool import ToolError
+from kb_server.tool import INVALID, MISSING, ToolError
 
 A = TypeVar("A", bound=msgspec.Struct)
-
-MISSING = "missing_required_parameter"
-INVALID = "invalid_parameter"
 
 _PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")

@@ -137,7 +137,10 @@ class Calls:
         logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
         try:
-            read = read_arguments(arguments, published.tool.arguments, published.input)
+            try:
+                read = read_arguments(arguments, published.tool.arguments, published.input)
+            except ToolError as error:
+                raise await published.tool.refusal(error, call) from None
             return Outcome(msgspec.json.encode(await published.tool.run(read, call)))
         except ToolError as error:
             ending.error_type = error.code

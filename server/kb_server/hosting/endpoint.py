@@ -27,25 +27,21 @@ from kb_server.hosting.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
     InvalidRequestError,
-    ParseError,
-    Reply,
+    Notification,
     Request,
     as_message,
-    brackets,
     error_bytes,
-    parse,
 )
 from kb_server.hosting.lane import Lane, Passage
 from kb_server.hosting.parameter_headers import check_parameter_headers
 from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
+from kb_server.hosting.strict_json import ParseError, is_laborious, parse
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
 MAX_BATCH = 32
 
-_MANY_BRACKETS = 2000
-"""A body with more opening brackets is parsed off the event loop."""
 _CANCEL_SECONDS = 1.0
 """How long a cancelled call may take to clean up when the server stops."""
 
@@ -83,7 +79,9 @@ class McpEndpoint:
         if isinstance(message, Request):
             return await self._request(http, message)
         version = header_version(http)
-        if isinstance(message, Reply) and version in MODERN_PROTOCOL_VERSIONS:
+        if isinstance(message, Notification):
+            return await self._detach(self._noted(http, message))
+        if version in MODERN_PROTOCOL_VERSIONS:
             raise _bad_request("This protocol version takes no responses.")
         return web.Response(status=202)
 
@@ -144,10 +142,18 @@ class McpEndpoint:
         channel = Channel(http, keep_alive=self._keep_alive)
         try:
             body = await lane.answer(passage, Caller(credential(http), http.headers))
+            if passage.modern:
+                # One turn of the loop later, as where a task of its own comes between, so that answers that
+                # are ready together go out together: waking the client for each costs more than all of this.
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
             await channel.close()
             raise
         return await channel.answer(body)
+
+    async def _noted(self, http: web.Request, notification: Notification) -> web.Response:
+        await self._server.note(notification, Caller(credential(http), http.headers))
+        return web.Response(status=202)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
         """Run `work` so that it goes on when the client leaves: in this era that is no cancel."""
@@ -166,6 +172,8 @@ class McpEndpoint:
         """The answer to one message of a batch; they run one after the other."""
         try:
             message = as_message(value)
+            if isinstance(message, Notification):
+                await self._noted(http, message)
             if not isinstance(message, Request):
                 return None
             if message.method == "initialize":
@@ -185,10 +193,7 @@ class McpEndpoint:
 
 async def _parsed(body: bytes) -> Any:
     try:
-        if brackets(body) > _MANY_BRACKETS:
-            # Millions of small objects take seconds; meanwhile others must be answered.
-            return await asyncio.to_thread(parse, body)
-        return parse(body)
+        return await asyncio.to_thread(parse, body) if is_laborious(body) else parse(body)
     except ParseError as error:
         raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
 

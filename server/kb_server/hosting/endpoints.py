@@ -38,7 +38,8 @@ def endpoints_for(toolsets: Sequence[Toolset], shown: Sequence[str]) -> list[End
 def combine(toolsets: Sequence[Toolset]) -> Toolset:
     """One toolset with the tools of all; a single one is returned as it is.
 
-    The first gives the name and the version, each its instructions; the lifespan enters all in order.
+    The first gives the name and the version, the first that can cancel tasks cancels them, each gives its
+    instructions; the lifespan enters all in order.
 
     Raises:
         ValueError: `toolsets` is empty, or two have a tool of the same name.
@@ -57,6 +58,7 @@ def combine(toolsets: Sequence[Toolset]) -> Toolset:
         tools=tuple(tool for toolset in toolsets for tool in toolset.tools),
         tools_list_changed=any(toolset.tools_list_changed for toolset in toolsets),
         prompts_list_changed=any(prompts) if prompts else None,
+        cancel=next((toolset.cancel for toolset in toolsets if toolset.cancel is not None), None),
         lifespan=_lifespan_of(toolsets),
     )
 

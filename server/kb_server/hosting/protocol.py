@@ -20,9 +20,11 @@ from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 
+from kb_server.hosting import cancelling
 from kb_server.hosting.caller import Caller, new_call
 from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
-from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Request
+from kb_server.hosting.cancelling import Cancelling
+from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Notification, Request
 from kb_server.hosting.lane import LIST, Lane
 from kb_server.hosting.parameter_headers import declared_in
 from kb_server.observability.metrics import Metrics
@@ -60,6 +62,9 @@ class ReadyServer:
         runner = ServerRunner(self.sdk, connection, None, init_options=self.initialization)
         return await runner.on_request(context, request.method, request.params)
 
+    async def note(self, notification: Notification, caller: Caller) -> None:
+        """Take a notification that came on its own. None that a client sends so concerns this server."""
+
 
 class ProtocolServer(ReadyServer):
     """One toolset behind the SDK's server kernel."""
@@ -67,6 +72,7 @@ class ProtocolServer(ReadyServer):
     def __init__(self, toolset: Toolset, metrics: Metrics | None = None) -> None:
         self.toolset = toolset
         self._calls = Calls(toolset, metrics or Metrics())
+        self._cancelling = None if toolset.cancel is None else Cancelling(toolset.cancel)
         self._listing: dict[str, Any] = {"tools": self._calls.listing(), "resultType": "complete"}
         notifications = NotificationOptions(
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
@@ -84,6 +90,11 @@ class ProtocolServer(ReadyServer):
             self.lane.remember(connection.protocol_version, result)
         return result
 
+    async def note(self, notification: Notification, caller: Caller) -> None:
+        """A toolset with tasks may be told to cancel one."""
+        if self._cancelling is not None and notification.method == cancelling.METHOD:
+            await self._cancelling.tell(notification.params, caller)
+
     def _build(self) -> Server[None]:
         hint = CacheHint(ttl_ms=_LISTING_TTL_MS, scope="private")
         server: Server[None] = Server(
@@ -98,6 +109,8 @@ class ProtocolServer(ReadyServer):
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         if self.toolset.prompts_list_changed is not None:
             server.add_request_handler("prompts/list", types.PaginatedRequestParams, _list_prompts)
+        if self._cancelling is not None:
+            self._cancelling.add_to(server)
         if not any(name.startswith("OTEL_") for name in os.environ):
             server.middleware.clear()  # the SDK's tracing: a third of a call's cost where nobody collects it
         return server

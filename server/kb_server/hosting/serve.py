@@ -6,10 +6,12 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 
+from kb_contracts.connection_log import CONNECTION_LOG
 from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import STOPPING
 from kb_server.hosting.signals import on_stop_signal
@@ -59,45 +61,62 @@ async def serve(
         CannotListen: the address is not this machine's, or the port is not permitted.
     """
     stop = stop or asyncio.Event()
+    runner = _runner(app, drain_seconds)
+    await runner.setup()
+    try:
+        with ExitStack() as taking:
+            if handed is None:
+                bound = await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
+            else:
+                taking.enter_context(_taken_from(handed, runner))
+                bound = host, port
+            log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
+            if on_bound is not None:
+                on_bound(*bound)
+            await _until_stopped(stop, drain_seconds)
+    finally:
+        await runner.cleanup()
+
+
+def _runner(app: web.Application, drain_seconds: float) -> web.AppRunner:
+    async def set_deadline(app: web.Application) -> None:
+        app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
+
+    app.on_shutdown.append(set_deadline)
     # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
     # accesses is off because a URL may carry a one-time token, and every call has a line of its own.
-    runner = web.AppRunner(
+    return web.AppRunner(
         app,
         handle_signals=False,
         access_log=None,
+        logger=CONNECTION_LOG,
         handler_cancellation=True,
         keepalive_timeout=IDLE_SECONDS,
         shutdown_timeout=drain_seconds / 2,  # aiohttp waits for it twice, before and after it cancels
     )
 
-    async def set_deadline(app: web.Application) -> None:
-        app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
 
-    app.on_shutdown.append(set_deadline)
-    await runner.setup()
-    taking = None if handed is None else HandedConnections(runner, handed)
+async def _until_stopped(stop: asyncio.Event, drain_seconds: float) -> None:
+    with on_stop_signal(stop.set):
+        await stop.wait()
+        log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
+
+
+@contextmanager
+def _taken_from(handed: socket.socket, runner: web.AppRunner) -> Iterator[None]:
+    """Connections that come over `handed` are served within."""
+    connections = HandedConnections(runner, handed)
     try:
-        if taking is not None:
-            taking.start()
-            bound = host, port
-        else:
-            await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
-            bound = runner.addresses[0]
-        log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
-        if on_bound is not None:
-            on_bound(bound[0], bound[1])
-        with on_stop_signal(stop.set):
-            await stop.wait()
-            log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
+        connections.start()
+        yield
     finally:
-        if taking is not None:
-            taking.stop()
-        await runner.cleanup()
+        connections.stop()
 
 
 async def _listen(
     runner: web.AppRunner, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
-) -> None:
+) -> tuple[str, int]:
+    """Listen; the address listened on."""
     site: web.BaseSite
     if sock is not None:
         site = web.SockSite(runner, sock)
@@ -109,3 +128,5 @@ async def _listen(
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port, "another process listens there already") from error
         raise CannotListen(host, port, error.strerror or str(error)) from error
+    bound: tuple[str, int] = runner.addresses[0][:2]
+    return bound

@@ -23,7 +23,7 @@ from mcp.shared._stream_protocols import WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from kb_server.hosting import jsonrpc
+from kb_server.hosting import jsonrpc, strict_json
 from kb_server.hosting.protocol import ProtocolServer
 from kb_server.hosting.signals import on_stop_signal
 from kb_server.tool import Toolset
@@ -81,7 +81,7 @@ async def _pump(
         async for line in _lines(_pieces(stdin), max_line_bytes):
             try:
                 message = _message(line, max_line_bytes)
-            except jsonrpc.ParseError as error:
+            except strict_json.ParseError as error:
                 await answers.refuse(None, jsonrpc.PARSE_ERROR, f"Parse error: {error}")
             except jsonrpc.InvalidRequestError as error:
                 await answers.refuse(error.id, jsonrpc.INVALID_REQUEST, f"Invalid request: {error}")
@@ -95,8 +95,8 @@ async def _pump(
 def _message(line: bytes | None, limit: int) -> JSONRPCRequest | JSONRPCNotification | None:
     """The message on `line` (None: it was too long); None for a response, which nobody asked for."""
     if line is None:
-        raise jsonrpc.ParseError(f"the message is longer than {limit} bytes, the limit on one message")
-    message = jsonrpc.as_message(jsonrpc.parse(line))
+        raise strict_json.ParseError(f"the message is longer than {limit} bytes, the limit on one message")
+    message = jsonrpc.as_message(strict_json.parse(line))
     if isinstance(message, jsonrpc.Request):
         return JSONRPCRequest(jsonrpc="2.0", id=message.id, method=message.method, params=message.params)
     if isinstance(message, jsonrpc.Notification):

@@ -77,9 +77,8 @@ class SharedCells:
     def totals(self) -> Mapping[Name, float]:
         """All numbers, summed over the workers that are and those that were."""
         summed: defaultdict[Name, float] = defaultdict(float)
-        for path in sorted(self._folder.glob("*.names")):
-            values = memoryview(path.with_suffix(".values").read_bytes()).cast("d")
-            for name, value in zip(_names(path), values, strict=False):
+        for numbers in kept_in(self._folder).values():
+            for name, value in numbers.items():
                 summed[name] += value
         return summed
 
@@ -88,6 +87,16 @@ class SharedCells:
         self._names.close()
         self._values.release()
         self._mapped.close()
+
+
+def kept_in(folder: Path) -> dict[str, dict[Name, float]]:
+    """The numbers in `folder`, by the slot of the worker that counted them."""
+    return {path.stem: _kept(path) for path in sorted(folder.glob("*.names"))}
+
+
+def _kept(path: Path) -> dict[Name, float]:
+    values = memoryview(path.with_suffix(".values").read_bytes()).cast("d")
+    return dict(zip(_names(path), values, strict=False))
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
     "kb-extra": "kb_server.toolsets.kb_extra",
+    "knowledge": "kb_server.toolsets.knowledge",
     "textfile": "kb_server.toolsets.textfile",
 }
 """Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""

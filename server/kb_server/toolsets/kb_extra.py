@@ -13,8 +13,8 @@ from kb_server.engine_client import engine_call
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Annotations, Call, Toolset
 from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId
-from kb_server.toolsets.kb.service_tool import ServiceTool
 from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
+from kb_server.toolsets.service_tool import ServiceTool
 
 
 class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -43,7 +43,10 @@ Example: {"document_id": 42, "collection": "memory"}"""
         collections.tag_of(arguments.collection)
         with engine_call(call, document_id=arguments.document_id):
             document = await self.engine.document(arguments.document_id, DocumentQuery(chunks=False))
-            return document_view(await collections.move(self.engine, document, arguments.collection))
+            moved = await collections.move(
+                self.engine, document, arguments.collection, clock=self.services.clock
+            )
+            return document_view(moved)
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import binascii
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import BinaryIO, Self
 
+import pybase64
+
+from kb_server.shielding import to_its_end
 from kb_server.uploads.errors import UploadError
 from kb_server.uploads.upload import MEBIBYTE
 
 BLOCK_BYTES = MEBIBYTE
-"""What is held in memory of a file at a time."""
+"""What is written, read or hashed of a file at a time; a body that arrives has two of them in memory."""
 
 
 def decode_base64(data: str) -> bytes:
@@ -22,9 +26,7 @@ def decode_base64(data: str) -> bytes:
         UploadError: `invalid_base64`; nothing is skipped or guessed.
     """
     try:
-        if len(data) % 4:
-            raise ValueError("not padded")  # the strict mode lets a fifth character pass where it is padding
-        return binascii.a2b_base64(data, strict_mode=True)
+        return pybase64.b64decode(data, validate=True)
     except ValueError as error:
         raise UploadError(
             "invalid_base64",
@@ -44,22 +46,59 @@ def hash_files(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def append(path: Path, block: bytes) -> None:
-    """Write at the end of a file, which is made where it is missing."""
-    with path.open("ab") as file:
-        file.write(block)
+class WriteBehind:
+    """A new file at `path`: while some blocks of it are written in a thread, the next may be gathered.
+
+    An asynchronous context, which is not left before the thread is done with the file. `write` and leaving
+    raise `OSError` where blocks could not be written, those of the call before among them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._writing: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """The file is made when there is something to write."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file; on the way of an exception, its own faults are passed over."""
+        with suppress(OSError) if kind is not None else nullcontext():
+            try:
+                await self._settled()
+            finally:
+                if self._file is not None:
+                    await to_its_end(asyncio.to_thread(self._file.close))  # writes what it still holds
+
+    async def write(self, blocks: Sequence[bytes]) -> None:
+        """Append `blocks` as soon as those before are written."""
+        await self._settled()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._append, blocks))
+
+    async def _settled(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await to_its_end(writing)
+
+    def _append(self, blocks: Sequence[bytes]) -> None:
+        if self._file is None:
+            self._file = self._path.open("xb")
+        self._file.writelines(blocks)
 
 
-async def gathered(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of at least `size`, so that each is worth a trip to a thread."""
-    gathered = bytearray()
+async def batches(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[list[bytes]]:
+    """The same blocks, so many together that they have `size` bytes: each is worth a trip to a thread."""
+    batch: list[bytes] = []
+    length = 0
     async for block in blocks:
-        gathered += block
-        if len(gathered) >= size:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
+        batch.append(block)
+        length += len(block)
+        if length >= size:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
 
 
 async def read_blocks(paths: list[Path]) -> AsyncIterator[bytes]:

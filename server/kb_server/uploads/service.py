@@ -28,7 +28,14 @@ from kb_contracts.models import FileFields, Job
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.port import Engine, FileSource
 from kb_server.shielding import to_its_end
-from kb_server.uploads.content import BLOCK_BYTES, append, decode_base64, gathered, hash_files, read_blocks
+from kb_server.uploads.content import (
+    BLOCK_BYTES,
+    WriteBehind,
+    batches,
+    decode_base64,
+    hash_files,
+    read_blocks,
+)
 from kb_server.uploads.errors import UploadError, not_found
 from kb_server.uploads.staging import Entry, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import (
@@ -123,6 +130,7 @@ class Uploads:
         self._clock = clock
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._opening = asyncio.Lock()
+        self._deadlines: dict[str, float] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -188,8 +196,7 @@ class Uploads:
                 "until one expires.",
                 max_open=self._limits.open_uploads,
             )
-        reserved = sum(other.total_size for other in waiting)
-        room = min(self._limits.staging_bytes - reserved, self._staging.free_bytes() - _SPARE_BYTES)
+        room = self._room(waiting)
         if upload.total_size > room:
             raise UploadError(
                 "staging_full",
@@ -198,6 +205,13 @@ class Uploads:
                 free_bytes=max(0, room),
             )
 
+    def _room(self, waiting: list[Upload]) -> int:
+        """Bytes that a further upload may have, in the quota and on the disk, beside those that wait."""
+        quota = self._limits.staging_bytes - sum(upload.total_size for upload in waiting)
+        # Asked before the disk is: what is written in between is subtracted twice rather than not at all.
+        to_come = sum(self._staging.bytes_to_come(upload) for upload in waiting)
+        return min(quota, self._staging.free_bytes() - _SPARE_BYTES - to_come)
+
     # --- chunks -----------------------------------------------------------------------------------
 
     async def chunk(self, upload_id: str, index: int, data: str, sha256: str | None = None) -> Received:
@@ -205,10 +219,7 @@ class Uploads:
         expected = check_sha256(sha256)
         if (least := len(data) * 3 // 4 - 2) > CHUNK_BYTES:
             check_chunk_shape(index, least)  # not worth decoding
-        decoded = await asyncio.to_thread(decode_base64, data)
-        check_chunk_shape(index, len(decoded))
-        if expected is not None and (actual := hashlib.sha256(decoded).hexdigest()) != expected:
-            raise sha256_mismatch(f"chunk {index}", expected, actual)
+        decoded = await asyncio.to_thread(_decoded, index, data, expected)
         return await self._exclusively(upload_id, partial(self._store, index=index, data=decoded))
 
     def _store(self, entry: Entry, *, index: int, data: bytes) -> Received:
@@ -238,8 +249,10 @@ class Uploads:
             await self._pour(upload, aside, blocks)
             await self._exclusively(upload_id, partial(self._adopt, aside=aside))
         finally:
-            aside.unlink(missing_ok=True)
-            receiving.release()
+            try:
+                await to_its_end(asyncio.to_thread(aside.unlink, missing_ok=True))  # freeing it takes time
+            finally:
+                receiving.release()
         return upload
 
     def _admit_body(self, entry: Entry, *, announced: int | None, receiving: Lock) -> Upload:
@@ -254,14 +267,16 @@ class Uploads:
         size = 0
         left = upload.deadline - self._clock.monotonic()
         try:
-            async with asyncio.timeout(left):
-                async for block in gathered(blocks, BLOCK_BYTES):
-                    size += len(block)
+            async with asyncio.timeout(left), WriteBehind(aside) as file:
+                async for batch in batches(blocks, BLOCK_BYTES):
+                    size += sum(map(len, batch))
                     if size > upload.total_size:
                         raise size_mismatch(upload, size)
-                    await self._in_thread(partial(append, aside, block))
+                    await file.write(batch)
         except TimeoutError as error:
             raise not_found(upload.id) from error
+        except OSError as error:
+            raise _unusable(error) from error
         if size != upload.total_size:
             raise size_mismatch(upload, size)
 
@@ -327,16 +342,30 @@ class Uploads:
         advance(State.FINISHING, Event.ACCEPTED, upload.id)
         entry.write(msgspec.structs.replace(upload, job_id=job_id))
         entry.empty()
+        self._staging.retire(entry)
 
     # --- the end of their time --------------------------------------------------------------------
 
     async def sweep(self) -> int:
         """Remove the uploads whose time is over, but for those being worked on; how many."""
         removed = 0
-        for upload_id in await self._in_thread(self._staging.ids):
+        for upload_id in await self._in_thread(self._overdue):
             with suppress(UploadError):
                 removed += await self._exclusively(upload_id, self._remove_if_over)
         return removed
+
+    def _overdue(self) -> list[str]:
+        """The uploads whose time is over. An upload's deadline stays as it is, and is read once."""
+        deadlines = {}
+        for upload_id in self._staging.ids():
+            deadline = self._deadlines.get(upload_id)
+            if deadline is None and (upload := self._staging.peek(upload_id)) is not None:
+                deadline = upload.deadline
+            if deadline is not None:
+                deadlines[upload_id] = deadline
+        self._deadlines = deadlines
+        now = self._clock.monotonic()
+        return [upload_id for upload_id, deadline in deadlines.items() if now >= deadline]
 
     def _remove_if_over(self, entry: Entry) -> bool:
         upload = entry.read()
@@ -378,11 +407,7 @@ class Uploads:
         try:
             return await to_its_end(asyncio.to_thread(work))
         except OSError as error:
-            raise UploadError(
-                "staging_failed",
-                f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). Whoever "
-                "runs it must see to KB_HOME.",
-            ) from error
+            raise _unusable(error) from error
 
     def _current(self, entry: Entry) -> Upload:
         upload = entry.read()
@@ -394,9 +419,25 @@ class Uploads:
         return self._clock.monotonic() >= upload.deadline
 
 
+def _decoded(index: int, data: str, expected: str | None) -> bytes:
+    decoded = decode_base64(data)
+    check_chunk_shape(index, len(decoded))
+    if expected is not None and (actual := hashlib.sha256(decoded).hexdigest()) != expected:
+        raise sha256_mismatch(f"chunk {index}", expected, actual)
+    return decoded
+
+
 def _received(upload: Upload, entry: Entry) -> Received:
     staged = entry.staged()
     return Received(staged.received, len(staged.chunks), upload.total_size)
+
+
+def _unusable(error: OSError) -> UploadError:
+    return UploadError(
+        "staging_failed",
+        f"The server cannot use its staging folder ({error.strerror or 'no reason given'}). Whoever "
+        "runs it must see to KB_HOME.",
+    )
 
 
 def _receiving(upload_id: str) -> UploadError:

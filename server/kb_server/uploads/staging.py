@@ -10,6 +10,7 @@
                 .finishing  .receiving  locked for as long as that goes on
                 upload.json             what is known of it; replaced by renaming
                 chunk-<index>  body     written aside and renamed
+            done/<upload id>/           as above, handed over; who begins an upload need not look there
 
 A lock dies with its process. A folder whose `.alive` can be locked exclusively therefore belongs to
 nobody, and is removed by the next server that starts.
@@ -40,8 +41,10 @@ T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ALIVE = ".alive"
+_RECORD = "upload.json"
 _FINISHING = ".finishing"
 _RECEIVING = ".receiving"
+_DONE = "done"
 _CHUNK = "chunk-"
 _TOKEN = "token-"  # noqa: S105 - the beginning of a file name
 
@@ -129,13 +132,13 @@ class Entry:
     def read(self) -> Upload:
         """Raises `UploadError`: `upload_not_found`, where it was removed meanwhile."""
         try:
-            return msgspec.json.decode((self.folder / "upload.json").read_bytes(), type=Upload)
+            return msgspec.json.decode((self.folder / _RECORD).read_bytes(), type=Upload)
         except FileNotFoundError as error:
             raise not_found(self.folder.name) from error
 
     def write(self, upload: Upload) -> None:
         """Replace what is known of the upload."""
-        self.put("upload.json", msgspec.json.encode(upload))
+        self.put(_RECORD, msgspec.json.encode(upload))
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file whole or not at all."""
@@ -190,6 +193,19 @@ class Entry:
         for path in self.content():
             path.unlink(missing_ok=True)
 
+    def bytes_written(self) -> int:
+        """Bytes on disk of what arrives, whole or not; this needs no lock.
+
+        Raises:
+            FileNotFoundError: the upload was removed, or has become done.
+        """
+        written = 0
+        with os.scandir(self.folder) as found:
+            for each in found:
+                with suppress(FileNotFoundError):  # renamed just now, so that it is not counted
+                    written += 0 if each.name == _RECORD else each.stat().st_size
+        return written
+
     def _is_held(self, name: str) -> bool:
         if not (self.folder / name).exists():
             return False
@@ -223,6 +239,8 @@ class Staging:
             with suppress(FileNotFoundError):
                 self._alive.acquire(self.folder / _ALIVE, shared=True)
                 if self._alive.is_on(self.folder / _ALIVE):
+                    # Only now: until it is locked, another server may be removing what is in the folder.
+                    (self.folder / _DONE).mkdir(exist_ok=True, mode=0o700)
                     return
                 self._alive.release()
             # A server that started at the same moment took the new folder for a dead one: once more.
@@ -233,9 +251,9 @@ class Staging:
         _remove_if_dead(self.folder)
 
     def create(self, upload: Upload, admit: Callable[[list[Upload]], None]) -> None:
-        """Add an upload, if `admit`, given all others, does not raise."""
+        """Add an upload, if `admit`, given all others that are not done, does not raise."""
         with locked(self.folder / ".quota"):
-            admit([found for other in self.ids() if (found := self._peek(other)) is not None])
+            admit([found for other in _ids_in(self.folder) if (found := self.peek(other)) is not None])
             aside = self.folder / f".{upload.id}"
             aside.mkdir(mode=0o700)
             Entry(aside).write(upload)
@@ -244,8 +262,8 @@ class Staging:
             aside.rename(self.folder / upload.id)
 
     def ids(self) -> list[str]:
-        """The uploads there are."""
-        return [path.name for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
+        """The uploads there are, done ones among them."""
+        return _ids_in(self.folder) + _ids_in(self.folder / _DONE)
 
     def with_entry(self, upload_id: str, work: Callable[[Entry], T]) -> T:
         """Do `work` while nobody else touches the upload.
@@ -253,16 +271,23 @@ class Staging:
         Raises:
             UploadError: `upload_not_found`, also where `upload_id` is no id.
         """
-        if not _ID.fullmatch(upload_id):
-            raise not_found(upload_id)
-        entry = Entry(self.folder / upload_id)
-        try:
-            with locked(entry.folder / ".lock"):
-                return work(entry)
-        except FileNotFoundError as error:
-            if entry.folder.exists():
-                raise
-            raise not_found(upload_id) from error
+        while (folder := self._find(upload_id)) is not None:
+            lock = Lock()
+            try:
+                lock.acquire(folder / ".lock")
+                if lock.is_on(folder / ".lock"):
+                    return work(Entry(folder))
+            except FileNotFoundError:
+                if folder.exists():
+                    raise
+            finally:
+                lock.release()
+            # While this one waited for the lock the upload was removed, or has become done: once more.
+        raise not_found(upload_id)
+
+    def retire(self, entry: Entry) -> None:
+        """Put an upload that is done with the others that are; called under its lock, as the last thing."""
+        entry.folder.rename(self.folder / _DONE / entry.folder.name)
 
     def aside(self, upload_id: str) -> Path:
         """A new name in the upload's folder, for a file that is not whole yet."""
@@ -272,7 +297,9 @@ class Staging:
         """Remove an upload with all that belongs to it."""
         if upload.token_sha256 is not None:
             self._token_file(upload.token_sha256).unlink(missing_ok=True)
-        shutil.rmtree(entry.folder, ignore_errors=True)
+        # Renamed first: who waits for its lock would make the lock's file anew in a folder half removed.
+        going = entry.folder.rename(self.folder / f".{upload.id}")
+        shutil.rmtree(going, ignore_errors=True)
 
     def by_token(self, token: str) -> str:
         """The id of the upload whose URL has this token.
@@ -285,7 +312,7 @@ class Staging:
             upload_id = self._token_file(digest).read_text("ascii")
         except FileNotFoundError:
             upload_id = ""
-        upload = self._peek(upload_id) if upload_id else None
+        upload = self.peek(upload_id) if upload_id else None
         # The name of the file has matched; the comparison that counts takes the same time for any token.
         if upload is None or not hmac.compare_digest((upload.token_sha256 or "").encode(), digest.encode()):
             raise UploadError(
@@ -299,13 +326,33 @@ class Staging:
         """Room left on the disk."""
         return shutil.disk_usage(self.folder).free
 
-    def _peek(self, upload_id: str) -> Upload | None:
-        with suppress(UploadError):
-            return Entry(self.folder / upload_id).read()
+    def bytes_to_come(self, upload: Upload) -> int:
+        """What an upload has announced and not written yet: it will still be taken from `free_bytes`."""
+        try:
+            return max(0, upload.total_size - Entry(self.folder / upload.id).bytes_written())
+        except FileNotFoundError:
+            return 0
+
+    def peek(self, upload_id: str) -> Upload | None:
+        """What is known of an upload at this moment, without its lock."""
+        for _ in range(2):
+            if (folder := self._find(upload_id)) is not None:
+                with suppress(UploadError):  # it has become done just now: look there
+                    return Entry(folder).read()
         return None
+
+    def _find(self, upload_id: str) -> Path | None:
+        if not _ID.fullmatch(upload_id):
+            return None
+        places = (self.folder / upload_id, self.folder / _DONE / upload_id)
+        return next((folder for folder in places if folder.exists()), None)
 
     def _token_file(self, digest: str) -> Path:
         return self.folder / f"{_TOKEN}{digest}"
+
+
+def _ids_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if _ID.fullmatch(path.name)]
 
 
 def aside_in(folder: Path) -> Path:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +15,13 @@ from hypothesis import strategies as st
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
+from kb_contracts.operations import DocumentQuery
 from kb_server import collections
+from kb_server.clock import Clock
+from kb_server.engine_client import Engine, Refused
 from kb_server.engine_client.http import HttpEngine
 from kb_server.tool import ToolError
+from kb_simulator.clock import Clock as VirtualClock
 from tests.server_fixtures import FakeEngine, JumpingClock, serving
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
@@ -39,6 +46,49 @@ async def engine(fake: FakeEngine) -> AsyncIterator[HttpEngine]:
 def in_collections(fake: FakeEngine, number: int = 1) -> list[str]:
     """The collection tags of a document as the engine has them now."""
     return [tag for tag in fake.documents[number].tags if tag.startswith("collection:")]
+
+
+async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
+    """A move whose pauses take no time."""
+    return await collections.move(engine, document, target, clock=JumpingClock().clock())
+
+
+class Distant:
+    """An engine with one document, which needs 5 ms of virtual time for every answer."""
+
+    def __init__(self, document: m.Document) -> None:
+        self.seen = document
+        self.time = VirtualClock()
+
+    def clock(self) -> Clock:
+        """The clock to hand in: it passes only while all are waiting."""
+        return Clock(monotonic=self.time.elapsed, sleep=self.time.sleep)
+
+    async def document(self, key: int | str, query: DocumentQuery | None = None) -> m.Document:
+        """As it is."""
+        await self._answering()
+        return self.seen
+
+    async def add_tags(
+        self, key: int | str, tags: Sequence[str], *, if_match: int | None = None
+    ) -> m.Document:
+        """One version on."""
+        await self._answering()
+        return self._changed(if_match, [*self.seen.tags, *tags])
+
+    async def remove_tag(self, key: int | str, tag: str, *, if_match: int | None = None) -> m.Document:
+        """One version on."""
+        await self._answering()
+        return self._changed(if_match, [each for each in self.seen.tags if each != tag])
+
+    async def _answering(self) -> None:
+        await self.time.sleep(0.005)
+
+    def _changed(self, if_match: int | None, tags: list[str]) -> m.Document:
+        if if_match != self.seen.version:
+            raise Refused("version_conflict", "The document has changed.")
+        self.seen = msgspec.structs.replace(self.seen, tags=tags, version=self.seen.version + 1)
+        return self.seen
 
 
 class TestTags:
@@ -139,7 +189,7 @@ class TestMove:
     ) -> None:
         """Through the tag API, each with the version last seen; the other tags stay."""
         document = fake.add("collection:documents", "insurance")
-        moved = await collections.move(engine, document, "memory")
+        moved = await move(engine, document, "memory")
         assert moved.tags == ["insurance", "collection:memory"]
         assert fake.mutations() == [
             ("DELETE", "/api/v1/documents/1/tags/collection:documents"),
@@ -154,20 +204,20 @@ class TestMove:
     ) -> None:
         """Nothing is sent, and its version stays."""
         document = fake.add("collection:memory")
-        assert (await collections.move(engine, document, "memory")).version == 1
+        assert (await move(engine, document, "memory")).version == 1
         assert fake.mutations() == []
 
     async def test_a_document_in_no_collection_is_put_into_one(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
         """There is nothing to remove."""
-        moved = await collections.move(engine, fake.add("a"), "memory")
+        moved = await move(engine, fake.add("a"), "memory")
         assert collections.split(moved.tags).collection == "memory"
 
     async def test_a_document_in_several_leaves_them_all(self, fake: FakeEngine, engine: HttpEngine) -> None:
         """Also where the target is among them."""
         document = fake.add("collection:a", "collection:memory", "collection:b")
-        await collections.move(engine, document, "memory")
+        await move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
 
     @pytest.mark.parametrize("together", range(4))
@@ -176,11 +226,26 @@ class TestMove:
     ) -> None:
         """Whoever comes late reads the newer version; all succeed or are told why."""
         document = fake.add("collection:documents")
-        moves = [collections.move(engine, document, f"c{number}") for number in range(2 + together)]
+        moves = [move(engine, document, f"c{number}") for number in range(2 + together)]
         outcomes = await asyncio.gather(*moves, return_exceptions=True)
         assert len(in_collections(fake)) == 1
         assert any(isinstance(outcome, m.Document) for outcome in outcomes)
         assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
+
+    @pytest.mark.parametrize("seed", range(20))
+    async def test_sixteen_moves_at_once_all_succeed(self, fake: FakeEngine, seed: int) -> None:
+        """Each pauses as chance has it before it tries again, and so they come one after another."""
+        document = fake.add("collection:documents", "insurance")
+        distant = Distant(document)
+        engine, jitter = cast("Engine", distant), random.Random(seed).random
+        moves = [
+            collections.move(engine, document, f"c{number}", clock=distant.clock(), jitter=jitter)
+            for number in range(16)
+        ]
+        moved = await asyncio.gather(*moves)
+        assert [collections.split(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
+        assert collections.split(distant.seen.tags).collection is not None
+        assert not collections.is_doubled(distant.seen.tags)
 
     async def test_a_move_meets_another_between_its_two_steps(
         self, fake: FakeEngine, engine: HttpEngine
@@ -193,7 +258,7 @@ class TestMove:
             fake._changed(fake.documents[1], tags=["collection:workspace"])
 
         fake.gates["addTags"] = interferes
-        await collections.move(engine, document, "memory")
+        await move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
 
     async def test_an_edit_between_the_two_steps_does_not_lose_the_collection(
@@ -207,13 +272,13 @@ class TestMove:
             fake._changed(fake.documents[1], title="Edited")
 
         fake.gates["addTags"] = edits
-        moved = await collections.move(engine, document, "memory")
+        moved = await move(engine, document, "memory")
         assert (moved.title, in_collections(fake)) == ("Edited", ["collection:memory"])
 
     async def test_a_failed_add_is_tried_again(self, fake: FakeEngine, engine: HttpEngine) -> None:
         """A fault that passes is nobody's business."""
         fake.fail("addTags", EngineError("internal", "Oops."))
-        await collections.move(engine, fake.add("collection:documents"), "memory")
+        await move(engine, fake.add("collection:documents"), "memory")
         assert in_collections(fake) == ["collection:memory"]
 
     async def test_an_add_that_fails_for_good_is_undone_and_reported(
@@ -223,7 +288,7 @@ class TestMove:
         document = fake.add("collection:documents")
         fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(3)))
         with pytest.raises(ToolError, match="No space") as failed:
-            await collections.move(engine, document, "memory")
+            await move(engine, document, "memory")
         assert failed.value.payload()["error"] == "move_failed"
         assert failed.value.details["collection"] == "documents"
         assert in_collections(fake) == ["collection:documents"]
@@ -235,7 +300,7 @@ class TestMove:
         document = fake.add("collection:documents")
         fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(4)))
         with pytest.raises(ToolError, match="in no collection now") as failed:
-            await collections.move(engine, document, "memory")
+            await move(engine, document, "memory")
         assert failed.value.details["collection"] is None
 
     async def test_an_add_whose_answer_was_lost_is_recognised(
@@ -250,7 +315,7 @@ class TestMove:
             raise EngineError("internal", "Oops.")
 
         fake.gates["addTags"] = done_but_untold
-        moved = await collections.move(engine, document, "memory")
+        moved = await move(engine, document, "memory")
         assert moved.tags == ["collection:memory"]
 
     async def test_a_removal_whose_answer_was_lost_is_recognised(
@@ -265,7 +330,7 @@ class TestMove:
             raise EngineError("internal", "Oops.")
 
         fake.gates["removeTag"] = done_but_untold
-        await collections.move(engine, document, "memory")
+        await move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
 
     async def test_a_move_given_up_after_its_removal_puts_the_document_back(
@@ -282,7 +347,7 @@ class TestMove:
         fake.gates["removeTag"] = done_but_untold
         fake.fail("getDocument", EngineError("internal", "Oops."))
         with pytest.raises(ToolError) as failed:
-            await collections.move(engine, document, "memory")
+            await move(engine, document, "memory")
         assert failed.value.code == "engine_failed"
         assert in_collections(fake) == ["collection:documents"]
 
@@ -298,7 +363,7 @@ class TestMove:
 
         fake.gates["removeTag"] = done_by_another
         fake.fail("getDocument", EngineError("internal", "Oops."))
-        moved = await collections.move(engine, document, "memory")
+        moved = await move(engine, document, "memory")
         assert moved.tags == in_collections(fake) == ["collection:memory"]
 
     async def test_where_nothing_can_be_learned_the_agent_is_told_what_may_be(
@@ -309,7 +374,7 @@ class TestMove:
         for operation in ("removeTag", "getDocument"):
             fake.fail(operation, *(EngineError("internal", "Oops.") for _ in range(9)))
         with pytest.raises(ToolError, match="may be in no collection now") as failed:
-            await collections.move(engine, document, "memory")
+            await move(engine, document, "memory")
         assert failed.value.code == "engine_failed"
 
     async def test_a_document_that_keeps_changing_is_reported(
@@ -322,9 +387,11 @@ class TestMove:
             fake._changed(fake.documents[1])
 
         fake.gates["removeTag"] = always_first
+        waiting = JumpingClock()
         with pytest.raises(ToolError, match="kept coming in between"):
-            await collections.move(engine, document, "memory")
+            await collections.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
         assert in_collections(fake) == ["collection:documents"]
+        assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 0.0]
 
     async def test_a_caller_that_leaves_does_not_stop_it_half_way(
         self, fake: FakeEngine, engine: HttpEngine
@@ -338,12 +405,12 @@ class TestMove:
             await go_on.wait()
 
         fake.gates["removeTag"] = holds
-        move = asyncio.create_task(collections.move(engine, document, "memory"))
+        moving = asyncio.create_task(move(engine, document, "memory"))
         await begun.wait()
-        move.cancel()
+        moving.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
-            await move
+            await moving
         assert in_collections(fake) == ["collection:memory"]
 
     async def test_a_document_that_is_gone_is_not_found(self, fake: FakeEngine, engine: HttpEngine) -> None:
@@ -351,12 +418,12 @@ class TestMove:
         document = fake.add("collection:documents")
         fake.documents.clear()
         with pytest.raises(ToolError, match="Document 1 was not found"):
-            await collections.move(engine, document, "memory")
+            await move(engine, document, "memory")
 
     async def test_a_wrong_name_changes_nothing(self, fake: FakeEngine, engine: HttpEngine) -> None:
         """It is refused before anything is sent."""
         with pytest.raises(ToolError, match="collection name"):
-            await collections.move(engine, fake.add("collection:documents"), "No Name")
+            await move(engine, fake.add("collection:documents"), "No Name")
         assert fake.asked == []
 
     async def test_an_engine_that_goes_away_is_reported(self, fake: FakeEngine) -> None:
@@ -365,7 +432,7 @@ class TestMove:
             pass
         client = HttpEngine(url, clock=JumpingClock().clock())
         with pytest.raises(ToolError) as failed:
-            await collections.move(client, fake.add("collection:documents"), "memory")
+            await move(client, fake.add("collection:documents"), "memory")
         await client.close()
         assert failed.value.code == "engine_unreachable"
 

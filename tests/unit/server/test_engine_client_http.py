@@ -76,12 +76,24 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Fa
     await client.remove_tag(document.id, "b")
     await client.tags(TagsQuery())
     await client.delete(document.id)
+    await client.clear()
     await client.status()
     assert await client.healthy()
     with pytest.raises(Refused):
         await client.cancel_job(job.id)
     assert {asked.operation for asked in engine.asked} >= {"search", "createJob", "getReadiness", "cancelJob"}
     assert {asked.headers.get("Authorization") for asked in engine.asked} == {"Bearer secret"}
+
+
+async def test_a_base_is_cleared_with_the_confirmation_that_the_engine_wants(
+    client: HttpEngine, engine: FakeEngine
+) -> None:
+    """Whoever calls it has been asked already."""
+    engine.add()
+    engine.add()
+    removed = await client.clear()
+    assert (removed.documents, engine.documents) == (2, {})
+    assert engine.of("clearDocuments")[0].query == {"confirm": "true"}
 
 
 async def test_without_a_key_none_is_sent(engine: FakeEngine) -> None:

@@ -1,4 +1,4 @@
-"""JSON-RPC on the wire: strict reading, and answers that are always writable."""
+"""JSON-RPC on the wire: what is a message, and answers that are always writable."""
 
 from __future__ import annotations
 
@@ -7,109 +7,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kb_server.hosting.jsonrpc import (
-    MAX_DEPTH,
     InvalidRequestError,
     Notification,
-    ParseError,
     Reply,
     Request,
     as_message,
     error_bytes,
     notification_bytes,
-    parse,
-    result_bytes,
 )
-
-# Text without half surrogate pairs and integers of 64 bits: what a strict reader takes.
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63) + 1, 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8"), max_size=20)
-)
-values = st.recursive(
-    scalars,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner)
-    ),
-    max_leaves=20,
-)
-
-
-@settings(deadline=None)
-@given(values)
-def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
-    """Escaped or not."""
-    assert parse(json.dumps(value).encode()) == value
-    assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """Never another exception, and what is read can be written again."""
-    try:
-        value = parse(body)
-    except ParseError:
-        return
-    result_bytes(1, {"value": value})
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b'{"a":1} x', "not JSON"),
-        (b"{'a':1}", "not JSON"),
-        (b"\xef\xbb\xbf{}", "not JSON"),
-        (b'"\xff"', "not UTF-8"),
-        (b'"\xed\xa0\x80"', "not UTF-8"),
-        (b'{"a":1,"a":2}', "repeats a key"),
-        (b'{"x":{"a":1,"\\u0061":2}}', "repeats a key"),
-        (b"NaN", "NaN"),
-        (b'{"a":-Infinity}', "Infinity"),
-        (b"1e999", "double"),
-        (b"-1e999", "double"),
-        (b"9223372036854775808", "64 bits"),
-        (b"-92233720368547758080", "64 bits"),
-        (b"1" * 5000, "64 bits"),
-        (b'"\\ud800"', "surrogate"),
-        (b'{"\\uDFFF":1}', "surrogate"),
-        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "deeper"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "deeper"),
-        (b"[" * 1_000_000, "deeper"),
-    ],
-)
-def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> None:
-    """With a reason that quotes nothing of the body."""
-    with pytest.raises(ParseError) as caught:
-        parse(body)
-    assert words in str(caught.value)
-    assert len(str(caught.value)) < 120
-
-
-def test_the_depth_allowed_is_the_depth_announced() -> None:
-    """`MAX_DEPTH` levels pass, however many brackets stand beside one another."""
-    assert parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
-    assert parse(b"[" + b",".join([b"[]"] * 1000) + b"]") == [[]] * 1000
-
-
-def test_a_whole_surrogate_pair_is_a_character() -> None:
-    """Only halves are refused."""
-    assert parse(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
-
-
-def test_the_ends_of_the_integer_range_are_read() -> None:
-    """And can be answered under."""
-    for number in (2**63 - 1, -(2**63) + 1, 10**18):
-        assert parse(str(number).encode()) == number
-        assert json.loads(result_bytes(number, {}))["id"] == number
+from tests.unit.server.json_values import values
 
 
 @pytest.mark.parametrize("request_id", [0, -1, 7, "1", ""])

@@ -96,6 +96,7 @@ def test_constraints_defaults_formats_and_names_are_kept() -> None:
         "description": "how many",
     }
     assert properties["colour"]["type"] == "string"
+    assert properties["colour"]["default"] == "red"
     assert set(properties["colour"]["enum"]) == {"red", "blue"}
     assert properties["id"]["format"] == "uuid"
     assert properties["labels"] == {"type": "object", "additionalProperties": {"type": "string"}}

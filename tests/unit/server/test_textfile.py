@@ -363,6 +363,19 @@ async def test_the_start_logs_plainly_whether_the_file_was_read(
     assert content is None or content not in record.getMessage()
 
 
+@pytest.mark.parametrize(
+    ("toolsets", "level"), [(["kb"], "DEBUG"), (["textfile"], "INFO"), (["kb", "textfile"], "INFO")]
+)
+async def test_that_no_file_is_configured_is_told_to_who_chose_the_toolset(
+    caplog: pytest.LogCaptureFixture, toolsets: list[str], level: str
+) -> None:
+    """Every server has the toolset at a path of its own; most want no text and need no line about it."""
+    with caplog.at_level("DEBUG", "kb_server.toolsets.textfile"):
+        await call(build(Services(ServerSettings(toolsets=toolsets))), "get_kb_info")
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert told == [(level, "No knowledge base text: none is configured")]
+
+
 @pytest.mark.requirement("F30")
 async def test_each_call_puts_its_status_and_its_figures_in_the_log(notes: Path) -> None:
     """The log line of the call has the status and the length, never the text."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import hashlib
+import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,10 @@ from kb_contracts.mount import Incoming
 from kb_server.engine_client import EngineFailed, EngineUnreachable
 from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
-from kb_server.uploads.service import TOKEN_BYTES
-from kb_server.uploads.staging import Entry, Lock
-from kb_server.uploads.upload import CHUNK_BYTES
+from kb_server.uploads.content import WriteBehind
+from kb_server.uploads.service import _SPARE_BYTES, TOKEN_BYTES
+from kb_server.uploads.staging import Entry, Lock, Staging
+from kb_server.uploads.upload import CHUNK_BYTES, MEBIBYTE, Upload
 from tests.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -76,6 +79,16 @@ def sha256(data: bytes) -> str:
 
 
 @pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with room for 900 bytes of uploads beside the spare ones."""
+
+    def free_bytes(_: Staging) -> int:
+        return _SPARE_BYTES + 900 - sum(path.stat().st_size for path in tmp_path.rglob("chunk-*"))
+
+    monkeypatch.setattr(Staging, "free_bytes", free_bytes)
+
+
+@pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """Limits of a thousand bytes a file, two thousand in all, ten minutes."""
     engine, clock = FakeEngine(), ManualClock()
@@ -120,6 +133,30 @@ class TestStart:
         with pytest.raises(UploadError, match="room for 0 more") as refused:
             await desk.start(1)
         assert refused.value.code == "staging_full"
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_a_nearly_full_disk_is_not_promised_twice(self, desk: Desk) -> None:
+        """What an open upload has announced is not there for the next, though it is free by now."""
+        await desk.start(600)
+        with pytest.raises(UploadError, match="room for 300 more") as refused:
+            await desk.start(301)
+        assert refused.value.code == "staging_full"
+        await desk.start(300)
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_what_has_arrived_is_not_subtracted_from_the_disk_once_more(self, desk: Desk) -> None:
+        """Its bytes are not free any more; only those to come are still to be kept."""
+        first = await desk.start(600)
+        await desk.send(first, bytes(500))
+        await desk.start(300)
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_an_upload_that_is_done_keeps_no_room_on_the_disk(self, desk: Desk) -> None:
+        """Its bytes have gone to the engine."""
+        first = await desk.start(600)
+        await desk.send(first, bytes(600))
+        await desk.uploads.finish(first)
+        await desk.start(900)
 
     async def test_room_comes_back_with_the_finish(self, desk: Desk) -> None:
         """What the engine has needs none here."""
@@ -199,6 +236,7 @@ class TestChunk:
             "YW-_",
             "=YWJ",
             "YWJj=",
+            "YWJj====",
             "\ud800",
         ],
     )
@@ -455,6 +493,66 @@ class TestFinish:
         await uploads.finish(upload_id, sha256(data))
         assert desk.engine.files == [data]
         await uploads.close()
+
+
+class TestFullDisk:
+    """The upload URL, where the disk has no room after all."""
+
+    @pytest.mark.parametrize("size", [5, 3 * MEBIBYTE])
+    async def test_the_upload_stays_open_and_nothing_of_the_body_is_kept(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        """In its last batch as in an earlier one; the next attempt goes through."""
+        uploads = Uploads(desk.home, "two", Limits(1 << 24, 1 << 25, 600.0), desk.client, desk.clock.clock())
+        new = NewUpload("a.bin", size, ["collection:documents"], "collection:documents")
+        started = await uploads.start(new, "me")
+        before = desk.files()
+
+        async def body() -> AsyncIterator[bytes]:
+            for at in range(0, size, MEBIBYTE):
+                yield b"x" * min(MEBIBYTE, size - at)
+
+        def full(_file: WriteBehind, _blocks: Sequence[bytes]) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(WriteBehind, "_append", full)
+            with pytest.raises(UploadError, match="No space left") as refused:
+                await uploads.receive(started.token, size, body())
+        assert refused.value.code == "staging_failed"
+        assert desk.files() == before
+        assert (await uploads.receive(started.token, size, body())).total_size == size
+        await uploads.close()
+
+
+class TestMany:
+    """A busy server has hundreds of uploads behind it, kept for as long as a finish may be repeated."""
+
+    async def test_those_that_are_done_are_not_looked_through_again(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither to begin another nor to sweep: work that grows with them would end in standstill."""
+        for _ in range(5):
+            upload_id = await desk.start(3)
+            await desk.send(upload_id, b"abc")
+            await desk.uploads.finish(upload_id)
+        await desk.uploads.sweep()
+        looked_at: list[str] = []
+        read = Entry.read
+
+        def counted(entry: Entry) -> Upload:
+            looked_at.append(entry.folder.name)
+            return read(entry)
+
+        monkeypatch.setattr(Entry, "read", counted)
+        another = await desk.start(3)
+        assert looked_at == []
+        await desk.uploads.sweep()
+        assert looked_at == [another]
+        assert len(desk.ids()) == 6
+        desk.clock.seconds += 600  # without waking the sweeper, which would be first
+        assert await desk.uploads.sweep() == 6
+        assert desk.ids() == []
 
 
 class TestTime:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +111,86 @@ def test_a_folder_that_never_had_a_lock_is_removed(tmp_path: Path) -> None:
 def test_without_a_staging_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
     """The first start of all."""
     assert remove_dead(tmp_path / "missing") == []
+
+
+def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder has moved by the time the lock is free."""
+    add(staging)
+    held, found = threading.Event(), []
+    acquire = Lock.acquire
+    tried: list[Path] = []
+
+    def noted(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        # Opened before it is locked, as `acquire` does: the folder moves between the two.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        tried.append(path)
+        if len(tried) == 2:
+            first.join(5)
+        os.close(descriptor)
+        return acquire(lock, path if path.exists() else staging.folder / "done" / ID / ".lock", shared=shared)
+
+    def retires(entry: Entry) -> None:
+        held.set()
+        while len(tried) < 2:
+            pause.wait(0.01)
+        staging.retire(entry)
+
+    pause = threading.Event()
+    monkeypatch.setattr(Lock, "acquire", noted)
+    first = threading.Thread(target=staging.with_entry, args=(ID, retires))
+    first.start()
+    held.wait(5)
+    second = threading.Thread(target=lambda: found.append(staging.with_entry(ID, Entry.read).id))
+    second.start()
+    second.join(5)
+    assert found == [ID]
+    assert len(tried) == 3, "it looked where the upload had been, and then where it is"
+    assert staging.ids() == [ID]
+    seen = staging.peek(ID)
+    assert seen is not None
+    assert seen.id == ID
+
+
+def test_a_folder_half_removed_by_another_server_is_whole_when_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it until it is locked may be removed; what is made then is there."""
+    staging = Staging(tmp_path, "one")
+    acquire = Lock.acquire
+
+    def emptied_first(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        for inside in staging.folder.iterdir():
+            shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
+        return acquire(lock, path, shared=shared, wait=wait)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lock, "acquire", emptied_first)
+        staging.open()
+    assert staging.ids() == []
+    add(staging)
+    staging.with_entry(ID, staging.retire)
+    assert staging.ids() == [ID]
+    staging.close()
+
+
+def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the file of a lock, which nobody would ever remove."""
+    upload = add(staging)
+    rmtree = shutil.rmtree
+
+    def with_a_waiter(folder: Path, **how: bool) -> None:
+        with pytest.raises(UploadError, match="not found"):
+            staging.with_entry(ID, lambda _entry: pytest.fail("it was opened"))
+        rmtree(folder, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", with_a_waiter)
+    staging.with_entry(ID, lambda entry: staging.remove(entry, upload))
+    assert staging.ids() == []
+    assert [path.name for path in staging.folder.iterdir() if ID in path.name] == []
 
 
 def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import DocumentId, MaxChars
-from kb_server.toolsets.kb.service_tool import ServiceTool
 from kb_server.toolsets.kb.views import ChunkView, DocumentView, chunk_view, document_members, document_view
+from kb_server.toolsets.service_tool import ServiceTool
 
 DEFAULT_MAX_CHARS = 20_000
 DEFAULT_CHUNKS = 200

@@ -20,9 +20,9 @@ from kb_server.toolsets.kb.parameters import (
     Title,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.service_tool import ServiceTool
 from kb_server.toolsets.kb.submissions import Submission, followed
 from kb_server.toolsets.kb.views import DocumentView, document_view
+from kb_server.toolsets.service_tool import ServiceTool
 
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
@@ -130,7 +130,7 @@ Example: {"document_id": 42, "text": "Updated preference: user prefers bullet po
 
     async def _moved(self, document: m.Document, collection: str) -> m.Document:
         try:
-            return await collections.move(self.engine, document, collection)
+            return await collections.move(self.engine, document, collection, clock=self.services.clock)
         except ToolError as error:
             raise ToolError(
                 error.code, f"The text was updated. {error.message}", **error.details, text_updated=True

@@ -13,7 +13,7 @@ from kb_server import collections
 from kb_server.engine_client import Engine, engine_call
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import Collection, MaxChars, TagText
-from kb_server.toolsets.kb.service_tool import ServiceTool
+from kb_server.toolsets.service_tool import ServiceTool
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
@@ -306,8 +306,11 @@ def _bounded(hits: list[SearchHit], max_chars: int) -> list[SearchHit]:
 
 
 def _chars(hit: SearchHit) -> int:
-    beside = [*(hit.before or []), *(hit.after or [])]
-    return len(hit.text) + sum(len(passage.text) for passage in beside)
+    chars = len(hit.text)
+    for beside in (hit.before, hit.after):
+        if beside:
+            chars += sum(len(passage.text) for passage in beside)
+    return chars
 
 
 def _cut(hit: SearchHit, max_chars: int) -> SearchHit:

@@ -14,8 +14,8 @@ from kb_server.engine_client.version import check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
-from kb_server.toolsets.kb.service_tool import ServiceTool
 from kb_server.toolsets.kb.views import JobView, job_view
+from kb_server.toolsets.service_tool import ServiceTool
 
 _LIMIT = JobsQuery().limit
 

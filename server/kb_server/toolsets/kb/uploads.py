@@ -21,8 +21,8 @@ from kb_server.toolsets.kb.parameters import (
     UploadId,
     WaitSeconds,
 )
-from kb_server.toolsets.kb.service_tool import ServiceTool
 from kb_server.toolsets.kb.submissions import Submission, followed
+from kb_server.toolsets.service_tool import ServiceTool
 from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload, Started
 
 

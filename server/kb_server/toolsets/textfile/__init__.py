@@ -47,17 +47,22 @@ class _HasSettings(Protocol):
 def build(services: _HasSettings) -> Toolset:
     """The toolset over the file that the settings name."""
     settings = services.settings
-    return build_over(TextFile(settings.text_file), settings.text_description or PLACEHOLDER)
+    # Every server has this toolset at a path of its own; that it has no text is news to who chose it.
+    absence = logging.INFO if "textfile" in settings.toolsets else logging.DEBUG
+    return build_over(TextFile(settings.text_file), settings.text_description or PLACEHOLDER, absence=absence)
 
 
-def build_over(source: DataSource, about: str) -> Toolset:
-    """The toolset over any source; `about` says what its text is about."""
+def build_over(source: DataSource, about: str, *, absence: int = logging.INFO) -> Toolset:
+    """The toolset over any source; `about` says what its text is about.
+
+    `absence` is the level at which the log tells that no source is configured.
+    """
     held = HeldText()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         if not held.is_read:
-            held.keep(await asyncio.to_thread(_read, source))
+            held.keep(await asyncio.to_thread(_read, source, absence))
         yield
 
     return Toolset(
@@ -73,13 +78,13 @@ def build_over(source: DataSource, about: str) -> Toolset:
     )
 
 
-def _read(source: DataSource) -> Text | SourceError:
+def _read(source: DataSource, absence: int) -> Text | SourceError:
     """What the source gives, with one line in the log that says whether the start went well."""
     fields = {"source": source.name}
     try:
         text = source.read()
     except NotConfigured as state:
-        log.info("No knowledge base text: none is configured", extra={"fields": fields})
+        log.log(absence, "No knowledge base text: none is configured", extra={"fields": fields})
         return state
     except SourceError as error:
         log.error("Reading the knowledge base text failed: %s", error, extra={"fields": fields})

@@ -1,0 +1,85 @@
+"""`tools/cancel`: ends a task by its id, whichever request or process began it.
+
+A method of its own beside `tools/call`, served where a toolset has tasks that outlive their requests. It is
+asked as a request, or told as a notification; who tells it learns nothing of the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from kb_server.hosting.caller import Caller, new_call
+from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
+from kb_server.tool import INVALID, CancelTask, ToolError
+
+log = logging.getLogger(__name__)
+
+METHOD = "tools/cancel"
+
+_Context = ServerRequestContext[None, Caller]
+
+
+class _Params(types.RequestParams):
+    """On the wire the id is `taskId`."""
+
+    task_id: str
+
+
+class Cancelling:
+    """Serves the method over what a toolset does to cancel a task."""
+
+    def __init__(self, cancel: CancelTask) -> None:
+        self._cancel = cancel
+
+    def add_to(self, server: Server[None]) -> None:
+        """Let `server` take both forms of the method."""
+        server.add_request_handler(METHOD, _Params, self._asked)
+        server.add_notification_handler(METHOD, _Params, self._told)
+
+    async def tell(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
+        """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
+        try:
+            task_id = _Params.model_validate(params or {}, by_name=False).task_id
+            await self._run(task_id, params, caller)
+        except ValidationError:
+            log.info("Was told to cancel a task without being told which")
+        except MCPError as error:
+            log.info("A task was not cancelled", extra={"fields": {"error": error.error.data}})
+
+    async def _asked(self, context: _Context, params: _Params) -> dict[str, Any]:
+        await self._run(params.task_id, context.params, context.request or Caller())
+        return {}
+
+    async def _told(self, context: _Context, _params: _Params) -> None:
+        await self.tell(context.params, context.request or Caller())
+
+    async def _run(self, task_id: str, params: Mapping[str, Any] | None, caller: Caller) -> None:
+        """Cancel the task.
+
+        Raises:
+            MCPError: in the words of the toolset, or without any where it broke.
+        """
+        call = new_call((params or {}).get("_meta"), caller)
+        told = {"fields": {"correlation_id": call.correlation_id}}
+        try:
+            await self._cancel(task_id, call)
+        except ToolError as error:
+            code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR
+            raise MCPError(code, error.message, _data(error)) from None
+        except Exception:
+            # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
+            log.exception("Cancelling a task broke", extra=told)
+            raise MCPError(INTERNAL_ERROR, "Internal error") from None
+        log.info("Cancelled a task", extra=told)
+
+
+def _data(error: ToolError) -> dict[str, Any]:
+    return {"error_type": error.code, **({"details": error.details} if error.details else {})}

@@ -1,0 +1,228 @@
+"""`knowledge-add`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import anyio
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kb_contracts import models as m
+from kb_server import collections
+from kb_server.engine_client import ENDED, FileSource
+from kb_server.tool import INVALID, Annotations, Call, ToolError
+from kb_server.toolsets.knowledge.files import open_below, source, unreadable
+from kb_server.toolsets.knowledge.formats import PICTURES, format_of
+from kb_server.toolsets.knowledge.tasks import document_of, failure, seconds_between
+from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, shown_name
+
+SYNC_SECONDS = 600.0
+"""How long a synchronous call waits for its job; then it answers with the task, which goes on."""
+
+QUEUED = "Document queued for processing"
+
+_LOOK_SECONDS = 0.5
+_CANCEL_SECONDS = 5.0
+_MAX_SOURCE_CHARS = 1_000
+_MAX_TITLE_CHARS = 500
+_BYTES_A_SECOND = 100_000
+"""About what is extracted and embedded of a file on two cores; a guess for the estimate alone."""
+
+
+class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `knowledge-add`."""
+
+    file_path: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=4_096,
+            description="path of the file on the server's machine, in a folder of KB_FILE_ROOTS",
+            examples=["/data/documents/report.pdf"],
+        ),
+    ]
+    metadata: (
+        Annotated[
+            dict[str, Any],
+            Meta(
+                description="kept with the document: author, title, tags (strings; kb_search finds by them), "
+                "or any other JSON members",
+                examples=[{"author": "John Doe", "tags": ["technical", "api-docs"]}],
+            ),
+        ]
+        | None
+    ) = None
+    force_ocr: Annotated[
+        bool, Meta(description="force OCR even where text can be extracted; refused for all but JPG and PNG")
+    ] = False
+    async_: Annotated[
+        bool, Meta(description="true: answer at once with a task_id; false: wait for the document")
+    ] = msgspec.field(name="async", default=True)
+
+
+class KnowledgeAddResult(Success, kw_only=True):
+    """Queued: `task_id`, `message` and the estimate. Processed: `document_id` and what follows it."""
+
+    task_id: Annotated[str, Meta(description="for knowledge-task-status and tools/cancel")] | UnsetType = (
+        UNSET
+    )
+    estimated_time_seconds: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    document_id: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+    chunks_created: Annotated[int, Meta(ge=0, description="passages of the document")] | UnsetType = UNSET
+    processing_method: str | UnsetType = UNSET
+    processing_time_seconds: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    deduplicated: (
+        Annotated[bool, Meta(description="true: the same file was there already, as this document")]
+        | UnsetType
+    ) = UNSET
+    message: str | UnsetType = UNSET
+
+
+class KnowledgeAddTool(KnowledgeTool[KnowledgeAddArguments, KnowledgeAddResult]):
+    """Sends a file of the server's machine to the engine."""
+
+    name = "knowledge-add"
+    title = "Add a document"
+    description = """\
+Add a document or image to the knowledge base for semantic search.
+
+The file lies on the server's machine, in a folder that the server may read. Formats: PDF, DOCX, PPTX, XLSX, \
+HTML, JPG, PNG and SVG. Answers at once with a task_id; ask knowledge-task-status when the document can be \
+searched. With "async": false the answer waits for that.
+
+Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \
+false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
+    annotations = Annotations()
+    arguments = KnowledgeAddArguments
+    result = KnowledgeAddResult
+
+    async def run(self, arguments: KnowledgeAddArguments, call: Call) -> KnowledgeAddResult:
+        """`POST /jobs` as multipart, streamed from the open file; what can be checked is checked before."""
+        path, settings = arguments.file_path, self.services.settings
+        form = format_of(path)
+        if arguments.force_ocr:
+            _check_ocr(form)
+        fields = _fields(arguments)
+        with await asyncio.to_thread(open_below, settings.file_roots, path) as file:
+            sent = source(file, PurePath(path).name, settings.max_upload_bytes)
+            job = await self._submitted(sent, fields, path, call)
+        call.log["job_id"] = job.id
+        if arguments.async_:
+            return _queued(job, sent.size, QUEUED)
+        return await self._followed(job, sent.size, call)
+
+    async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str, call: Call) -> m.Job:
+        try:
+            with asking(call):
+                return await self.engine.add_file(sent, fields)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    async def _followed(self, job: m.Job, size: int, call: Call) -> KnowledgeAddResult:
+        """The document; the task where it takes too long, or where the engine cannot be asked any more."""
+        try:
+            job = await self._ended(job, call)
+        except ToolError as error:
+            return _queued(job, size, f"{QUEUED}; it cannot be followed: {error.message}")
+        except asyncio.CancelledError:
+            await self._cancel(job, call)
+            raise
+        if job.status not in ENDED:
+            return _queued(job, size, f"{QUEUED}; it is not done yet, knowledge-task-status tells when")
+        return await self._processed(job, call)
+
+    async def _ended(self, job: m.Job, call: Call) -> m.Job:
+        """The job at its end, or as it is after `SYNC_SECONDS`; progress is told as it grows."""
+        clock, told = self.services.clock, -1.0
+        ends = clock.monotonic() + SYNC_SECONDS
+        while job.status not in ENDED and clock.monotonic() < ends:
+            if job.progress > told:
+                told = job.progress
+                await call.progress(told, 1.0, job.step)
+            with asking(call, task_id=job.id):
+                job = await self.engine.job(job.id, wait=_LOOK_SECONDS)
+        if job.status == "completed":
+            await call.progress(1.0, 1.0, job.step)
+        return job
+
+    async def _processed(self, job: m.Job, call: Call) -> KnowledgeAddResult:
+        if (error := failure(job)) is not None:
+            raise error
+        document = await document_of(self.engine, job, call)
+        return KnowledgeAddResult(
+            document_id=document.uid,
+            filename=shown_name(document),
+            chunks_created=document.chunk_count,
+            processing_method=document.extraction_method,
+            processing_time_seconds=seconds_between(job.started_at or job.created_at, job.finished_at),
+            deduplicated=True if job.deduplicated else UNSET,
+            message=document.status_reason or UNSET,
+        )
+
+    async def _cancel(self, job: m.Job, call: Call) -> None:
+        """Nobody waits for it any more: whoever gave up this call gave up the document."""
+        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(ToolError), asking(call):
+            await self.engine.cancel_job(job.id)
+
+
+def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
+    estimate = math.ceil(size / _BYTES_A_SECOND) or 1
+    return KnowledgeAddResult(task_id=job.id, estimated_time_seconds=estimate, message=message)
+
+
+def _check_ocr(form: str) -> None:
+    """A picture is read by OCR in any case; the engine's contract has no word for it elsewhere.
+
+    Raises:
+        ToolError: `ocr_failed`.
+    """
+    if form not in PICTURES:
+        raise ToolError(
+            "ocr_failed",
+            f"OCR cannot be forced for {form.upper()}: the engine reads the text that such a file holds, and "
+            "only pictures by OCR. Call again without force_ocr.",
+        )
+
+
+def _fields(arguments: KnowledgeAddArguments) -> m.FileFields:
+    """What goes with the file.
+
+    Raises:
+        ToolError: `invalid_parameter`.
+    """
+    metadata, path = arguments.metadata or {}, arguments.file_path
+    tags = collections.submitted(None, _tags(metadata))
+    return m.FileFields(
+        title=_title(metadata),
+        tags=tags,
+        metadata=metadata,
+        source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
+        dedup_scope=tags[0],
+    )
+
+
+def _title(metadata: dict[str, Any]) -> str | None:
+    title = metadata.get("title")
+    if title is None or (isinstance(title, str) and 1 <= len(title) <= _MAX_TITLE_CHARS):
+        return title
+    raise _misfit("metadata.title", f"a string of 1 to {_MAX_TITLE_CHARS} characters")
+
+
+def _tags(metadata: dict[str, Any]) -> list[str]:
+    tags = [] if metadata.get("tags") is None else metadata["tags"]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags) or len(tags) >= m.MAX_TAGS:
+        raise _misfit("metadata.tags", f"an array of at most {m.MAX_TAGS - 1} strings")
+    try:
+        return collections.checked(tags)
+    except ToolError as error:
+        raise _misfit("metadata.tags", "tags without commas, slashes or a collection's name") from error
+
+
+def _misfit(parameter: str, takes: str) -> ToolError:
+    return ToolError(INVALID, f"The parameter `{parameter}` takes {takes}.", parameter=parameter)

@@ -1,0 +1,125 @@
+"""Files of this machine, opened by a path that an agent names: below the allowed folders, and nowhere else.
+
+The path is resolved first, symbolic links included, and refused where it leads out of the folders. Then the
+file is opened from the folder downwards, name by name, without following any link: what is put in the way
+between the two steps is an error, never a way out. What is checked and read afterwards is the opened file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from kb_server.engine_client import FileSource
+from kb_server.settings import MEBIBYTE
+from kb_server.shielding import to_its_end
+from kb_server.tool import INVALID, ToolError
+from kb_server.toolsets.knowledge.tool import megabytes
+
+# Without O_NONBLOCK the open of a pipe waits for a writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# A folder that may be entered need not be listed: with O_PATH, where there is one, it is only passed through.
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK_BYTES = MEBIBYTE
+
+
+def open_below(roots: Sequence[str], path: str) -> BinaryIO:
+    """The regular file at `path`, open for reading; a relative path begins at the working folder. Blocks.
+
+    Raises:
+        ToolError: `path_not_allowed`, `file_not_found`, `file_not_readable` or `invalid_parameter`.
+    """
+    root, names = _place(roots, path)
+    try:
+        descriptor = _opened(root, names)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ToolError("file_not_found", f"There is no file at {path}", file_path=path) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ToolError("file_not_readable", f"{path} is not a regular file", file_path=path)
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def unreadable(path: str, error: OSError) -> ToolError:
+    """The file is there and cannot be read, or not to its end."""
+    why = error.strerror or str(error)
+    return ToolError("file_not_readable", f"The file {path} cannot be read: {why}", file_path=path)
+
+
+def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
+    """The open file as the engine client sends it; `filename` is its name for the engine.
+
+    Raises:
+        ToolError: `file_too_large`.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > max_bytes:
+        limit = megabytes(max_bytes)
+        raise ToolError(
+            "file_too_large",
+            f"File size ({_shown(size)} MB) exceeds maximum allowed size ({limit:g} MB)",
+            max_size_mb=limit,
+        )
+
+    async def blocks() -> AsyncIterator[bytes]:
+        # Read by position: each attempt begins anew, and none reads on in what has been appended meanwhile.
+        sent = 0
+        while block := await _read(file, min(_BLOCK_BYTES, size - sent), sent):
+            sent += len(block)
+            yield block
+
+    return FileSource(filename, size, blocks)
+
+
+def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
+    """The allowed folder above `path`, and the way from there, with nothing left in it to resolve."""
+    try:
+        real = Path(os.path.realpath(path))
+    except ValueError as error:
+        raise ToolError(
+            INVALID, "The parameter `file_path` holds a NUL character.", parameter="file_path"
+        ) from error
+    for root in roots:
+        folder = Path(os.path.realpath(Path(root).expanduser()))
+        if real.is_relative_to(folder):
+            return folder, real.relative_to(folder).parts
+    raise ToolError("path_not_allowed", _not_allowed(roots, path), file_path=path)
+
+
+def _opened(root: Path, names: tuple[str, ...]) -> int:
+    """The descriptor of what is there. Raises OSError: among others where a name is a symbolic link."""
+    folder = os.open(root, _FOLDER)
+    try:
+        for name in names[:-1]:
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(names[-1] if names else ".", _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+async def _read(file: BinaryIO, length: int, offset: int) -> bytes:
+    # The file must stay open until the thread has read: its number may be another file's by then.
+    return await to_its_end(asyncio.to_thread(os.pread, file.fileno(), length, offset))
+
+
+def _not_allowed(roots: Sequence[str], path: str) -> str:
+    if not roots:
+        return (
+            "This server reads no files of its machine by path. Whoever runs it sets KB_FILE_ROOTS to the "
+            "folders that may be read, comma-separated, and starts it again."
+        )
+    return f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
+
+
+def _shown(size: int) -> str:
+    """Bytes as MB, rounded up to a tenth so that what is over the limit never looks like the limit."""
+    tenths = -(-size * 10 // MEBIBYTE)
+    return f"{tenths / 10:.1f}".removesuffix(".0")

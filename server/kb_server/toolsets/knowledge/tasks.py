@@ -1,0 +1,173 @@
+"""`knowledge-task-status`, and the cancelling of tasks. A task is a job of the engine, under the job's id."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery
+from kb_server.engine_client import ENDED, Engine
+from kb_server.services import Services
+from kb_server.tool import INVALID, Annotations, Call, CancelTask, ToolError
+from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, is_uuid, shown_name
+
+CANCELLED = "The task was cancelled; nothing was added"
+
+
+class KnowledgeTaskStatusArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `knowledge-task-status`."""
+
+    task_id: Annotated[UUID, Meta(description="from knowledge-add")]
+
+
+class TaskResult(msgspec.Struct, kw_only=True):
+    """What a completed task has made."""
+
+    document_id: str
+    filename: str
+    chunks_created: Annotated[int, Meta(description="passages of the document")] | None
+
+
+class KnowledgeTaskStatusResult(Success, kw_only=True):
+    """`success` is false where the task failed, which `error` and `message` then tell of."""
+
+    task_id: str
+    status: m.JobStatus
+    progress: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    current_step: str | UnsetType = UNSET
+    completed_steps: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    total_steps: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    elapsed_time_seconds: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    estimated_remaining_seconds: (
+        Annotated[float, Meta(description="null: nothing is known yet")] | UnsetType | None
+    ) = UNSET
+    result: TaskResult | UnsetType = UNSET
+    total_time_seconds: Annotated[float, Meta(ge=0, description="from its submission")] | UnsetType = UNSET
+    error: Annotated[str, Meta(description="a stable code")] | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class KnowledgeTaskStatusTool(KnowledgeTool[KnowledgeTaskStatusArguments, KnowledgeTaskStatusResult]):
+    """Shows a job."""
+
+    name = "knowledge-task-status"
+    title = "Status of a task"
+    description = """\
+Get status of an async processing task: queued, running, completed, failed or cancelled.
+
+Use it with the task_id of knowledge-add. A running task tells its step and progress, a completed one its \
+document_id, a failed one what went wrong.
+
+Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
+    annotations = Annotations(read_only=True, idempotent=True)
+    arguments = KnowledgeTaskStatusArguments
+    result = KnowledgeTaskStatusResult
+
+    async def run(self, arguments: KnowledgeTaskStatusArguments, call: Call) -> KnowledgeTaskStatusResult:
+        """`GET /jobs/{id}`."""
+        task_id = str(arguments.task_id)
+        with asking(call, task_id=task_id):
+            job = await self.engine.job(task_id)
+        if job.status == "completed":
+            return await self._completed(job, call)
+        elapsed = seconds_between(job.started_at or job.created_at, job.finished_at or self._now())
+        return _ended(job, elapsed) if job.status in ENDED else _going(job, elapsed)
+
+    async def _completed(self, job: m.Job, call: Call) -> KnowledgeTaskStatusResult:
+        return KnowledgeTaskStatusResult(
+            task_id=job.id,
+            status=job.status,
+            progress=1.0,
+            result=await self._result(job, call),
+            total_time_seconds=seconds_between(job.created_at, job.finished_at),
+        )
+
+    async def _result(self, job: m.Job, call: Call) -> TaskResult:
+        try:
+            document = await document_of(self.engine, job, call)
+        except ToolError as error:
+            if error.code != "document_not_found":
+                raise
+            # It has been removed since, which takes nothing from what the task has done.
+            return TaskResult(
+                document_id=job.document_uid or "", filename=job.filename or job.title, chunks_created=None
+            )
+        return TaskResult(
+            document_id=document.uid, filename=shown_name(document), chunks_created=document.chunk_count
+        )
+
+    def _now(self) -> str:
+        return self.services.clock.now().isoformat()
+
+
+def canceller(services: Services) -> CancelTask:
+    """What `tools/cancel` does here: `DELETE /jobs/{id}`.
+
+    It raises `task_not_found`, `task_finished` and `invalid_parameter`.
+    """
+
+    async def cancel(task_id: str, call: Call) -> None:
+        if not is_uuid(task_id):
+            raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
+        with asking(call, task_id=task_id):
+            await services.engine.cancel_job(task_id.lower())
+
+    return cancel
+
+
+async def document_of(engine: Engine, job: m.Job, call: Call) -> m.Document:
+    """The document of a completed job, without its chunks; raises `document_not_found` where it is gone."""
+    document_id = job.document_uid or ""
+    with asking(call, document_id=document_id):
+        return await engine.document(document_id, DocumentQuery(chunks=False))
+
+
+def failure(job: m.Job) -> ToolError | None:
+    """Why a job that has ended made no document; None where it did."""
+    if job.status == "cancelled":
+        return ToolError("task_cancelled", CANCELLED, task_id=job.id)
+    if job.error is not None:
+        return ToolError(job.error.code, job.error.message, task_id=job.id)
+    return None
+
+
+def seconds_between(start: str, end: str | None) -> float:
+    """The seconds from one time of the engine's to another, three decimals; never less than none.
+
+    The clocks of two machines may disagree, which must not show as a span that runs backwards.
+    """
+    if end is None:
+        return 0.0
+    span = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    return max(0.0, round(span.total_seconds(), 3))
+
+
+def _going(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
+    remaining = round(elapsed * (1 - job.progress) / job.progress, 3) if job.progress else None
+    return KnowledgeTaskStatusResult(
+        task_id=job.id,
+        status=job.status,
+        progress=job.progress,
+        current_step=job.step,
+        completed_steps=job.completed_steps,
+        total_steps=job.total_steps,
+        elapsed_time_seconds=elapsed,
+        estimated_remaining_seconds=remaining,
+    )
+
+
+def _ended(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
+    """A task that failed or was cancelled. To fail is a state of the task, and no error of this call."""
+    return KnowledgeTaskStatusResult(
+        success=job.status != "failed",
+        task_id=job.id,
+        status=job.status,
+        error=UNSET if job.error is None else job.error.code,
+        message=CANCELLED if job.error is None else job.error.message,
+        elapsed_time_seconds=elapsed,
+    )

@@ -1,0 +1,173 @@
+"""The toolset `knowledge` as hosting calls it, in front of a simulated engine on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kb_server.clock import Clock
+from kb_server.hosting.calls import Calls
+from kb_server.observability.metrics import Metrics
+from kb_server.schema import output_schema
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call, Toolset
+from kb_server.toolsets import build_toolset
+from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
+
+SEVEN = (
+    "knowledge-add",
+    "knowledge-search",
+    "knowledge-remove",
+    "knowledge-show",
+    "knowledge-clear",
+    "knowledge-status",
+    "knowledge-task-status",
+)
+
+
+@dataclass
+class Knowledge:
+    """The seven tools; `root` is the one folder whose files may be added, `engine` steers the engine."""
+
+    toolset: Toolset
+    services: Services
+    root: Path
+    engine: ControlClient
+    told: list[tuple[float, float | None, str | None]] = field(default_factory=list)
+    """The progress that the calls reported."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a call has reported progress: its job is accepted then."""
+
+    def __post_init__(self) -> None:
+        self._calls = Calls(self.toolset, Metrics())
+        self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of `tools/call` as it came."""
+
+        async def note(progress: float, total: float | None = None, message: str | None = None) -> None:
+            self.told.append((progress, total, message))
+            self.reported.set()
+
+        return await self._calls.run(name, arguments, Call(credential="me", progress=note))
+
+    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The JSON of a result that is no error; held against the published schema."""
+        result = await self.call(name, _named(arguments))
+        assert result["isError"] is False, result
+        told = _told(result)
+        assert result["structuredContent"] == told
+        jsonschema.validate(told, self._results[name])
+        return told
+
+    async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The JSON of an error."""
+        result = await self.call(name, _named(arguments))
+        assert result["isError"] is True, result
+        assert "structuredContent" not in result
+        told = _told(result)
+        assert told["success"] is False
+        assert isinstance(told["message"], str)
+        return told
+
+    def file(
+        self, name: str, content: str | bytes = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
+    ) -> str:
+        """A file in the folder; its path."""
+        path = self.root / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    async def added(self, name: str, content: str | bytes = "", **arguments: Any) -> str:
+        """The id of a document made of a file with this content (HTML by default), once it is there."""
+        path = self.file(name, content or f"<p>{name}</p>")
+        result = await self.ok("knowledge-add", file_path=path, async_=False, **arguments)
+        return str(result["document_id"])
+
+
+@asynccontextmanager
+async def knowledge_before(
+    url: str, key: str, engine: ControlClient, folder: Path, **settings: Any
+) -> AsyncIterator[Knowledge]:
+    """The toolset in front of the engine at `url`, by the engine's clock."""
+    root = folder / "files"
+    root.mkdir()
+    configured = ServerSettings(
+        **{
+            "engine_url": url,
+            "engine_api_key": key,
+            "home": folder / "home",
+            "file_roots": [str(root)],
+            "request_timeout_ms": 5_000,
+            **settings,
+        }
+    )
+    clock = Clock(now=lambda: datetime.fromisoformat(engine.clock.read().now))
+    async with Services(configured, clock=clock) as services:
+        yield Knowledge(build_toolset("knowledge", services), services, root, engine)
+
+
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    """The JSON in the one text of a result."""
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    told: dict[str, Any] = json.loads(block["text"])
+    return told
+
+
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """`async` is a word of Python's."""
+    return {name.removesuffix("_"): value for name, value in arguments.items()}
+
+
+# --- fixtures, for the conftest of a folder ---------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Iterator[Simulator]:
+    """Engines in memory, on real ports."""
+    with in_thread(SimulatorSettings(port=0, control=0)) as running:
+        yield running
+
+
+@pytest.fixture
+def simulated(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[tuple[str, ControlClient]]:
+    """The key of an empty engine, and what steers it."""
+    name = blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()
+    assert simulator.control_url is not None
+    with ControlClient(simulator.control_url) as control:
+        engine = control.namespace(name, api_key=f"sim-{name}")
+        yield f"sim-{name}", engine
+        engine.remove()
+
+
+@pytest.fixture
+async def knowledge_with(
+    simulator: Simulator, simulated: tuple[str, ControlClient], tmp_path: Path
+) -> AsyncIterator[Callable[..., Any]]:
+    """Makes the toolset with other settings: `await knowledge_with(max_upload_bytes=10)`."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**settings: Any) -> Knowledge:
+            context = knowledge_before(simulator.url, *simulated, tmp_path, **settings)
+            return await stack.enter_async_context(context)
+
+        yield make
+
+
+@pytest.fixture
+async def knowledge(knowledge_with: Callable[..., Any]) -> Knowledge:
+    """The toolset with its usual settings."""
+    made: Knowledge = await knowledge_with()
+    return made

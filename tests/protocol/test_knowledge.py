@@ -1,0 +1,347 @@
+"""The endpoint of the toolset `knowledge`, as clients of both eras meet it and as a bare HTTP caller does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from mcp import Client
+
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call, ToolError
+from kb_simulator import AfterTime, Stuck
+from tests.knowledge import SEVEN, Knowledge
+from tests.protocol.conftest import BOUND, Served, ServeToolset
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import (
+    BOTH,
+    PLAIN,
+    call,
+    events,
+    initialize,
+    modern,
+    modern_headers,
+    request,
+)
+from tests.protocol.test_official_client import MODES, Mode
+from tests.waiting import until
+
+NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+
+Post = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture
+async def served(serve_toolset: ServeToolset, knowledge: Knowledge) -> Served:
+    """The toolset, chosen alone: at `/mcp` and at `/mcp/knowledge`."""
+    return await serve_toolset(knowledge.toolset)
+
+
+@pytest.fixture
+def post(http: aiohttp.ClientSession, served: Served) -> Post:
+    """Sends a message of the handshake era, or of 2026-07-28 where it has the envelope; the answer's JSON."""
+
+    async def send(message: dict[str, Any], *, status: int = 200) -> dict[str, Any]:
+        headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
+        async with http.post(served.mcp, json=message, headers=headers) as response:
+            assert response.status == status, await response.text()
+            answer: dict[str, Any] = await response.json() if status != 202 else {}
+            return answer
+
+    return send
+
+
+def text_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The JSON in the one text of a result."""
+    (block,) = answer["result"]["content"]
+    told: dict[str, Any] = json.loads(block["text"])
+    return told
+
+
+# --- who it is ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("N2", "N66", "N76", "N81", "N82")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/knowledge"])
+async def test_the_handshake_tells_name_version_and_capabilities(
+    http: aiohttp.ClientSession, served: Served, path: str
+) -> None:
+    """At its own path, and at `/mcp` where it is chosen alone; on port 3000 by default."""
+    assert ServerSettings().port == 3000
+    async with http.post(served.base + path, json=initialize("2025-06-18"), headers=BOTH) as response:
+        result = (await response.json())["result"]
+    assert result["protocolVersion"] == "2025-06-18"
+    assert result["capabilities"]["tools"] == {"listChanged": True}
+    assert result["capabilities"]["prompts"] == {"listChanged": False}
+    info = result["serverInfo"]
+    assert (info["name"], info["version"]) == ("knowledge-server", "1.0.0")
+
+
+@pytest.mark.requirement("N1", "N3")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_adds_finds_and_removes(
+    served: Served, knowledge: Knowledge, mode: Mode
+) -> None:
+    """It holds every result against the published schema."""
+    path = knowledge.file("bees.html")
+    async with Client(served.mcp, mode=mode, read_timeout_seconds=2 * BOUND) as session:
+        assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
+        added = (
+            await session.call_tool("knowledge-add", {"file_path": path, "async": False})
+        ).structured_content
+        found = (await session.call_tool("knowledge-search", {"query": "cluster"})).structured_content
+        assert added is not None
+        assert found is not None
+        assert found["results"][0]["document_id"] == added["document_id"]
+        for name in ("knowledge-show", "knowledge-status"):
+            assert (await session.call_tool(name, {})).is_error is False
+        gone = {"document_id": added["document_id"], "confirm": True}
+        assert (await session.call_tool("knowledge-remove", gone)).is_error is False
+
+
+# --- a bare caller --------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("N78", "N79")
+async def test_a_bare_post_is_answered_in_plain_json(
+    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
+) -> None:
+    """No Accept, no session, no handshake before it; the id is a string."""
+    await knowledge.added("auth.html", "<p>Configure authentication first.</p>")
+    message = call("knowledge-search", "1", query="authentication", top_k=5)
+    headers = {"Content-Type": "application/json"}
+    async with http.post(
+        served.mcp, data=json.dumps(message), headers=headers, skip_auto_headers=["Accept", "User-Agent"]
+    ) as response:
+        assert (response.status, response.content_type) == (200, "application/json")
+        answer = await response.json()
+    assert (answer["jsonrpc"], answer["id"]) == ("2.0", "1")
+    assert answer["result"]["content"][0]["type"] == "text"
+    assert text_of(answer)["total_results"] == 1
+
+
+@pytest.mark.requirement("N18", "N88", "N89", "N90")
+async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) -> None:
+    """A task for a document; an error without a path; an error for another format, file or no file."""
+    valid = text_of(await post(call("knowledge-add", file_path=knowledge.file("doc.pdf"), **{"async": True})))
+    assert valid["success"] is True
+    assert "task_id" in valid
+    missing = await post(call("knowledge-add"))
+    assert missing["result"]["isError"] is True
+    assert text_of(missing)["success"] is False
+    assert text_of(missing)["error"] == "missing_required_parameter"
+    assert text_of(await post(call("knowledge-add", file_path="/test/doc.xyz")))["error"] == (
+        "unsupported_format"
+    )
+
+
+@pytest.mark.requirement("N74", "N77", "N87")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_progress_is_streamed_under_the_callers_token(
+    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge, era: str
+) -> None:
+    """The answer becomes a stream of events: notifications first, the response last."""
+    knowledge.engine.set_policy(AfterTime(seconds=3.0))
+    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
+    message = call("knowledge-add", meta={"progressToken": "task-uuid"}, **arguments)
+    message = modern(message) if era == "modern" else message
+    headers = modern_headers(message) if era == "modern" else BOTH
+    async with http.post(served.mcp, json=message, headers=headers) as response:
+        assert response.content_type == "text/event-stream"
+        *told, answer = events(await response.text())
+    assert text_of(answer)["success"] is True
+    assert {each["method"] for each in told} == {"notifications/progress"}
+    assert {each["params"]["progressToken"] for each in told} == {"task-uuid"}
+    assert {each["params"]["total"] for each in told} == {1.0}
+    assert told[-1]["params"]["progress"] == 1.0
+    assert "Generating embeddings" in [each["params"]["message"] for each in told]
+
+
+async def test_a_stream_that_its_reader_closes_cancels_the_task(
+    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
+) -> None:
+    """In 2026-07-28 that is how a call is given up; what it began ends with it."""
+    knowledge.engine.set_policy(Stuck())
+    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
+    message = modern(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
+    async with http.post(served.mcp, json=message, headers=modern_headers(message)) as response:
+        await response.content.readuntil(b"\n\n")
+        response.close()
+    await asyncio.to_thread(
+        until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
+    )
+
+
+# --- errors of the protocol -----------------------------------------------------------------------
+
+
+@pytest.mark.requirement("N68", "N69", "N70", "N71")
+@pytest.mark.parametrize(
+    ("body", "code", "error_type"),
+    [
+        (b'{"jsonrpc": "2.0", "id": "1", "method"', -32700, "parse_error"),
+        (b'{"jsonrpc": "1.0", "id": "1", "method": "ping"}', -32600, "invalid_request"),
+        (b'{"jsonrpc": "2.0", "id": "1", "method": 5}', -32600, "invalid_request"),
+        (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/forget"}', -32601, "method_not_found"),
+        (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {}}', -32602, "invalid_params"),
+        (b'{"jsonrpc": "2.0", "id": "1", "method": "tools/cancel"}', -32602, "invalid_params"),
+    ],
+)
+async def test_errors_of_the_protocol_have_their_codes(
+    http: aiohttp.ClientSession, served: Served, body: bytes, code: int, error_type: str
+) -> None:
+    """Code, message, and data with the type of the error."""
+    async with http.post(served.mcp, data=body, headers=PLAIN) as response:
+        answer = await response.json()
+    assert answer["jsonrpc"] == "2.0"
+    assert answer["error"]["code"] == code
+    assert answer["error"]["message"]
+    assert answer["error"]["data"]["error_type"] == error_type
+
+
+@pytest.mark.requirement("N72")
+async def test_a_fault_of_ours_is_an_internal_error(
+    post: Post, knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its words."""
+
+    async def broken(*_arguments: Any) -> None:
+        raise RuntimeError("ours alone")
+
+    monkeypatch.setattr(type(knowledge.toolset.by_name()["knowledge-status"]), "run", broken)
+    error = (await post(call("knowledge-status")))["error"]
+    assert (error["code"], error["data"]["error_type"]) == (-32603, "internal_error")
+    assert "ours" not in json.dumps(error)
+
+
+# --- tools/cancel ---------------------------------------------------------------------------------
+
+
+async def stuck(knowledge: Knowledge) -> str:
+    """The id of a task that would never end."""
+    knowledge.engine.set_policy(Stuck())
+    return str((await knowledge.ok("knowledge-add", file_path=knowledge.file("bees.html")))["task_id"])
+
+
+def states(knowledge: Knowledge) -> list[str]:
+    """How the tasks stand."""
+    return [job.status for job in knowledge.engine.state().jobs]
+
+
+@pytest.mark.requirement("N75")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_a_task_is_cancelled_by_a_request(post: Post, knowledge: Knowledge, era: str) -> None:
+    """Answered with an empty result once it is done."""
+    message = request("tools/cancel", {"taskId": await stuck(knowledge)})
+    answer = await post(modern(message) if era == "modern" else message)
+    assert answer["id"] == "1"
+    assert answer["result"].keys() <= {"resultType", "_meta"}
+    assert states(knowledge) == ["cancelled"]
+
+
+@pytest.mark.requirement("N75")
+@pytest.mark.parametrize("version", [None, "2025-06-18", "2026-07-28"])
+async def test_a_task_is_cancelled_by_a_notification(
+    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge, version: str | None
+) -> None:
+    """As the document's example has it, without an id: accepted once it is done, and not answered."""
+    message = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": await stuck(knowledge)}}
+    headers = {**PLAIN, **({"MCP-Protocol-Version": version} if version else {})}
+    async with http.post(served.mcp, json=message, headers=headers) as response:
+        assert (response.status, await response.read()) == (202, b"")
+    assert states(knowledge) == ["cancelled"]
+
+
+async def test_a_task_is_cancelled_within_a_batch(
+    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
+) -> None:
+    """In order: what comes after it sees it cancelled."""
+    task_id = await stuck(knowledge)
+    cancel = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": task_id}}
+    batch = [cancel, call("knowledge-task-status", 2, task_id=task_id)]
+    async with http.post(served.mcp, json=batch, headers=PLAIN) as response:
+        (answer,) = await response.json()
+    assert text_of(answer)["status"] == "cancelled"
+
+
+@pytest.mark.requirement("N67", "N73")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+@pytest.mark.parametrize(
+    ("task_id", "code", "error_type", "details"),
+    [
+        (NOBODY, -32000, "task_not_found", {"task_id": NOBODY}),
+        ("task-uuid", -32602, "invalid_parameter", {"parameter": "taskId"}),
+    ],
+)
+async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
+    post: Post, era: str, task_id: str, code: int, error_type: str, details: dict[str, str]
+) -> None:
+    """With a type and details, as every error of this server's own methods."""
+    message = request("tools/cancel", {"taskId": task_id})
+    status = 400 if era == "modern" and code == -32602 else 200
+    error = (await post(modern(message) if era == "modern" else message, status=status))["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["data"] == {"error_type": error_type, "details": details}
+
+
+@pytest.mark.parametrize("params", [{"taskId": NOBODY}, {"taskId": 5}, {}, None])
+async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
+    http: aiohttp.ClientSession, served: Served, params: dict[str, Any] | None
+) -> None:
+    """Nobody waits for an answer to it; the log tells."""
+    message = {"jsonrpc": "2.0", "method": "tools/cancel", **({"params": params} if params else {})}
+    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
+        assert response.status == 202
+
+
+async def test_without_tasks_there_is_no_such_method(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """A toolset declares it; of several at one endpoint, one is enough."""
+    plain = await serve_toolset(fake.toolset)
+    message = request("tools/cancel", {"taskId": NOBODY})
+    async with http.post(plain.mcp, json=message, headers=PLAIN) as response:
+        assert (await response.json())["error"]["code"] == -32601
+
+
+async def test_a_cancel_that_breaks_is_an_internal_error(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """Without its words, and as a notification without an answer; the server goes on."""
+
+    async def broken(_task_id: str, _call: Call) -> None:
+        raise RuntimeError("ours alone")
+
+    served = await serve_toolset(replace(fake.toolset, cancel=broken))
+    message = request("tools/cancel", {"taskId": NOBODY})
+    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
+        error = (await response.json())["error"]
+    assert (error["code"], error["message"]) == (-32603, "Internal error")
+    del message["id"]
+    async with http.post(served.mcp, json=message, headers=PLAIN) as response:
+        assert response.status == 202
+
+
+async def test_of_several_toolsets_the_one_with_tasks_cancels(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """At the endpoint that they share, and not at that of the other."""
+    asked: list[str] = []
+
+    async def cancel(task_id: str, _call: Call) -> None:
+        asked.append(task_id)
+        raise ToolError("task_not_found", "There is none.")
+
+    other = replace(fake.toolset, name="other", tools=(), cancel=cancel)
+    served = await serve_toolset(fake.toolset, other)
+    message = request("tools/cancel", {"taskId": NOBODY})
+    for path, code in (("/mcp", -32000), ("/mcp/other", -32000), ("/mcp/fake", -32601)):
+        async with http.post(served.base + path, json=message, headers=PLAIN) as response:
+            assert (await response.json())["error"]["code"] == code
+    assert asked == [NOBODY] * 2

@@ -1,0 +1,287 @@
+"""The toolset `knowledge` as it is started: by `kb up` in front of the real engine, and by `kb stdio`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from openpyxl import Workbook
+from PIL import Image, ImageDraw, ImageFont
+from pptx import Presentation
+
+from kb_simulator import ControlClient, Simulator, Stuck
+from tests.documents import docx_of, large_pdf, pdf_of, sentence_of_page
+from tests.knowledge import SEVEN
+from tests.mcp_http import Caller
+from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
+from tests.protocol.messages import call, initialize, modern, request
+from tests.protocol.test_official_client import MODES, Mode
+from tests.stack import Stack, running_stack
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder whose files may be added."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "report.pdf").write_bytes(large_pdf(3))
+    (folder / "bees.docx").write_bytes(docx_of([("Heading1", "Bees"), ("", "Bees keep warm in a cluster.")]))
+    (folder / "ants.html").write_text("<h1>Ants</h1><p>Ants dig.</p>")
+    (folder / "broken.pdf").write_text("this is not a PDF")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Stack]:
+    """Engine and server, the toolset chosen alone."""
+    home = tmp_path_factory.mktemp("home")
+    with running_stack(
+        home, KB_TOOLSETS="knowledge", KB_EMBEDDER="hash", KB_FILE_ROOTS=str(files)
+    ) as running:
+        yield running
+
+
+def presentation() -> bytes:
+    """A slide."""
+    made, file = Presentation(), BytesIO()
+    slide: Any = made.slides.add_slide(made.slide_layouts[5])
+    slide.shapes.title.text = WORDS
+    made.save(file)
+    return file.getvalue()
+
+
+def workbook() -> bytes:
+    """A sheet."""
+    made, file = Workbook(), BytesIO()
+    made.worksheets[0].append(WORDS.split())
+    made.save(file)
+    return file.getvalue()
+
+
+def picture(kind: str) -> bytes:
+    """The words in black on white."""
+    made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
+    font = ImageFont.load_default(size=30)
+    ImageDraw.Draw(made).text((20, 30), WORDS, fill="black", font=font)
+    made.save(file, kind)
+    return file.getvalue()
+
+
+WORDS = "zircon and feldspar"
+STONES: dict[str, Callable[[], bytes]] = {
+    "pdf": lambda: pdf_of([[WORDS]]),
+    "docx": lambda: docx_of([("", WORDS)]),
+    "pptx": presentation,
+    "xlsx": workbook,
+    "html": lambda: f"<p>{WORDS}</p>".encode(),
+    "jpg": lambda: picture("JPEG"),
+    "png": lambda: picture("PNG"),
+    "svg": lambda: f"<svg><text>{WORDS}</text></svg>".encode(),
+}
+"""A file of each format with the same words."""
+
+
+@pytest.fixture
+def caller(stack: Stack) -> Iterator[Caller]:
+    """A bare caller of `/mcp`."""
+    calling = Caller(stack.mcp_url)
+    with calling.http:
+        yield calling
+
+
+def add(caller: Caller, path: Path, **arguments: Any) -> dict[str, Any]:
+    """The document made of a file, once it is there."""
+    return caller.ok("knowledge-add", file_path=str(path), **{"async": False}, **arguments)
+
+
+@pytest.mark.requirement("N12", "N25", "N33", "N49", "N64")
+def test_documents_live_and_go_on_the_real_engine(caller: Caller, files: Path) -> None:
+    """Added both ways, found with their pages, listed, removed one by one and all together."""
+    assert caller.refused("knowledge-search", query="bees")["error"] == "empty_knowledge_base"
+    task = caller.ok("knowledge-add", file_path=str(files / "report.pdf"), metadata={"author": "John Doe"})
+    ended = until(
+        lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
+        lambda told: told["status"] == "completed",
+        seconds=60,
+        what="the document",
+    )
+    assert ended["progress"] == 1.0
+    assert ended["result"]["chunks_created"] >= 3
+    bees, ants = add(caller, files / "bees.docx"), add(caller, files / "ants.html")
+
+    found = caller.ok("knowledge-search", query=sentence_of_page(2), filters={"format": "pdf"})
+    best = found["results"][0]
+    assert (best["document_id"], best["metadata"]["page_num"]) == (ended["result"]["document_id"], 2)
+
+    shown = caller.ok("knowledge-show", sort_by="filename", sort_order="asc")
+    assert [each["filename"] for each in shown["documents"]] == ["ants.html", "bees.docx", "report.pdf"]
+    status = caller.ok("knowledge-status")
+    assert status["knowledge_base"]["document_count"] == shown["total_count"] == 3
+    assert status["knowledge_base"]["total_size_bytes"] == sum(
+        each["size_bytes"] for each in shown["documents"]
+    )
+    assert status["health"]["status"] == "healthy"
+    assert Path(status["knowledge_base"]["storage_path"]).is_dir()
+
+    removed = caller.ok("knowledge-remove", document_id=ants["document_id"], confirm=True)
+    assert removed["chunks_removed"] == ants["chunks_created"]
+    again = caller.refused("knowledge-remove", document_id=ants["document_id"], confirm=True)
+    assert again["error"] == "document_not_found"
+    chunks = ended["result"]["chunks_created"] + bees["chunks_created"]
+    assert caller.refused("knowledge-clear")["current_document_count"] == 2
+    cleared = caller.ok("knowledge-clear", confirm=True, confirmation_phrase="DELETE ALL")
+    assert (cleared["documents_removed"], cleared["embeddings_removed"]) == (2, chunks)
+    assert caller.ok("knowledge-show")["total_count"] == 0
+
+
+@pytest.mark.requirement("N10", "N13", "N44")
+@pytest.mark.parametrize("form", ["pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg"])
+def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, form: str) -> None:
+    """And found by its words; those of a picture are analysed, which makes one passage."""
+    path = files / f"stones.{form}"
+    path.write_bytes(STONES[form]())
+    added = add(caller, path)
+    is_picture = form in ("jpg", "png")
+    assert added["processing_method"] == ("image_analysis" if is_picture else "text_extraction")
+    found = caller.ok("knowledge-search", query="zircon feldspar", filters={"format": form})
+    assert [result["document_id"] for result in found["results"]] == [added["document_id"]]
+    shown = {each["id"]: each for each in caller.ok("knowledge-show")["documents"]}[added["document_id"]]
+    assert (shown["format"], shown["processing_status"]) == (form, "completed")
+    assert (shown["chunk_count"], shown["processing_method"]) == (1, added["processing_method"])
+    caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
+
+
+@pytest.mark.requirement("N65")
+def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, files: Path) -> None:
+    """With the engine's code and words."""
+    task = caller.ok("knowledge-add", file_path=str(files / "broken.pdf"))
+    told = until(
+        lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
+        lambda told: told["status"] == "failed",
+        seconds=60,
+        what="the failure",
+    )
+    assert told["success"] is False
+    assert told["error"] == "file_corrupt"
+    assert told["message"]
+    finished = request("tools/cancel", {"taskId": task["task_id"]})
+    answer = caller.post(json.dumps(finished).encode()).json()
+    assert answer["error"]["data"]["error_type"] == "task_finished"
+
+
+def test_nothing_outside_of_the_folder_is_added_by_the_process(
+    caller: Caller, stack: Stack, files: Path
+) -> None:
+    """Its own data, for example."""
+    (files / "link.html").symlink_to(stack.home)
+    for path in (stack.home / "kb.html", files / ".." / "x.html", files / "link.html"):
+        assert caller.refused("knowledge-add", file_path=str(path))["error"] == "path_not_allowed"
+
+
+# --- stdio ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(simulator: Simulator, simulated: tuple[str, ControlClient], files: Path) -> dict[str, str]:
+    """Of a server process in front of the test's engine."""
+    key, _ = simulated
+    return {
+        **stdio_environment(),
+        "KB_ENGINE_URL": simulator.url,
+        "KB_API_KEY": key,
+        "KB_FILE_ROOTS": str(files),
+        "KB_HOME": str(files / "home"),
+    }
+
+
+COMMAND = ("-m", "kb_cli.main", "stdio", "--toolset", "knowledge")
+
+
+@pytest.mark.requirement("N1", "N75", "N82")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_works_over_a_pipe(
+    environment: dict[str, str], files: Path, mode: Mode
+) -> None:
+    """List, add with progress, search."""
+    seen: list[float] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(progress)
+
+    command = StdioServerParameters(command=sys.executable, args=[*COMMAND], env=environment, cwd=str(ROOT))
+    async with Client(command, mode=mode, read_timeout_seconds=WAIT) as session:
+        assert tuple(tool.name for tool in (await session.list_tools()).tools) == SEVEN
+        arguments = {"file_path": str(files / "ants.html"), "async": False}
+        added = await session.call_tool("knowledge-add", arguments, progress_callback=note)
+        assert added.is_error is False
+        assert seen[-1] == 1.0
+        found = (await session.call_tool("knowledge-search", {"query": "ants"})).structured_content
+        assert found is not None
+        assert found["total_results"] == 1
+
+
+@pytest.mark.requirement("N75")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+@pytest.mark.parametrize("told", ["request", "notification"])
+async def test_a_task_is_cancelled_over_a_pipe(
+    start: Start,
+    environment: dict[str, str],
+    simulated: tuple[str, ControlClient],
+    files: Path,
+    era: str,
+    told: str,
+) -> None:
+    """As a request and as a notification, in both eras."""
+    _, engine = simulated
+    engine.set_policy(Stuck())
+    process = await start(command=COMMAND, environment=environment)
+
+    def sent(message: dict[str, Any]) -> dict[str, Any]:
+        return modern(message) if era == "modern" else message
+
+    if era == "handshake":
+        await process.ask(initialize("2025-06-18"))
+        await process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    added = await process.ask(sent(call("knowledge-add", 1, file_path=str(files / "ants.html"))))
+    task_id = json.loads(added["result"]["content"][0]["text"])["task_id"]
+    cancel = request("tools/cancel", {"taskId": task_id}, 2)
+    if told == "notification":
+        del cancel["id"]
+        await process.send(cancel)
+    else:
+        assert "result" in await process.ask(sent(cancel))
+    status = call("knowledge-task-status", 3, task_id=task_id)
+    while (await process.ask(sent(status)))["result"]["structuredContent"]["status"] != "cancelled":
+        pass  # a notification is not answered; the test's own bound ends a wait that has no end
+
+
+async def test_a_call_that_is_cancelled_over_a_pipe_cancels_its_task(
+    start: Start, environment: dict[str, str], simulated: tuple[str, ControlClient], files: Path
+) -> None:
+    """`notifications/cancelled` ends the call, and the call its task."""
+    _, engine = simulated
+    engine.set_policy(Stuck())
+    process = await start(command=COMMAND, environment=environment)
+    await process.ask(initialize("2025-06-18"))
+    waiting = call(
+        "knowledge-add",
+        7,
+        meta={"progressToken": "p"},
+        file_path=str(files / "ants.html"),
+        **{"async": False},
+    )
+    assert (await process.ask(waiting))["method"] == "notifications/progress"
+    await process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
+    await process.ask(request("ping", request_id=8))
+    until(
+        lambda: [job.status for job in engine.state().jobs],
+        lambda seen: seen == ["cancelled"],
+        seconds=WAIT,
+        what="the cancel",
+    )

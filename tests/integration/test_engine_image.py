@@ -6,12 +6,14 @@ its volume, and being asked again.
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab
@@ -100,6 +102,18 @@ def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, qu
     found = engine.post("/search", json={"query": query, "top": 5})["results"]
     assert document in [result["document"]["id"] for result in found]
     assert [each["id"] for each in engine.get("/documents", source_path=name)["documents"]] == [document]
+
+
+@pytest.mark.usefixtures("our_engine")
+def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
+    """The recognizer and its models are in it, and find all that they load."""
+    picture, file = Image.new("RGB", (500, 100), "white"), BytesIO()
+    font = ImageFont.load_default(size=30)
+    ImageDraw.Draw(picture).text((20, 30), "obsidian and pumice", fill="black", font=font)
+    picture.save(file, "PNG")
+    document = completed(engine, engine.post("/jobs", files={"file": ("sign.png", file.getvalue())}))
+    assert engine.get(f"/documents/{document}")["extraction_method"] == "image_analysis"
+    assert document in engine.documents_with("obsidian")
 
 
 def test_tags_narrow_a_search_all_of_them(engine: Engine) -> None:

@@ -126,8 +126,12 @@ class Story:
             yield Step("createJob", request={"json": {"text": "another"}, "headers": headers})
 
     def _file(self) -> Iterator[Step]:
-        text, kind = self._text(), self._dice.choice(("txt", "md", "html"))
-        data = {"md": f"# {text[:20]}\n\n{text}", "html": f"<html><body><p>{text}</p></body></html>"}
+        text, kind = self._text(), self._dice.choice(("txt", "md", "html", "svg"))
+        data = {
+            "md": f"# {text[:20]}\n\n{text}",
+            "html": f"<html><body><p>{text}</p></body></html>",
+            "svg": f"<svg><title>{text[:20]}</title><text>{text}</text></svg>",
+        }
         name = f"{self._dice.choice(WORDS)}.{kind}"
         slot = self._new_slot()
         self._files.append(slot)
@@ -141,7 +145,9 @@ class Story:
 
     def _list(self) -> Iterator[Step]:
         params: dict[str, Any] = {
-            "sort_by": self._dice.choice(("id", "title", "created_at", "updated_at", "size_bytes")),
+            "sort_by": self._dice.choice(
+                ("id", "title", "filename", "created_at", "updated_at", "size_bytes")
+            ),
             "sort_order": self._dice.choice(("asc", "desc")),
             "limit": self._dice.randint(1, 20),
             "offset": self._dice.randint(0, 6),
@@ -271,7 +277,12 @@ def refusals() -> list[Step]:
         Step("createJob", request={"files": {"file": ("a.txt", b"x")}, "data": {"tags": "a"}}),
         Step("createJob", request={"json": {"text": "x"}, "headers": {"Idempotency-Key": "x" * 256}}),
         Step("createJob", request={"files": {"file": ("a.pdf", b"no PDF")}}, slot=0),
+        *(
+            Step("createJob", request={"files": {"file": (name, b"none such")}}, slot=0)
+            for name in ("a.pptx", "a.xlsx", "a.svg")
+        ),
         Step("createJob", request={"files": {"file": ("a.txt", b"\xff\xff\xff")}}, slot=0),
+        Step("listJobs", request={"params": {"status": "failed"}}),
         Step("createJob", request={"files": {"file": ("a.txt", b"")}}, slot=0),
         Step("getJob", {"job_id": uuid}),
         Step("getJob", {"job_id": "1"}),

@@ -101,6 +101,11 @@ def passages(sections: Sequence[Section]) -> list[Passage]:
     return made
 
 
+def first_line(text: str) -> str:
+    """The beginning of a text, for a title."""
+    return text.strip().splitlines()[0][:80]
+
+
 def words(text: str) -> Counter[str]:
     """The words of a text, without case."""
     return Counter(_WORD.findall(text.casefold()))

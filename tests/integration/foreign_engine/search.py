@@ -1,0 +1,124 @@
+"""Searches: which documents may answer, and what is told of the chunks that match."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, date, datetime
+
+from .chunks import chunk_of
+from .database import Row
+from .documents import Documents
+from .promise import Refused
+
+WEAK = 0.2
+_SUMMARY = (
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "version",
+    "created_at", "updated_at",
+)  # fmt: skip
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
+_TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")
+
+
+class Search:
+    """Searches over the documents."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+
+    def answer(self, body: Row) -> Row:
+        """Passages that match, as far as `max_chars` lets them be told."""
+        began, mode = time.monotonic(), mode_of(body)
+        numbers = [document["id"] for document in self._chosen(body)]
+        scored = self._documents.chunks.scored(body["query"], mode, numbers)
+        found = [each for each in scored if each[0] >= body["min_score"]]
+        results, omitted, left = [], 0, body["max_chars"]
+        for score, row, explained in found[: body["top"]]:
+            if left is not None and left <= 0:
+                omitted += 1
+                continue
+            result = self._result(score, row, explained if body["explain"] else None, body["neighbors"], left)
+            left = None if left is None else left - len(result["chunk"]["text"])
+            results.append(result)
+        return {
+            "results": results, "total": len(found), "mode": mode, "omitted": omitted,
+            "took_ms": (time.monotonic() - began) * 1000,
+            "weak": not found or found[0][0] < WEAK,
+        }  # fmt: skip
+
+    def _result(self, score: float, row: Row, explained: Row | None, around: int, left: int | None) -> Row:
+        document = self._documents.one(row["document"])
+        chunk, place = chunk_of(row), row["place"]
+        if left is not None:
+            chunk["text"] = chunk["text"][:left]
+        first = max(0, place - around)
+        near = self._documents.chunks.of(document["id"], first, place + around + 1 - first) if around else []
+        return {
+            "chunk": chunk, "score": min(1.0, score), "tags": document["tags"], "explain": explained,
+            "document": {name: document[name] for name in _SUMMARY},
+            "truncated": len(chunk["text"]) < len(row["text"]),
+            "before": [each for each in near if each["index"] < place],
+            "after": [each for each in near if each["index"] > place],
+        }  # fmt: skip
+
+    def _chosen(self, body: Row) -> list[Row]:
+        filters = body["filters"] or {}
+        first, last = (_moment(filters, name) for name in ("date_from", "date_to"))
+        if first and last and first > last:
+            raise Refused("contradiction", "The end is before the start.", parameter="filters.date_to")
+        field = filters.get("date_field", "created_at")
+        everything = {"limit": -1, "offset": 0, "sort_by": "id", "sort_order": "asc"}
+        everything["doc_type"] = body["doc_type"]
+        return [
+            document
+            for document in self._documents.page(everything)["documents"]
+            if set(body["tags"]) <= set(document["tags"])
+            and (not body["tags_any"] or set(body["tags_any"]) & set(document["tags"]))
+            and (filters.get("format") is None or document["format"] in filters["format"])
+            and (
+                filters.get("source_type") is None
+                or str(document["metadata"].get("source_type", "")) in filters["source_type"]
+            )
+            and any(
+                path.startswith(filters.get("source_path_prefix") or "")
+                for path in document["source_paths"] or ([] if filters.get("source_path_prefix") else [""])
+            )
+            and (not first or datetime.fromisoformat(document[field]) >= first)
+            and (not last or datetime.fromisoformat(document[field]) <= last)
+        ]
+
+
+def mode_of(body: Row) -> str:
+    """How a search matches.
+
+    Raises:
+        Refused: its two ways to say so contradict each other.
+    """
+    mode, only = body.get("mode"), body.get("fts_only")
+    if (only is True and mode not in {None, "fts"}) or (only is False and mode == "fts"):
+        raise Refused("contradiction", "mode and fts_only exclude each other.", parameter="fts_only")
+    return "fts" if only else mode or "hybrid"
+
+
+def _moment(filters: Row, name: str) -> datetime | None:
+    """The time that a filter names; of a day its beginning, or for `date_to` its end.
+
+    Raises:
+        Refused: it names none.
+    """
+    text = filters.get(name)
+    if text is None:
+        return None
+    try:
+        if _DATED.fullmatch(text):
+            day = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+            return (
+                day if name == "date_from" else day.replace(hour=23, minute=59, second=59, microsecond=999999)
+            )
+        if _TIMED.fullmatch(text):
+            return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Refused(
+        "invalid_parameter", "Write 2025-01-31 or 2025-01-31T10:00:00Z.", parameter=f"filters.{name}"
+    )

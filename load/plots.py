@@ -62,7 +62,8 @@ class Sheet:
             axes.bar_label(drawn, labels=list(labels[name]), fontsize=8, padding=2)
         axes.set_xticks(range(len(groups)), groups)
         axes.margins(y=0.15)
-        axes.legend(fontsize=8, loc="best")
+        # Above the plot: wherever it lay within, it would hide somebody's figure.
+        axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars), frameon=False)
 
     def save(self, path: Path, *, under: str = "") -> None:
         """Write the page; `under` is a line at its foot."""

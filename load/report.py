@@ -50,9 +50,9 @@ def write_report(run: Run, folder: Path) -> Path:
 
 
 def plot(run: Run, path: Path) -> None:
-    """Draw throughput, latency, memory and processors over time."""
+    """Draw throughput, latency, memory, processors and sockets over time."""
     seconds = [moment.seconds for moment in run.history]
-    sheet = Sheet(4, title=run.title, height=2.3)
+    sheet = Sheet(5, title=run.title, height=2.3)
     sheet.lines(
         {
             "calls a second": (seconds, [moment.rate for moment in run.history]),
@@ -71,6 +71,7 @@ def plot(run: Run, path: Path) -> None:
     )
     sheet.lines(_by_process(run.samples, "resident_mib"), y="resident memory, MiB")
     sheet.lines(_by_process(run.samples, "cpu"), y="processors in use")
+    sheet.lines(_by_process(run.samples, "sockets"), y="open sockets")
     sheet.save(path, under=run.machine.line())
 
 
@@ -86,13 +87,14 @@ def html(run: Run, picture: bytes) -> str:
         f"<p><code>{escape(run.command)}</code></p>",
         f"<ul>{verdict}</ul>" if verdict else '<p class="good">All budgets were kept.</p>',
         f"<p>{escape(summary(run.figures))}</p>",
-        f'<img alt="throughput, latency, memory, processors" src="data:image/png;base64,{image}">',
+        f'<img alt="throughput, latency, memory, processors, sockets" src="data:image/png;base64,{image}">',
         _table(
             ["tool", "version", "calls", "failed", "p50 ms", "p95 ms", "p99 ms", "budget p95", "budget p99"],
             _rows(run),
         ),
         _table(
-            ["process", "memory at the end, MiB", "MiB a minute", "open sockets"], _processes(run.samples)
+            ["process", "memory at the end, MiB", "MiB a minute", "open sockets, first", "last"],
+            _processes(run),
         ),
     ]
     return (
@@ -122,13 +124,17 @@ def _rows(run: Run) -> list[list[str]]:
     return rows
 
 
-def _processes(samples: Sequence[Sample]) -> list[list[str]]:
+def _processes(run: Run) -> list[list[str]]:
+    """What each process held; of a soak, after the first `skip_seconds` of its budget."""
+    soak = run.budgets.soak
+    skip = soak.skip_seconds if run.figures.seconds >= soak.from_seconds else 0
     rows = []
-    for name in dict.fromkeys(sample.name for sample in samples):
-        own = of(samples, name)
-        last = own[-1]
-        grown = f"{slope(own):+.2f}" if len({sample.seconds for sample in own}) > 1 else ""
-        rows.append([name, f"{last.resident_mib:.0f}", grown, str(last.sockets)])
+    for name in dict.fromkeys(sample.name for sample in run.samples):
+        own = [sample for sample in of(run.samples, name) if sample.seconds >= skip]
+        if own:
+            grown = f"{slope(own):+.2f}" if len({sample.seconds for sample in own}) > 1 else ""
+            first, last = own[0], own[-1]
+            rows.append([name, f"{last.resident_mib:.0f}", grown, str(first.sockets), str(last.sockets)])
     return rows
 
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
     prefix = options.out / "locust"
     command = [
         sys.executable, "-m", "locust", "-f", str(_FOLDER / "locustfile.py"), "--host", target.url,
-        "--processes", str(options.processes), "--csv", str(prefix), "--csv-full-history",
+        "--csv", str(prefix), "--csv-full-history",
         "--html", f"{prefix}.html", "--stop-timeout", "10", "--only-summary",
     ]  # fmt: skip
     command += (
@@ -105,6 +105,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
     if options.processes > 1:
         # The processes talk over a port of their own, so that two runs do not meet.
         port = str(free_port())
+        command += ["--processes", str(options.processes)]
         command += ["--master-bind-host", LOOPBACK, "--master-bind-port", port, "--master-port", port]
     environment = clean_environment(
         KB_LOAD_SHAPE=plan.shape,
@@ -120,9 +121,19 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
             command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
-        with Sampler({**target.pids, "locust": locust.pid}) as sampler:
-            status = _wait(locust, None if options.page else plan.seconds + _GRACE_SECONDS)
+        try:
+            with Sampler({**target.pids, "locust": locust.pid}) as sampler:
+                status = _wait(locust, None if options.page else plan.seconds + _GRACE_SECONDS)
+        finally:
+            _end_group(locust)
     return status, sampler
+
+
+def _end_group(locust: subprocess.Popen[bytes]) -> None:
+    """Its processes of load do not end with it where it was killed."""
+    with suppress(ProcessLookupError):
+        os.killpg(locust.pid, signal.SIGKILL)
+    locust.wait()
 
 
 def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
@@ -130,12 +141,12 @@ def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
     try:
         return locust.wait(seconds)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        locust.send_signal(signal.SIGTERM)
+        locust.send_signal(signal.SIGINT)  # on SIGTERM it leaves without a word
     try:
         return locust.wait(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(locust.pid, signal.SIGKILL)
-        return locust.wait()
+        _end_group(locust)
+        return locust.returncode
 
 
 # --- what is loaded -------------------------------------------------------------------------------
@@ -214,4 +225,7 @@ def _processes(text: str) -> int:
 
 
 if __name__ == "__main__":
+    # What is started here is ended, and what was measured is told; also where a shell ignores Ctrl-C for us.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -1,5 +1,9 @@
 """Agents as Locust runs them: they search mostly, read on, remember, and now and then upload a file.
 
+An agent keeps some notes and some files. When it has them all it corrects its notes and sends its files
+again, so that the base of a long run stays as large as it is, and what still grows is a leak. From then on
+its files are known ones: for new files make a short run, or one with many agents.
+
 A call counts as failed when it is not answered with a result, and when the result says `isError`. Each
 entry of Locust's table is a tool at a protocol version.
 """
@@ -16,7 +20,7 @@ from urllib.parse import urlsplit
 from locust import between, task
 from locust.contrib.fasthttp import FastHttpUser
 
-from load.content import Content
+from load.content import Content, File
 from load.messages import (
     CLIENT,
     HANDSHAKE,
@@ -38,6 +42,8 @@ KEY = os.environ.get("KB_LOAD_KEY", "")
 DIRECT = "PUT upload_url"
 _CHUNKS = 3
 _REMEMBERED = 50
+_NOTES, _FILES = 5, 3
+"""How many an agent keeps."""
 _ordinals = itertools.count()
 
 
@@ -57,7 +63,8 @@ class Agent(FastHttpUser):
         self.content = Content(SEED * 1_000_003 + worker * 10_007 + next(_ordinals))
         self._ids = itertools.count(1)
         self._documents: deque[int] = deque(maxlen=_REMEMBERED)
-        self._notes: deque[int] = deque(maxlen=_REMEMBERED)
+        self._notes: list[int] = []
+        self._files: list[File] = []
         self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
         if self.era == HANDSHAKE:
             params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
@@ -101,6 +108,9 @@ class Agent(FastHttpUser):
     @task(5)
     def remember(self) -> None:
         """Add a note, and see it indexed."""
+        if len(self._notes) == _NOTES:
+            self.correct()
+            return
         found = self._call(
             "kb_addnote",
             {
@@ -118,7 +128,7 @@ class Agent(FastHttpUser):
         """Replace the text of a note of one's own."""
         if self._notes:
             arguments = {
-                "document_id": self.content.random.choice(list(self._notes)),
+                "document_id": self.content.random.choice(self._notes),
                 "text": self.content.note(),
             }
             self._call("kb_update_note", arguments)
@@ -137,7 +147,7 @@ class Agent(FastHttpUser):
     @task(1)
     def upload_chunked(self) -> None:
         """A file through the model's own hands."""
-        file = self.content.file(self.content.random.randint(2, 8))
+        file = self._file()
         started = self._start(file.name, len(file.data))
         if started is None:
             return
@@ -152,7 +162,7 @@ class Agent(FastHttpUser):
     @task(1)
     def upload_direct(self) -> None:
         """A file by the upload URL, as `curl -T` sends it."""
-        file = self.content.file(self.content.random.randint(4, 16))
+        file = self._file()
         started = self._start(file.name, len(file.data))
         if started is None:
             return
@@ -170,6 +180,14 @@ class Agent(FastHttpUser):
         found = self._call("kb_search", arguments)
         if found is not None:
             self._documents.extend(result["document_id"] for result in found["results"])
+
+    def _file(self) -> File:
+        if len(self._files) == _FILES:
+            known: File = self.content.random.choice(self._files)
+            return known
+        file = self.content.file(self.content.random.randint(2, 16))
+        self._files.append(file)
+        return file
 
     def _start(self, name: str, size: int) -> dict[str, Any] | None:
         arguments = {"filename": name, "total_size": size, "collection": "documents"}

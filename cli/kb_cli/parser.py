@@ -9,10 +9,12 @@ from typing import Any
 from kb_cli import VERSION
 from kb_cli.exits import TABLE
 
-_DOC_TYPES = ("note", "text", "markdown", "html", "pdf", "docx")
-_JOB_STATES = ("queued", "running", "completed", "failed", "cancelled")
+# As the contract has them, whose models are not imported to read a command line.
+DOC_TYPES = ("note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image")
+JOB_STATES = ("queued", "running", "completed", "failed", "cancelled")
+MODES = ("hybrid", "fts", "vector")
 _LEVELS = ("debug", "info", "warn", "error")
-_MODES = ("hybrid", "fts", "vector")
+_JOB_POLICIES = "how jobs end: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
 
 _COLLECTION = "collection; the tag collection:NAME in --tags says the same"
 _TAGS = "tags, comma-separated; may be given again"
@@ -156,6 +158,7 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     sim.add_argument("--port", help="port to listen on; 0: any free one (8900)")
     sim.add_argument("--control", metavar="PORT", help="port of the control plane, on loopback (off)")
     sim.add_argument("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)")
+    sim.add_argument("--jobs", metavar="POLICY", help=_JOB_POLICIES)
 
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
@@ -177,9 +180,9 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
     )  # fmt: skip
     search.add_argument("query", help="words or a question")
     search.add_argument("--top", type=_top, default=10, metavar="N", help="how many at the most (default 10)")
-    search.add_argument("--mode", choices=_MODES, help="by words, by meaning, or both (default)")
+    search.add_argument("--mode", choices=MODES, help="by words, by meaning, or both (default)")
     search.add_argument("--fts-only", action="store_true", help="by words only")
-    search.add_argument("--doc-type", choices=_DOC_TYPES, help="only documents of this type")
+    search.add_argument("--doc-type", choices=DOC_TYPES, help="only documents of this type")
     search.add_argument(
         "--min-score", type=_score, default=0.0, metavar="S", help="only scores from S, 0 to 1"
     )
@@ -207,7 +210,7 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
         commands, "jobs", "kb_cli.commands.state:jobs", "what the engine is at", groups.engine, groups.output
     )
     jobs.add_argument("job", nargs="?", metavar="ID", help="one job (default: the recent ones)")
-    jobs.add_argument("--status", choices=_JOB_STATES, help="only jobs in this state")
+    jobs.add_argument("--status", choices=JOB_STATES, help="only jobs in this state")
     jobs.add_argument(
         "--limit", type=_limit, default=50, metavar="N", help="how many at the most (default 50)"
     )
@@ -291,8 +294,12 @@ def _add_bench(commands: Any, groups: _Groups) -> None:
         return kind
 
     hosts = add("hosts", "one search tool on this server, the official SDK, FastMCP and a bare handler")
-    hosts.add_argument("--seconds", type=_limit, metavar="N", help="how long each turn takes (default 5)")
-    hosts.add_argument("--connections", type=_limit, metavar="N", help="how many are busy (default 32)")
+    workers = add("workers", "what a call costs one process of kb serve, and two that share a port")
+    for kind, seconds in ((hosts, 5), (workers, 2)):
+        kind.add_argument(
+            "--seconds", type=_limit, metavar="N", help=f"how long each turn takes (default {seconds})"
+        )
+        kind.add_argument("--connections", type=_limit, metavar="N", help="how many are busy (default 32)")
     uploads = add("uploads", "chunked and direct uploads beside bare handlers of the same work")
     uploads.add_argument("--mib", type=_limit, metavar="N", help="size of the large file (default 256)")
     engine = add("engine", "taking in, and searches as the base grows")
@@ -304,10 +311,8 @@ def _add_bench(commands: Any, groups: _Groups) -> None:
     startup = add("startup", "kb stdio, from its start to its first answer")
     ingestion = add("ingestion", "kb_search while a large PDF is taken in")
     ingestion.add_argument("--pages", type=_limit, metavar="N", help="pages of the PDF (default 100)")
-    for kind in (hosts, uploads, startup, ingestion):
-        kind.add_argument(
-            "--rounds", type=_limit, metavar="N", help="turns (default 5; startup 7, ingestion 3)"
-        )
+    for kind, rounds in ((hosts, 5), (workers, 7), (uploads, 6), (startup, 7), (ingestion, 3)):
+        kind.add_argument("--rounds", type=_limit, metavar="N", help=f"turns (default {rounds})")
 
 
 def _sizes(text: str) -> list[int]:

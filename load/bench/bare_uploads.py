@@ -2,22 +2,22 @@
 
     python -m load.bench.bare_uploads --port 8903 --folder /tmp/uploads
 
-`POST /chunk` takes the same message as `kb_upload_chunk`: parsed with the JSON library of this server,
-its base64 decoded strictly, written to a file of its own aside and renamed; both in a thread, as a server
-must whose other callers wait. `PUT /direct` streams the body to a file in the same way, in blocks of a
-MiB. `DELETE /files` removes what came: replacing a large file takes the time of freeing it.
+`POST /chunk` takes the same message as `kb_upload_chunk`: parsed and decoded with the libraries of this
+server, written to a file of its own aside and renamed; both in a thread, as a server must whose other
+callers wait. `PUT /direct` streams the body to a file in the same way, in blocks of a MiB. `DELETE /files`
+removes what came: replacing a large file takes the time of freeing it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import binascii
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
 import msgspec
+import pybase64
 import uvloop
 from aiohttp import web
 
@@ -85,7 +85,7 @@ def build_app(folder: Path) -> web.Application:
 
 
 def _store(folder: Path, index: int, data: str) -> int:
-    decoded = binascii.a2b_base64(data, strict_mode=True)
+    decoded = pybase64.b64decode(data, validate=True)
     aside = folder / f"aside-{uuid4().hex}"
     aside.write_bytes(decoded)
     aside.replace(folder / f"chunk-{index}")

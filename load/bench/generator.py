@@ -1,15 +1,16 @@
 """Load from one thread: wrk where it is installed, else a small client of our own.
 
-Both keep a fixed number of connections busy (a closed loop) with one request that never changes, and
-read of an answer no more than its status and length; what answers look like is checked before. Our own
-client costs two to three times wrk's processor time a call, which on few cores comes out of the server's
-share: compare only figures of one client.
+Both keep a fixed number of connections busy (a closed loop, with pauses where wanted) with one request that
+never changes, and read of an answer no more than its status and length; what answers look like is checked
+before. Our own client costs two to three times wrk's processor time a call, which on few cores comes out of
+the server's share: compare only figures of one client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -55,11 +56,14 @@ def client_name() -> str:
     return "wrk" if shutil.which("wrk") else "own asyncio client"
 
 
-def generate(target: Target, *, connections: int, seconds: int) -> Load:
-    """Keep `connections` busy with the target's request for `seconds`."""
+def generate(target: Target, *, connections: int, seconds: int, pause: float = 0.0) -> Load:
+    """Send the target's request over `connections` for `seconds`, on each as soon as the last is answered.
+
+    With a `pause` each waits before, by chance up to twice so many seconds.
+    """
     if shutil.which("wrk"):
-        return _with_wrk(target, connections, seconds)
-    return _with_own(target, connections, seconds)
+        return _with_wrk(target, connections, seconds, pause)
+    return _with_own(target, connections, seconds, pause)
 
 
 # --- wrk ------------------------------------------------------------------------------------------
@@ -68,6 +72,7 @@ _SCRIPT = """\
 wrk.method = "POST"
 wrk.body = {body}
 {headers}
+{delay}
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
@@ -78,11 +83,12 @@ end
 """
 
 
-def _with_wrk(target: Target, connections: int, seconds: int) -> Load:
+def _with_wrk(target: Target, connections: int, seconds: int, pause: float) -> Load:
     headers = "\n".join(
         f"wrk.headers[{_lua(name)}] = {_lua(value)}" for name, value in target.message.headers.items()
     )
-    script = _SCRIPT.format(body=_lua(target.message.body.decode()), headers=headers)
+    delay = f"delay = function() return math.random(0, {2000 * pause:.0f}) end" if pause else ""
+    script = _SCRIPT.format(body=_lua(target.message.body.decode()), headers=headers, delay=delay)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "request.lua"
         path.write_text(script)
@@ -125,9 +131,10 @@ def _load(raw: dict[str, float]) -> Load:
 class _Connection(asyncio.Protocol):
     """Sends the request, waits for its answer whole, and sends again until the time is over."""
 
-    def __init__(self, data: bytes, until: float, ended: asyncio.Event) -> None:
+    def __init__(self, data: bytes, until: float, pause: float, ended: asyncio.Event) -> None:
         self._data = data
         self._until = until
+        self._pause = pause
         self._ended = ended
         self._buffer = bytearray()
         self._began = 0.0
@@ -137,7 +144,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]  # TCP's
-        self._send()
+        self._go_on()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -149,14 +156,24 @@ class _Connection(asyncio.Protocol):
         self.errors += not self._buffer.startswith(b"HTTP/1.1 2")
         self.bytes += length
         self._buffer.clear()
-        if now < self._until:
-            self._send()
-        else:
-            self._transport.close()
+        self._go_on()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.errors += time.perf_counter() < self._until
         self._ended.set()
+
+    def _go_on(self) -> None:
+        if not self._pause:
+            self._send_or_end()
+            return
+        wait = random.uniform(0, 2 * self._pause)
+        asyncio.get_running_loop().call_later(wait, self._send_or_end)
+
+    def _send_or_end(self) -> None:
+        if time.perf_counter() < self._until:
+            self._send()
+        else:
+            self._transport.close()
 
     def _send(self) -> None:
         self._began = time.perf_counter()
@@ -179,7 +196,7 @@ def answer_length(buffer: bytes | bytearray) -> int | None:
     return end + 4 + int(head[mark + 17 :].split(b"\r\n", 1)[0])
 
 
-async def _loop(target: Target, connections: int, seconds: int) -> Load:
+async def _loop(target: Target, connections: int, seconds: int, pause: float) -> Load:
     message = target.message
     lines = [f"POST {target.path} HTTP/1.1", f"Host: 127.0.0.1:{target.port}"]
     lines += [f"{name}: {value}" for name, value in message.headers.items()]
@@ -188,7 +205,7 @@ async def _loop(target: Target, connections: int, seconds: int) -> Load:
     made = []
     for _ in range(connections):
         ended = asyncio.Event()
-        connection = _Connection(data, began + seconds, ended)
+        connection = _Connection(data, began + seconds, pause, ended)
         await loop.create_connection(lambda each=connection: each, "127.0.0.1", target.port)  # type: ignore[misc]  # mypy does not infer a lambda with a default
         made.append((connection, ended))
     for _, ended in made:
@@ -205,9 +222,9 @@ async def _loop(target: Target, connections: int, seconds: int) -> Load:
     )
 
 
-def _with_own(target: Target, connections: int, seconds: int) -> Load:
+def _with_own(target: Target, connections: int, seconds: int, pause: float) -> Load:
     if sys.platform == "win32":
-        return asyncio.run(_loop(target, connections, seconds))
+        return asyncio.run(_loop(target, connections, seconds, pause))
     import uvloop
 
-    return uvloop.run(_loop(target, connections, seconds))
+    return uvloop.run(_loop(target, connections, seconds, pause))

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import httpx
 import msgspec
 
-from load.bench.generator import Load, Target, client_name, generate
-from load.bench.stub_engine import search_response
-from load.machine import Machine, describe
-from load.messages import ERAS, CallFailed, Era, result_of, tool_call
+from load.bench.generator import client_name
+from load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
+from load.machine import describe
+from load.messages import ERAS
 from load.plots import Sheet
 from load.processes import Running, free_port, running
 from load.stats import table
@@ -35,20 +32,14 @@ TITLES = {
     "fastmcp": "FastMCP on uvicorn",
     CEILING: "bare handler (ceiling)",
 }
-KEY = "a-key-for-the-benchmark"
-ARGUMENTS = {"query": "how are pensions revalued when prices rise", "top": 10}
-_WARM_SECONDS = 2
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One host under load for some seconds. Processor times are microseconds a call."""
+class Round(Cost, frozen=True, kw_only=True):
+    """What a call cost one host in one turn."""
 
     host: str
     era: str
     round: int
-    load: Load
-    host_cpu: float
-    engine_cpu: float
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,23 +57,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     highest_ratio: float
 
 
-class HostsReport(msgspec.Struct, frozen=True, kw_only=True):
+class HostsReport(Circumstances, frozen=True, kw_only=True):
     """The whole run."""
 
-    machine: Machine
-    client: str
-    connections: int
-    seconds: int
     rounds: list[Round]
     figures: list[Figures]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A host that listens, with the length of its right answer at each version."""
-
-    process: Running
-    port: int
 
 
 def run(
@@ -107,12 +86,19 @@ def run(
         note(f"answers of {', '.join(hosts)} checked at {' and '.join(ERAS)}")
         for host in hosts:
             for era in ERAS:
-                generate(_target(standing[host].port, era), connections=connections, seconds=_WARM_SECONDS)
+                warm(standing[host], era, connections=connections)
         for number in range(1, rounds + 1):
             for era in ERAS:
                 for host in _turn(hosts, number):
-                    each = _measured(standing[host], engine, host, era, number, connections, seconds)
-                    _check_round(each, lengths[host, era])
+                    cost = measured(
+                        standing[host],
+                        engine,
+                        era,
+                        lengths[host, era],
+                        connections=connections,
+                        seconds=seconds,
+                    )
+                    each = Round(host=host, era=era, round=number, **msgspec.structs.asdict(cost))
                     done.append(each)
                     note(
                         f"round {number} {era} {host:8} {each.load.rate:7.0f}/s  p99 {each.load.p99:6.1f} ms"
@@ -167,49 +153,7 @@ def text(report: HostsReport) -> str:
         for each in report.figures
     ]  # fmt: skip
     rounds = max(each.round for each in report.rounds)
-    how = (
-        f"medians of {rounds} rounds of {report.seconds} s in turns, {report.connections} connections, "
-        f"{report.client}\n{report.machine.line()}"
-    )
-    return f"{table(header, rows)}\n{how}"
-
-
-def check(port: int, era: Era) -> int:
-    """Call the tool once and look at the answer; its length in bytes.
-
-    Raises:
-        CallFailed: it is not the engine's.
-    """
-    message = _target(port, era).message
-    with httpx.Client(timeout=30) as client:
-        response = client.post(
-            f"http://127.0.0.1:{port}/mcp", headers=dict(message.headers), content=message.body
-        )
-    if response.status_code != 200:
-        raise CallFailed(f"port {port}, {era}: {response.status_code} {response.text[:300]}")
-    if not response.headers["content-type"].startswith("application/json"):
-        raise CallFailed(f"port {port}, {era}: answered as {response.headers['content-type']}")
-    result = result_of(response.content)
-    content = result["structuredContent"]
-    if msgspec.json.decode(result["content"][0]["text"]) != content:
-        raise CallFailed("the text and the structured content differ")
-    wanted = [(each.chunk.id, each.chunk.text) for each in search_response().results]
-    if [_passage(each) for each in content["results"]] != wanted:
-        raise CallFailed("the passages are not those of the engine")
-    return len(response.content)
-
-
-def _passage(result: dict[str, Any]) -> tuple[int, str]:
-    chunk = result.get("chunk") or {"id": result.get("chunk_id"), "text": result.get("text")}
-    return chunk["id"], chunk["text"]
-
-
-def _check_round(each: Round, length: int) -> None:
-    if each.load.errors:
-        raise CallFailed(f"{each.host}: {each.load.errors} of {each.load.calls} calls failed")
-    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
-    if not length <= each.load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
-        raise CallFailed(f"{each.host}: answers of {each.load.bytes_each} bytes, not about {length}")
+    return f"{table(header, rows)}\n{report.told(rounds)}"
 
 
 def _turn(hosts: tuple[str, ...], number: int) -> tuple[str, ...]:
@@ -218,58 +162,23 @@ def _turn(hosts: tuple[str, ...], number: int) -> tuple[str, ...]:
     return hosts[shift:] + hosts[:shift]
 
 
-def _target(port: int, era: Era) -> Target:
-    return Target(port, "/mcp", tool_call(era, "kb_search", ARGUMENTS, key=KEY))
-
-
-def _measured(
-    host: Standing, engine: Running, name: str, era: Era, number: int, connections: int, seconds: int
-) -> Round:
-    before = host.process.cpu_seconds(), engine.cpu_seconds()
-    load = generate(_target(host.port, era), connections=connections, seconds=seconds)
-    after = host.process.cpu_seconds(), engine.cpu_seconds()
-    own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
-    return Round(
-        host=name,
-        era=era,
-        round=number,
-        load=load,
-        host_cpu=round(own, 1),
-        engine_cpu=round(behind, 1),
-    )
-
-
 @contextmanager
 def _standing(hosts: tuple[str, ...], folder: Path) -> Iterator[tuple[Running, dict[str, Standing]]]:
     with ExitStack() as stack:
-        engine_port = free_port()
-        arguments = ["-m", "load.bench.stub_engine", "--port", str(engine_port)]
-        engine = stack.enter_context(running("stub engine", arguments, folder, port=engine_port))
-        url = f"http://127.0.0.1:{engine_port}"
-        standing = {}
-        for host in hosts:
-            port = free_port()
-            process = stack.enter_context(_host(host, port, url, folder))
-            standing[host] = Standing(process, port)
-        yield engine, standing
+        engine, url = stack.enter_context(stub_engine(folder))
+        yield engine, {host: stack.enter_context(_host(host, url, folder)) for host in hosts}
+
+
+def _host(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
+    return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
 
 
 @contextmanager
-def _host(name: str, port: int, engine_url: str, folder: Path) -> Iterator[Running]:
-    if name == "kb":
-        arguments = ["-m", "kb_cli.main", "serve", "--port", str(port)]
-        settings = {
-            "KB_ENGINE_URL": engine_url,
-            "KB_HOME": str(folder),
-            "KB_MCP_API_KEY": KEY,
-            "ENABLE_METRICS": "true",
-            "LOG_LEVEL": "info",
-        }
-    else:
-        arguments = ["-m", "load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
-        settings = {}
-    with running(name, arguments, folder, port=port, **settings) as process:
-        yield process
+def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
+    port = free_port()
+    arguments = ["-m", "load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
+    with running(name, arguments, folder, port=port) as process:
+        yield Standing(process, port)
 
 
 def plot(report: HostsReport, path: Path) -> None:

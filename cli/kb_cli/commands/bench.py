@@ -17,6 +17,7 @@ from kb_cli.output import Output
 _ROOT = Path(__file__).resolve().parents[3]
 _OPTIONS = {
     "hosts": ("rounds", "seconds", "connections"),
+    "workers": ("rounds", "seconds", "connections"),
     "uploads": ("rounds", "mib"),
     "engine": ("calls", "sizes", "ingest_chunks"),
     "startup": ("rounds",),

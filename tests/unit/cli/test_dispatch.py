@@ -10,13 +10,15 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from kb_cli import VERSION, main
 from kb_cli.dispatch import dispatch
 from kb_cli.exits import Exit
-from kb_cli.parser import build_parser
+from kb_cli.parser import DOC_TYPES, JOB_STATES, MODES, build_parser
+from kb_contracts import models as m
 from kb_contracts.operations import API_VERSION
 from tests.stack import ROOT, clean_environment, free_port
 
@@ -167,6 +169,13 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (Exit.BROKEN_PIPE, b"")
+
+
+def test_the_choices_are_those_of_the_contract() -> None:
+    """They stand here again, so that a command line is read without the contract's models."""
+    assert get_args(m.DocType) == DOC_TYPES
+    assert get_args(m.Mode) == MODES
+    assert get_args(m.JobStatus) == JOB_STATES
 
 
 def test_an_old_python_is_told_in_one_line() -> None:

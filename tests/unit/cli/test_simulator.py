@@ -30,3 +30,9 @@ def test_a_port_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[st
     """It names the variable."""
     assert main(["sim", "--port", "70000"]) == Exit.USAGE
     assert "KB_SIM_PORT" in capsys.readouterr().err
+
+
+def test_a_policy_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag says the variable's name and what it takes."""
+    assert main(["sim", "--jobs", "later"]) == Exit.USAGE
+    assert "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck" in capsys.readouterr().err

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from load.bench import hosts, uploads
+from load.bench import hosts, uploads, workers
 from load.bench.generator import Load
 from load.budgets import Budgets, Entry, Figures, ToolBudget
 from load.history import Moment
@@ -70,6 +71,41 @@ def test_uploads_are_compared_by_way_and_size() -> None:
     ratios = {(each.way, each.host): each.ratio for each in uploads.figures(made)}
     assert ratios["chunked", "kb"] == 0.5
     assert ratios["direct", "kb"] == 1.0
+
+
+def test_two_workers_are_compared_with_one_under_the_same_load() -> None:
+    """Of the round; and the least share is that of all its calls, not of the worst turn."""
+
+    def turn(count: int, manner: str, number: int, cpu: float, shares: list[float]) -> workers.Round:
+        load = Load(calls=1000, seconds=2, p50=1, p95=2, p99=3, errors=0, bytes_each=1000)
+        return workers.Round(
+            workers=count, era="2025-11-25", manner=manner, round=number, shares=shares, load=load,
+            host_cpu=cpu, engine_cpu=50,
+        )  # fmt: skip
+
+    made = [
+        turn(1, workers.FLAT_OUT, 1, 100, [1.0]), turn(2, workers.FLAT_OUT, 1, 110, [0.3, 0.7]),
+        turn(1, workers.FLAT_OUT, 2, 200, [1.0]), turn(2, workers.FLAT_OUT, 2, 200, [0.7, 0.3]),
+        turn(1, workers.EQUALLY_BUSY, 1, 50, [1.0]), turn(2, workers.EQUALLY_BUSY, 1, 75, [0.4, 0.6]),
+    ]  # fmt: skip
+    found = {(each.manner, each.workers): each for each in workers.figures(made)}
+    assert found[workers.FLAT_OUT, 2].cpu_ratio == 1.05
+    assert found[workers.FLAT_OUT, 2].least_share == 0.5
+    assert found[workers.EQUALLY_BUSY, 2].cpu_ratio == 1.5
+    assert found[workers.EQUALLY_BUSY, 2].least_share == 0.4
+    assert {each.cpu_ratio for (_, count), each in found.items() if count == 1} == {1.0}
+
+
+def test_growth_is_that_of_a_soak_after_it_has_warmed() -> None:
+    """Memory that a server takes in its first minute is not a leak."""
+    samples = [
+        Sample(seconds=30 * number, name="server", resident_mib=mib, cpu=0.2, sockets=number)
+        for number, mib in enumerate([20, 60, 80, 81, 82, 83])
+    ]
+    page = html(msgspec.structs.replace(run([]), samples=samples), b"png")
+    assert "<td>server</td><td>83</td><td>+21.83</td><td>0</td><td>5</td>" in page
+    soaked = msgspec.structs.replace(run([]), samples=samples, figures=Figures(seconds=300, entries=[]))
+    assert "<td>server</td><td>83</td><td>+2.00</td><td>2</td><td>5</td>" in html(soaked, b"png")
 
 
 def test_the_page_names_machine_versions_command_and_budgets() -> None:

@@ -311,7 +311,8 @@ def _add_bench(commands: Any, groups: _Groups) -> None:
     startup = add("startup", "kb stdio, from its start to its first answer")
     ingestion = add("ingestion", "kb_search while a large PDF is taken in")
     ingestion.add_argument("--pages", type=_limit, metavar="N", help="pages of the PDF (default 100)")
-    for kind, rounds in ((hosts, 5), (workers, 7), (uploads, 6), (startup, 7), (ingestion, 3)):
+    rounds_of = ((hosts, 5), (workers, 7), (uploads, 6), (engine, 5), (startup, 7), (ingestion, 3))
+    for kind, rounds in rounds_of:
         kind.add_argument("--rounds", type=_limit, metavar="N", help=f"turns (default {rounds})")
 
 

@@ -8,6 +8,8 @@ another one. A twentieth of the documents carries the tag that the filtered sear
 
 The embedding of a query does not depend on the base and is counted apart: the same questions are put to
 the store with their vectors at hand, and the embedding itself is timed on its own.
+
+All questions of all kinds are one round; a figure is the median over the rounds of what one round shows.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import httpx
 import msgspec
@@ -49,6 +52,7 @@ from load.stats import percentile, table
 
 SEED = 7
 SIZES = (1_000, 10_000, 100_000)
+ROUNDS = 5
 FILTER_TAG = "team:actuaries"
 MODES: tuple[m.Mode, ...] = ("hybrid", "fts")
 CHUNKS_EACH = 50
@@ -62,7 +66,7 @@ _PAUSE = 0.25
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Searches of one kind at one size, in milliseconds.
+    """Searches of one kind at one size, in milliseconds: percentiles of a round, medians over the rounds.
 
     `where` is `store` (the search itself, the query's vector at hand) or `http` (the engine's whole answer,
     the query's embedding included). `busy`: while files were taken in.
@@ -73,6 +77,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     filtered: bool
     busy: bool
+    rounds: int
     calls: int
     p50: float
     p95: float
@@ -181,6 +186,7 @@ def run(
     *,
     sizes: Sequence[int] = SIZES,
     calls: int = 300,
+    rounds: int = ROUNDS,
     ingest_chunks: int = 2_000,
     embedder: str = "minilm",
     note: Callable[[str], None] = print,
@@ -208,10 +214,10 @@ def run(
         home, documents = Path(folder) / "home", 0
         for size in sizes:
             numbers = range(documents, size // CHUNKS_EACH)
-            found = asyncio.run(_filled(home / "engine" / "kb.sqlite", asked, texts, numbers, size))
+            found = asyncio.run(_filled(home / "engine" / "kb.sqlite", asked, texts, numbers, size, rounds))
             documents = numbers.stop
             with _engine(home, embedder) as (process, client):
-                found += _over_http(client, texts, questions, size, busy=bool(ingest_chunks))
+                found += _over_http(client, texts, questions, size, rounds, busy=bool(ingest_chunks))
                 memory[size] = round(process.resident_bytes() / 2**20, 1)
             latencies += found
             for each in found:
@@ -251,19 +257,25 @@ class _Asked:
         return cls(questions, vectors, identity, Encoder(embedder, workers=1).scoring, (p50, p95, p99))
 
 
-async def _filled(path: Path, asked: _Asked, texts: Texts, numbers: range, size: int) -> list[Latency]:
+async def _filled(
+    path: Path, asked: _Asked, texts: Texts, numbers: range, size: int, rounds: int
+) -> list[Latency]:
     """Fill the base and search it through the store."""
     path.parent.mkdir(parents=True, exist_ok=True)
     store = await open_sqlite(path, embedder=asked.identity)
     try:
         await fill(store, asked.identity.dimensions, texts, numbers)
-        found = []
-        for mode in MODES:
-            for tags in ((), (FILTER_TAG,)):
-                await _in_store(store, asked, mode, tags, most=20)
-                values = await _in_store(store, asked, mode, tags, most=len(asked.questions))
-                found.append(_latency(values, size, "store", mode, filtered=bool(tags), busy=False))
-        return found
+        kinds = [(mode, tags) for mode in MODES for tags in ((), (FILTER_TAG,))]
+        for mode, tags in kinds:
+            await _in_store(store, asked, mode, tags, most=20)
+        turns = [
+            [await _in_store(store, asked, mode, tags, most=len(asked.questions)) for mode, tags in kinds]
+            for _ in range(rounds)
+        ]
+        return [
+            _latency(values, size, "store", mode, filtered=bool(tags), busy=False)
+            for (mode, tags), values in zip(kinds, zip(*turns, strict=True), strict=True)
+        ]
     finally:
         await store.close()
 
@@ -303,24 +315,27 @@ def take_in(client: httpx.Client, texts: Texts, chunks: int) -> Taking:
 
 
 def _over_http(
-    client: httpx.Client, texts: Texts, questions: Sequence[str], size: int, *, busy: bool
+    client: httpx.Client, texts: Texts, questions: Sequence[str], size: int, rounds: int, *, busy: bool
 ) -> list[Latency]:
     for question in questions[:20]:
         _ask(client, question, filtered=False)
-    quiet = {
-        filtered: [_ask(client, question, filtered=filtered) for question in questions]
-        for filtered in (False, True)
-    }
-    found = [
-        _latency(values, size, "http", "hybrid", filtered=filtered, busy=False)
-        for filtered, values in quiet.items()
-    ]
-    if busy:
-        found += [
-            _latency(values, size, "http", "hybrid", filtered=filtered, busy=True)
-            for filtered, values in _while_busy(client, texts, questions).items()
-        ]
-    return found
+    kinds = [(filtered, during) for during in (False, True)[: 1 + busy] for filtered in (False, True)]
+    turns: list[dict[tuple[bool, bool], list[float]]] = []
+    for _ in range(rounds):
+        turn = {
+            (filtered, False): [_ask(client, question, filtered=filtered) for question in questions]
+            for filtered in (False, True)
+        }
+        if busy:
+            turn |= {
+                (filtered, True): values for filtered, values in _while_busy(client, texts, questions).items()
+            }
+        turns.append(turn)
+    return [
+        _latency([turn[filtered, during] for turn in turns], size, "http", "hybrid",
+                 filtered=filtered, busy=during)
+        for filtered, during in kinds
+    ]  # fmt: skip
 
 
 def _while_busy(client: httpx.Client, texts: Texts, questions: Sequence[str]) -> dict[bool, list[float]]:
@@ -343,12 +358,14 @@ def _while_busy(client: httpx.Client, texts: Texts, questions: Sequence[str]) ->
 
 
 def _latency(
-    values: Sequence[float], size: int, where: str, mode: str, *, filtered: bool, busy: bool
+    turns: Sequence[Sequence[float]], size: int, where: str, mode: str, *, filtered: bool, busy: bool
 ) -> Latency:
-    p50, p95, p99 = (round(percentile(values, share), 2) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (
+        round(median(percentile(values, share) for values in turns), 2) for share in (0.5, 0.95, 0.99)
+    )
     return Latency(
-        chunks=size, where=where, mode=mode, filtered=filtered, busy=busy, calls=len(values), p50=p50,
-        p95=p95, p99=p99,
+        chunks=size, where=where, mode=mode, filtered=filtered, busy=busy, rounds=len(turns),
+        calls=sum(map(len, turns)), p50=p50, p95=p95, p99=p99,
     )  # fmt: skip
 
 
@@ -431,6 +448,8 @@ def text(report: EngineReport) -> str:
         for each in sorted(report.latencies, key=lambda each: (_name(each), each.chunks))
     ]
     lines = [table(["search", "chunks", "p50 ms", "p95 ms", "p99 ms"], rows)]
+    lines += [f"medians of {each.rounds} rounds of some {each.calls // each.rounds} questions"
+              for each in report.latencies[:1]]  # fmt: skip
     p50, p95, p99 = report.embedding_ms
     lines.append(f"a query's embedding ({report.embedder}): {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
     if (taking := report.taking) is not None:

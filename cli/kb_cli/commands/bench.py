@@ -19,7 +19,7 @@ _OPTIONS = {
     "hosts": ("rounds", "seconds", "connections"),
     "workers": ("rounds", "seconds", "connections"),
     "uploads": ("rounds", "mib"),
-    "engine": ("calls", "sizes", "ingest_chunks"),
+    "engine": ("rounds", "calls", "sizes", "ingest_chunks"),
     "startup": ("rounds",),
     "ingestion": ("rounds", "pages"),
 }

@@ -163,8 +163,6 @@ class CollectionRequest(Request):
 
     name: CollectionName
     description: Annotated[str, Meta(max_length=4_000, description="its purpose and context")] = ""
-    created_by: Annotated[str, Meta(min_length=3, max_length=254, description="an email address")] | None = (
-        None
-    )
+    created_by: EmailAddress = ENGINE_USER
     target_audience: Annotated[list[Note], Meta(max_length=50)] | None = None
     usage_scenarios: Annotated[list[Note], Meta(max_length=50)] | None = None

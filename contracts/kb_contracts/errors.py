@@ -9,20 +9,24 @@ caller
   missing_parameter         422   caller    no      a required value is absent
   contradiction             422   caller    no      two values exclude each other
   unauthorized              401   caller    no      no bearer key, or the wrong one
+  forbidden                 403   caller    no      the caller's role may not do this
   route_not_found           404   caller    no      no such path
   method_not_allowed        405   caller    no      the path exists, the method does not
   document_not_found        404   caller    no      no document with that id
   job_not_found             404   caller    no      no job with that id
   tag_not_found             404   caller    no      the document does not carry that tag
+  collection_not_found      404   caller    no      no collection with that id or name
   not_a_note                409   caller    no      only notes can be patched
   version_conflict          409   caller    reread  the document has another version than expected
   job_finished              409   caller    no      the job has ended and cannot be cancelled
+  collection_exists         409   caller    no      the name or the id belongs to another collection
   idempotency_mismatch      409   caller    no      the same key came with another request
   in_progress               409   caller    later   a request with this key is still running
   confirmation_required     422   caller    no      a destructive request without `confirm`
   payload_too_large         413   caller    no      the body is over the limit
   unsupported_media_type    415   caller    no      content type is neither JSON nor multipart
   unsupported_format        415   caller    no      no extractor for this kind of file
+  rate_limited              429   caller    later   too many requests of one user in this minute
 job (in a failed job's `error`, never as a status of its own)
   file_corrupt              422   caller    no      the file is damaged, encrypted or not what it says
   undecodable_text          422   caller    no      a text file that is not UTF-8 (or UTF-16 with a BOM)
@@ -86,20 +90,24 @@ ERRORS = _table(
     ErrorKind("missing_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A required value is absent"),
     ErrorKind("contradiction", HTTPStatus.UNPROCESSABLE_ENTITY, "Two values exclude each other"),
     ErrorKind("unauthorized", HTTPStatus.UNAUTHORIZED, "The key is missing or wrong"),
+    ErrorKind("forbidden", HTTPStatus.FORBIDDEN, "The role may not do this"),
     ErrorKind("route_not_found", HTTPStatus.NOT_FOUND, "There is no such path"),
     ErrorKind("method_not_allowed", HTTPStatus.METHOD_NOT_ALLOWED, "The path does not take this method"),
     ErrorKind("document_not_found", HTTPStatus.NOT_FOUND, "There is no such document"),
     ErrorKind("job_not_found", HTTPStatus.NOT_FOUND, "There is no such job"),
     ErrorKind("tag_not_found", HTTPStatus.NOT_FOUND, "The document does not carry this tag"),
+    ErrorKind("collection_not_found", HTTPStatus.NOT_FOUND, "There is no such collection"),
     ErrorKind("not_a_note", HTTPStatus.CONFLICT, "Only notes can be updated in place"),
     ErrorKind("version_conflict", HTTPStatus.CONFLICT, "The document has changed", retry=Retry.REREAD),
     ErrorKind("job_finished", HTTPStatus.CONFLICT, "The job has ended"),
+    ErrorKind("collection_exists", HTTPStatus.CONFLICT, "Name and id do not belong together"),
     ErrorKind("idempotency_mismatch", HTTPStatus.CONFLICT, "The key belongs to another request"),
     ErrorKind("in_progress", HTTPStatus.CONFLICT, "This request is still running", retry=Retry.LATER),
     ErrorKind("confirmation_required", HTTPStatus.UNPROCESSABLE_ENTITY, "Confirmation is required"),
     ErrorKind("payload_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large"),
     ErrorKind("unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The content type is not taken"),
     ErrorKind("unsupported_format", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "This kind of file is not taken"),
+    ErrorKind("rate_limited", HTTPStatus.TOO_MANY_REQUESTS, "Too many requests", retry=Retry.LATER),
     ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged or encrypted"),
     ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not UTF-8"),
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),

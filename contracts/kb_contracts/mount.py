@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,8 +24,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
 
 from kb_contracts.errors import PROBLEM_JSON, EngineError
-from kb_contracts.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, Operation
+from kb_contracts.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, Operation, Part
 from kb_contracts.parsing import convert_path, convert_query, decode_body
+from kb_contracts.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Incoming:
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
     `body` is None where the operation has none and where the body is multipart, to be read from `http`.
+    `user` and `role` are what the caller of one of RAGler's operations says of itself, `role` in lower case.
     """
 
     operation: Operation
@@ -49,6 +52,8 @@ class Incoming:
     idempotency_key: str | None
     credential: str
     http: web.Request
+    user: str | None = None
+    role: str | None = None
 
 
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
@@ -96,6 +101,7 @@ def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
 async def _parse(operation: Operation, request: web.Request) -> Incoming:
     path = convert_path(request.match_info, operation.parameters)
     query = convert_query(list(request.query.items()), operation.query)
+    user, role = _caller(request) if operation.part is Part.RAGLER else (None, None)
     return Incoming(
         operation=operation,
         path=path,
@@ -105,6 +111,8 @@ async def _parse(operation: Operation, request: web.Request) -> Incoming:
         idempotency_key=_idempotency_key(request) if operation.mutates else None,
         credential=_credential(request),
         http=request,
+        user=user,
+        role=role and role.lower(),
     )
 
 
@@ -146,6 +154,22 @@ def _idempotency_key(request: web.Request) -> str | None:
             parameter=IDEMPOTENCY_KEY,
         )
     return key
+
+
+def _caller(request: web.Request) -> tuple[str | None, str | None]:
+    return _said(request, USER_ID, MAX_USER_CHARS), _said(request, USER_ROLE, MAX_ROLE_CHARS)
+
+
+def _said(request: web.Request, name: str, most: int) -> str | None:
+    """What the caller says of itself in a header, None where it says nothing; two sayings are none."""
+    said = request.headers.getall(name, [])
+    if not said:
+        return None
+    if len(said) > 1 or not 1 <= len(said[0]) <= most or not said[0].isascii() or not said[0].isprintable():
+        raise EngineError(
+            "invalid_parameter", f"{name} takes 1 to {most} printable ASCII characters, once.", parameter=name
+        )
+    return said[0]
 
 
 def _credential(request: web.Request) -> str:
@@ -197,7 +221,7 @@ def problem_response(error: EngineError) -> web.Response:
     if error.kind.code == "unauthorized":
         response.headers["WWW-Authenticate"] = "Bearer"
     if (wait := error.members.get("retry_after")) is not None:
-        response.headers["Retry-After"] = str(max(1, round(wait)))
+        response.headers["Retry-After"] = str(max(1, math.ceil(wait)))
     return response
 
 

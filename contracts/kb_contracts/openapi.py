@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document of the engine API, made from the table of operations.
+"""The OpenAPI 3.1 documents of the engine API and of RAGler's operations, made from the one table.
 
-    python -m kb_contracts.openapi            write contracts/engine.openapi.yaml
-    python -m kb_contracts.openapi --check    fail when the written one lags
+    python -m kb_contracts.openapi            write contracts/engine.openapi.yaml and ragler.openapi.yaml
+    python -m kb_contracts.openapi --check    fail when one that is written lags
 
 Nothing about an operation is said here that the table and the models do not say; this module only
 knows how OpenAPI wants it said, and which failures the adapter of `mount` adds to every operation.
@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
-from kb_contracts import models
+from kb_contracts import models, ragler
 from kb_contracts.errors import ERRORS, PROBLEM_JSON, Problem, Retry
 from kb_contracts.operations import (
     API_VERSION,
@@ -28,18 +29,51 @@ from kb_contracts.operations import (
     ClearQuery,
     NoQuery,
     Operation,
+    Part,
 )
 
 Json = dict[str, Any]
 
-WRITTEN = Path(__file__).resolve().parents[1] / "engine.openapi.yaml"
+FOLDER = Path(__file__).resolve().parents[1]
+"""Where the documents are written."""
 _SCHEMA = "#/components/schemas/{name}"
 _JSON = "application/json"
 
-_DESCRIPTION = """\
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a document says of itself, and the name of its file."""
+
+    filename: str
+    title: str
+    summary: str
+    description: str
+
+
+ABOUT: Mapping[Part, About] = {
+    Part.ENGINE: About(
+        "engine.openapi.yaml",
+        "kb engine API",
+        "Search, ingestion and documents of a knowledge base",
+        """\
 What every engine of kb answers. Times are RFC 3339 in UTC. Offsets and lengths of text count Unicode
 code points; sizes of files are bytes. Requests refuse what they do not know; answers may gain members.
-Every failure is a problem document (RFC 9457) with a stable `code`."""
+Every failure is a problem document (RFC 9457) with a stable `code`.""",
+    ),
+    Part.RAGLER: About(
+        "ragler.openapi.yaml",
+        "RAGler's operations of a kb engine",
+        "Vector search over collections, at the root of the URL",
+        f"""\
+What an engine of kb answers to RAGler's clients, where it serves them. A collection is what carries the
+tag `collection:<name>`; it has an id from then on, and a description once somebody has put one. Times are
+RFC 3339 in UTC. Requests refuse what they do not know; answers may gain members. Every failure is a
+problem document (RFC 9457) with a stable `code`.
+
+Limits are kept for each `X-User-ID`, in fixed windows of {ragler.WINDOW_SECONDS} seconds:
+{", ".join(f"{limit} calls of `{id_}`" for id_, limit in ragler.LIMITS.items())}.""",
+    ),
+}
 
 _ETAG = {
     "description": "the document's version, for If-Match",
@@ -50,6 +84,7 @@ _RETRY_AFTER = {
     "description": "seconds to wait before the same request may succeed",
     "schema": {"type": "integer", "minimum": 1},
 }
+_SAID = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
 _HEADERS = {
     IDEMPOTENCY_KEY: {
         "name": IDEMPOTENCY_KEY,
@@ -65,6 +100,20 @@ _HEADERS = {
         "description": "the version that the document must have, as its ETag",
         "schema": {"type": "string", "pattern": '^"?[1-9][0-9]{0,17}"?$'},
     },
+    ragler.USER_ID: {
+        "name": ragler.USER_ID,
+        "in": "header",
+        "required": False,
+        "description": "on whose behalf the call is made; limits are kept by it, or by the key without it",
+        "schema": {"type": "string", "pattern": _SAID, "minLength": 1, "maxLength": ragler.MAX_USER_CHARS},
+    },
+    ragler.USER_ROLE: {
+        "name": ragler.USER_ROLE,
+        "in": "header",
+        "required": False,
+        "description": f"the caller's role; `{ragler.SERVICE}` may read and no more",
+        "schema": {"type": "string", "pattern": _SAID, "minLength": 1, "maxLength": ragler.MAX_ROLE_CHARS},
+    },
 }
 _DATE = {
     "anyOf": [
@@ -73,6 +122,7 @@ _DATE = {
         {"type": "null"},
     ]
 }
+_DATES = {"allOf": [{"properties": {name: _DATE}} for name in ("date_from", "date_to")]}
 # What stands between members, or inside a text: no member's type can say it, and an engine refuses it.
 _REFINED: Mapping[type[msgspec.Struct], Json] = {
     models.NotePatch: {
@@ -89,7 +139,8 @@ _REFINED: Mapping[type[msgspec.Struct], Json] = {
             ],
         }
     },
-    models.Filters: {"allOf": [{"properties": {name: _DATE}} for name in ("date_from", "date_to")]},
+    models.Filters: _DATES,
+    ragler.VectorFilters: _DATES,
     # It has a default so that its absence has a code of its own; it is required all the same.
     ClearQuery: {
         "properties": {"confirm": {"type": "boolean", "const": True, "description": "must be true"}},
@@ -98,18 +149,28 @@ _REFINED: Mapping[type[msgspec.Struct], Json] = {
 }
 
 
-def document(operations: Sequence[Operation] = OPERATIONS) -> Json:
-    """The OpenAPI 3.1 document for `operations`, as JSON values."""
+def of_part(part: Part) -> tuple[Operation, ...]:
+    """The operations of one document."""
+    return tuple(operation for operation in OPERATIONS if operation.part is part)
+
+
+def written(part: Part) -> str:
+    """The text of one document as it is committed."""
+    return as_yaml(document(of_part(part), ABOUT[part]))
+
+
+def document(operations: Sequence[Operation] = OPERATIONS, about: About = ABOUT[Part.ENGINE]) -> Json:
+    """An OpenAPI 3.1 document for `operations`, as JSON values; by default for all of them."""
     paths: Json = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "kb engine API",
+            "title": about.title,
             "version": API_VERSION.removeprefix("v"),
-            "summary": "Search, ingestion and documents of a knowledge base",
-            "description": _DESCRIPTION,
+            "summary": about.summary,
+            "description": about.description,
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": "http://127.0.0.1:8000", "description": "an engine with default settings"}],
@@ -117,7 +178,11 @@ def document(operations: Sequence[Operation] = OPERATIONS) -> Json:
         "paths": paths,
         "components": {
             "schemas": _schemas(operations),
-            "parameters": _HEADERS,
+            "parameters": {
+                name: _HEADERS[name]
+                for name in _HEADERS
+                if any(name in _headers(operation) for operation in operations)
+            },
             "responses": _failure_components(operations),
             "securitySchemes": {
                 "bearer": {
@@ -169,11 +234,19 @@ def _parameters(operation: Operation) -> list[Json]:
     parameters = [_path_parameter(name, kind) for name, kind in operation.parameters.items()]
     if operation.query is not NoQuery:
         parameters += _query_parameters(operation.query)
-    if operation.if_match:
-        parameters.append({"$ref": f"#/components/parameters/{IF_MATCH}"})
-    if operation.mutates:
-        parameters.append({"$ref": f"#/components/parameters/{IDEMPOTENCY_KEY}"})
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
     return parameters
+
+
+def _headers(operation: Operation) -> list[str]:
+    """The headers that an operation looks at, beside the key."""
+    looked_at = {
+        ragler.USER_ID: operation.part is Part.RAGLER,
+        ragler.USER_ROLE: operation.part is Part.RAGLER,
+        IF_MATCH: operation.if_match,
+        IDEMPOTENCY_KEY: operation.mutates,
+    }
+    return [name for name, looked in looked_at.items() if looked]
 
 
 def _query_parameters(query: type[msgspec.Struct]) -> list[Json]:
@@ -323,10 +396,10 @@ def _schemas(operations: Iterable[Operation]) -> Json:
         if operation.body is not None:
             used[operation.body] = None
     _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)
-    answers = {answer.__name__ for answer in _descendants(models.Answer)}
+    answers = {answer.__name__: answer for answer in _descendants(models.Answer)}
     for name, schema in components.items():
         if name in answers:
-            _require_all(schema)
+            _require_all(schema, answers[name])
     for model, beside in _REFINED.items():
         components.get(model.__name__, {}).update(beside)
     problem = components[Problem.__name__]
@@ -340,11 +413,15 @@ def _descendants(parent: type[Any]) -> Iterable[type[Any]]:
         yield from _descendants(child)
 
 
-def _require_all(schema: Json) -> None:
-    """An answer carries every member always, so a default would tell a reader of an absence that never is."""
+def _require_all(schema: Json, answer: type[msgspec.Struct]) -> None:
+    """An answer carries every member always, but those that it may leave unset.
+
+    A default would tell a reader of an absence that never is.
+    """
     for part in schema["properties"].values():
         part.pop("default", None)
-    schema["required"] = list(schema["properties"])
+    optional = {part.encode_name for part in msgspec.structs.fields(answer) if part.default is msgspec.UNSET}
+    schema["required"] = [name for name in schema["properties"] if name not in optional]
 
 
 def _own_schema(model: type[msgspec.Struct]) -> Json:
@@ -373,21 +450,23 @@ def _reference(model: type[msgspec.Struct]) -> Json:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None, *, path: Path = WRITTEN) -> int:
-    """Write the document to `path`, or with `--check` say whether it lags; the exit status."""
+def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> int:
+    """Write the documents into `folder`, or with `--check` say which lag; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kb_contracts.openapi", description="Write the contract.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when the file lags")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file lags")
     checking = parser.parse_args(arguments).check
-    text = as_yaml(document())
-    if not checking:
-        path.write_text(text, "utf-8")
-        return 0
-    if path.is_file() and path.read_text("utf-8") == text:
-        return 0
-    sys.stderr.write(
-        f"{path.name} lags behind the operations; write it with python -m kb_contracts.openapi\n"
-    )
-    return 1
+    lagging = [part for part in Part if not _is_written(folder / ABOUT[part].filename, part)]
+    for part in lagging:
+        name = ABOUT[part].filename
+        if checking:
+            sys.stderr.write(f"{name} lags behind the operations; write it with {parser.prog}\n")
+        else:
+            (folder / name).write_text(written(part), "utf-8")
+    return 1 if checking and lagging else 0
+
+
+def _is_written(path: Path, part: Part) -> bool:
+    return path.is_file() and path.read_text("utf-8") == written(part)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Every operation of the engine API, declared once, as data.
+"""Every operation of an engine, declared once, as data.
 
-From this table come the OpenAPI document, the routes that an engine mounts and the paths that the
-server's client calls. An operation without a handler stops an engine at its start.
+From this table come the two OpenAPI documents (the engine API, and RAGler's operations at the root), the
+routes that an engine mounts and the paths that the server's client calls. An operation without a handler
+stops an engine at its start.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 
 API_VERSION = "v3.0.0"
 """What `/status` of an engine of this API names at least, and what the server asks for."""
@@ -31,8 +33,16 @@ class Method(StrEnum):
 
     GET = "GET"
     POST = "POST"
+    PUT = "PUT"
     PATCH = "PATCH"
     DELETE = "DELETE"
+
+
+class Part(StrEnum):
+    """The document that an operation belongs to. An engine serves the first, and the second whole or not."""
+
+    ENGINE = "engine"
+    RAGLER = "ragler"
 
 
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")]
@@ -143,11 +153,14 @@ class Operation:
     links: tuple[Link, ...] = ()
     open: bool = False
     """True: answered without a key."""
+    reads: bool = False
+    """True: a POST that changes nothing."""
+    part: Part = Part.ENGINE
 
     @property
     def mutates(self) -> bool:
-        """Whether it honours `Idempotency-Key` (a search is a POST that changes nothing)."""
-        return self.method is not Method.GET and self.id != "search"
+        """Whether it honours `Idempotency-Key`."""
+        return not (self.reads or self.method is Method.GET)
 
     @property
     def idempotent(self) -> bool:
@@ -174,6 +187,7 @@ OPERATIONS: tuple[Operation, ...] = (
         method=Method.POST,
         path=f"{BASE}/search",
         summary="Find passages by words, by meaning, or both",
+        reads=True,
         body=m.SearchRequest,
         answer=m.SearchResponse,
         errors=("contradiction", "embedder_unavailable"),
@@ -255,7 +269,7 @@ OPERATIONS: tuple[Operation, ...] = (
         id="clearDocuments",
         method=Method.DELETE,
         path=f"{BASE}/documents",
-        summary="Remove all documents and cancel the jobs accepted before",
+        summary="Remove all documents and descriptions of collections, and cancel the jobs accepted before",
         query=ClearQuery,
         answer=m.Removed,
         errors=(*_MUTATION, "confirmation_required"),
@@ -333,6 +347,52 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=m.Health,
         errors=("not_ready",),
         open=True,
+    ),
+    Operation(
+        id="vectorSearch",
+        method=Method.POST,
+        path="/vector/search",
+        summary="Find passages by meaning, in one collection or in all",
+        part=Part.RAGLER,
+        reads=True,
+        body=r.VectorSearchRequest,
+        answer=r.VectorSearchResponse,
+        errors=("contradiction", "collection_not_found", "rate_limited", "embedder_unavailable"),
+        example={"query": "authentication", "limit": 5},
+        links=(Link("getCollection", {"collection_id": "/results/0/metadata/collection_id"}),),
+    ),
+    Operation(
+        id="listCollections",
+        method=Method.GET,
+        path="/collections",
+        summary="All collections, by name",
+        part=Part.RAGLER,
+        answer=r.CollectionList,
+        errors=("rate_limited",),
+        links=(Link("getCollection", {"collection_id": "/collections/0/id"}),),
+    ),
+    Operation(
+        id="getCollection",
+        method=Method.GET,
+        path="/collections/{collection_id}",
+        summary="One collection with its statistics",
+        part=Part.RAGLER,
+        parameters={"collection_id": r.CollectionId},
+        answer=r.CollectionDetail,
+        errors=("collection_not_found", "rate_limited"),
+    ),
+    Operation(
+        id="putCollection",
+        method=Method.PUT,
+        path="/collections/{collection_id}",
+        summary="Describe a collection, or make an empty one",
+        part=Part.RAGLER,
+        parameters={"collection_id": r.CollectionId},
+        body=r.CollectionRequest,
+        answer=r.CollectionDetail,
+        errors=(*_MUTATION, "forbidden", "collection_exists"),
+        example={"name": "api-documentation", "description": "Internal API guides"},
+        links=(Link("getCollection", {"collection_id": "/id"}),),
     ),
 )
 

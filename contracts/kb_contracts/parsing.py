@@ -150,9 +150,11 @@ def _unknown(name: str, known: Iterable[str]) -> EngineError:
 def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
     """The names of a model's members as an error tells them: `query`, `filters`, `filters.format`."""
     names: list[str] = []
-    for name, hint in get_type_hints(model).items():
+    hints = get_type_hints(model)
+    for field in msgspec.structs.fields(model):
+        name = field.encode_name
         names.append(name)
-        for kind in _kinds(hint):
+        for kind in _kinds(hints[field.name]):
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 names += [f"{name}.{below}" for below in _names(kind)]
     return tuple(dict.fromkeys(names))

@@ -3,13 +3,21 @@
     POST /vector/search      GET /collections      GET /collections/{id}      PUT /collections/{id}
 
 A collection is what carries the tag `collection:<name>`. It has an id from the moment its name is first
-used (`collection_id`), and a description once somebody has put one. Callers are told apart by `X-User-ID`,
-and what they may do by `X-User-Role`. Names stand as RAGler's clients send and read them, camelCase where
-those do. Times are RFC 3339 in UTC.
+used (`collection_id`), and a description once somebody has put one:
+
+    nobody knows it ── a document carries its tag ──▶ undescribed ── PUT under its own id ──▶ described
+          │              ▲── the last one is gone ───────┘                                        ▲
+          └── PUT under its own id, or under any UUID that is not derived ────────────────────────┘
+
+A described one stands, empty, when its documents are gone, and goes when all documents are removed at once
+(`DELETE /api/v1/documents`). Name and id never part. Callers are told apart by `X-User-ID`, and what they
+may do by `X-User-Role`. Names stand as RAGler's clients send and read them, camelCase where those do. Times
+are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 from uuid import NAMESPACE_URL, uuid5
 
@@ -20,13 +28,18 @@ from kb_contracts.models import MAX_QUERY_CHARS, MAX_TAGS, Answer, Count, Reques
 USER_ID = "X-User-ID"
 """The header that says on whose behalf a call is made; rate limits are kept by it."""
 USER_ROLE = "X-User-Role"
-"""The header that says in which role; `SERVICE` may read and no more."""
+"""The header that says in which role; `SERVICE` (in any case) may read and no more."""
 SERVICE = "service"
+MAX_USER_CHARS = 255
+MAX_ROLE_CHARS = 64
+
+PREFIX = "collection:"
+"""What the tag of a collection begins with; the rest, which is not empty, is its name."""
 
 WINDOW_SECONDS = 60
-"""Limits are kept in fixed windows of this length."""
-LIMITS = {"vectorSearch": 100, "listCollections": 20, "getCollection": 50}
-"""Calls a window that one user may make, by operation id."""
+"""Limits are kept in fixed windows of this length; a user's begins with the first call that counts."""
+LIMITS: Mapping[str, int] = {"vectorSearch": 100, "listCollections": 20, "getCollection": 50}
+"""Calls a window that one user may make, by operation id. Where no user is named the credential counts."""
 
 ENGINE_USER = "kb@localhost"
 """Who created what nobody claims: the engine itself."""
@@ -39,15 +52,17 @@ CollectionId = Annotated[
     Meta(
         pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)",
         description="the collection's UUID",
-        examples=["8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"],
+        examples=["964e0c5d-3fcb-54d9-9ca7-93a92ef721e3"],
     ),
 ]
 CollectionName = Annotated[
     str,
     Meta(
-        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$(?!\n)",
-        description="the name in the tag `collection:<name>`",
-        examples=["documents"],
+        min_length=1,
+        max_length=200 - len(PREFIX),
+        pattern=r"^[^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/]$(?!\n)",
+        description="the name in the tag `collection:<name>`, whatever such a tag can carry",
+        examples=["api-documentation"],
     ),
 ]
 EmailAddress = Annotated[
@@ -55,12 +70,27 @@ EmailAddress = Annotated[
     Meta(min_length=3, max_length=254, pattern=r"^[^@\s]+@[^@\s]+$(?!\n)", description="an email address"),
 ]
 Note = Annotated[str, Meta(min_length=1, max_length=200)]
+
+_VERSION = 14  # the place of a UUID's version in its text
 Moment = Annotated[str, Meta(description="RFC 3339 date or time, inclusive; a date means the whole UTC day")]
 
 
 def collection_id(name: str) -> str:
-    """The id of a collection that nobody has described: always the same for a name (a UUID of version 5)."""
+    """The id that a collection has of itself: always the same for a name (a UUID of version 5)."""
     return str(uuid5(NAMESPACE_URL, f"urn:kb:collection:{name}"))
+
+
+def may_have_id(name: str, id_: str) -> bool:
+    """Whether a collection may be described under this id: one of version 5 belongs to its own name alone.
+
+    Otherwise a collection could take an id that another name has as soon as a document carries its tag.
+    """
+    return id_[_VERSION] != "5" or id_ == collection_id(name)
+
+
+def names_in(tags: Iterable[str]) -> list[str]:
+    """The names of the collections among tags, in their order."""
+    return [tag.removeprefix(PREFIX) for tag in tags if tag.startswith(PREFIX) and tag != PREFIX]
 
 
 # --- search ---------------------------------------------------------------------------------------
@@ -91,7 +121,8 @@ class VectorMetadata(Answer, kw_only=True):
     """What is known of a passage's document.
 
     `source_type`, `last_modified_by` and `context_breadcrumbs` are the document's metadata of these names;
-    `tags` are without the collection's, `collection_id` is null where it is in none.
+    `tags` are without those of collections. `collection_id` is that of the collection searched, else of the
+    document's first one, null where it is in none. What is no text in the metadata counts as absent.
     """
 
     collection_id: str | None
@@ -104,7 +135,11 @@ class VectorMetadata(Answer, kw_only=True):
 
 
 class VectorResult(Answer):
-    """One passage. `score` is its cosine with the query, nothing below zero."""
+    """One passage. `score` is its cosine with the query, nothing below zero.
+
+    `source_url` is the metadata's `source_url` or `url`, else the source path, else the filename, else the
+    document's uid as a URN.
+    """
 
     content: str
     source_url: str
@@ -125,7 +160,8 @@ class VectorSearchResponse(Answer, rename="camel"):
 
 
 class CollectionSummary(Answer):
-    """A collection. One that nobody has described has no words, and the engine as its creator."""
+    """A collection. One that nobody has described has no words, the engine as its creator, and was created
+    with the first of its documents."""
 
     id: str
     name: str
@@ -142,7 +178,10 @@ class CollectionList(Answer):
 
 
 class CollectionStatistics(Answer):
-    """`avg_chunk_size` is in tokens; `last_published` is when a document in it last changed."""
+    """Tokens are those of the engine's embedding model; of documents from before it counted, an estimate.
+
+    `last_published` is when a document in it last changed; where there is none, when it was last described.
+    """
 
     total_tokens: Count
     avg_chunk_size: float
@@ -150,7 +189,7 @@ class CollectionStatistics(Answer):
 
 
 class CollectionDetail(CollectionSummary, kw_only=True):
-    """A collection with all that is known of it."""
+    """A collection with all that is known of it. `updated_at`: when documents or description last changed."""
 
     updated_at: str
     target_audience: list[str] | UnsetType = UNSET
@@ -159,10 +198,13 @@ class CollectionDetail(CollectionSummary, kw_only=True):
 
 
 class CollectionRequest(Request):
-    """`PUT /collections/{id}`: describe a collection, which need not hold anything. A name never changes."""
+    """`PUT /collections/{id}`: describe a collection, which need not hold anything.
+
+    What is left out is as if it had never been said; without `created_by` the creator stays who it was.
+    """
 
     name: CollectionName
     description: Annotated[str, Meta(max_length=4_000, description="its purpose and context")] = ""
-    created_by: EmailAddress = ENGINE_USER
+    created_by: EmailAddress | None = None
     target_audience: Annotated[list[Note], Meta(max_length=50)] | None = None
     usage_scenarios: Annotated[list[Note], Meta(max_length=50)] | None = None

@@ -24,9 +24,10 @@ _SEGMENT_CHARS = 16_000
 _CHUNKS_A_SEGMENT = 8
 _SHORT = 10  # a passage under this part of the capacity is short
 
-# Where something begins on its page and where it ends; where it begins and what it says.
+# Where something begins on its page and where it ends; where it begins and what it says; and its tokens.
 _Span: TypeAlias = tuple[int, int]
 _Passage: TypeAlias = tuple[int, str]
+_Counted: TypeAlias = tuple[int, str, int]
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Chunk(msgspec.Struct, frozen=True):
     """In code points from the beginning of the document's text."""
     end: int
     """The code point after the last one."""
+    tokens: int
+    """As `count_tokens` has it; 0 where nobody counts."""
 
 
 def document_text(extraction: Extraction) -> str:
@@ -72,10 +75,10 @@ def chunk(
         trail.turn_to(page.text, found)
         passages = _with_short_ones_joined(_passages(page.text, splitter, segment), found, capacity)
         for start, end in passages:
-            for place, piece in _fitting(start, page.text[start:end], count_tokens, max_tokens):
+            for place, piece, tokens in _fitting(start, page.text[start:end], count_tokens, max_tokens):
                 at = page_start + place
                 heading = trail.at(place, place + len(piece))
-                chunks.append(Chunk(len(chunks), piece, page.number, heading, at, at + len(piece)))
+                chunks.append(Chunk(len(chunks), piece, page.number, heading, at, at + len(piece), tokens))
         page_start += len(page.text) + len(_PAGE_BREAK)
     return chunks
 
@@ -124,14 +127,14 @@ def _with_short_ones_joined(
 
 def _fitting(
     start: int, text: str, count_tokens: Callable[[str], int] | None, max_tokens: int
-) -> Iterator[_Passage]:
+) -> Iterator[_Counted]:
     """The passage, or the parts of it that have few enough tokens; a single character is never cut."""
     waiting = [(start, text)]
     while waiting:
         start, text = waiting.pop()
         tokens = count_tokens(text) if count_tokens else 0
         if tokens <= max_tokens or len(text) == 1:
-            yield start, text
+            yield start, text, tokens
             continue
         # A tenth less than in proportion, since tokens are not spread evenly.
         smaller = max(1, min(len(text) - 1, len(text) * max_tokens * 9 // (tokens * 10)))

@@ -171,7 +171,7 @@ def _prepared(texts: Texts, centres: NDArray[np.float32]) -> Prepared:
     vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     chunks = [
-        PreparedChunk(text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1)
+        PreparedChunk(text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1, tokens=1)
         for _ in range(CHUNKS_EACH)
     ]
     return Prepared(

@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from kb_contracts.ragler import PREFIX
+
 _CACHED_BODY_BYTES = 4096
 _TAG_MEMBERS = ("tags", "tags_any")
 
@@ -79,7 +81,12 @@ def _read(body: bytes) -> tuple[Any, bytes]:
 
 
 def _tags_in(content: Any) -> list[str]:
-    members = [content.get(name) for name in _TAG_MEMBERS] if isinstance(content, dict) else []
+    if not isinstance(content, dict):
+        return []
+    name, filters = content.get("collectionName"), content.get("filters")
+    members = [content.get(member) for member in _TAG_MEMBERS]
+    members += [filters.get("tags")] if isinstance(filters, dict) else []
+    members += [[PREFIX + name]] if isinstance(name, str) else []
     return [tag for member in members if isinstance(member, list) for tag in member if isinstance(tag, str)]
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 import msgspec
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Handler, Incoming
 from kb_contracts.parsing import check_metadata
 from kb_simulator import submission
-from kb_simulator.call import CURRENT, Upload
+from kb_simulator.call import CURRENT, Call, Upload
 from kb_simulator.extract import Extracted, ExtractionFailed, Format, extract
 from kb_simulator.idempotency import Retry
 
@@ -39,6 +40,10 @@ def handlers() -> Mapping[str, Handler]:
         "getStatus": get_status,
         "getHealth": get_health,
         "getReadiness": get_readiness,
+        "vectorSearch": vector_search,
+        "listCollections": list_collections,
+        "getCollection": get_collection,
+        "putCollection": put_collection,
     }
 
 
@@ -144,6 +149,38 @@ async def get_health(_incoming: Incoming) -> m.Health:
 async def get_readiness(_incoming: Incoming) -> m.Health:
     """A simulator that answers is ready."""
     return m.Health(status="ready")
+
+
+async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
+    """Find passages as RAGler does."""
+    return _limited(incoming).reads.vector_search(incoming.body)
+
+
+async def list_collections(incoming: Incoming) -> r.CollectionList:
+    """All collections."""
+    return _limited(incoming).reads.collection_list()
+
+
+async def get_collection(incoming: Incoming) -> r.CollectionDetail:
+    """One collection."""
+    return _limited(incoming).reads.collection(incoming.path["collection_id"])
+
+
+async def put_collection(incoming: Incoming) -> r.CollectionDetail:
+    """Describe a collection."""
+    if incoming.role == r.SERVICE:
+        raise EngineError(
+            "forbidden", f"The role {r.SERVICE!r} changes no collections.", parameter=r.USER_ROLE
+        )
+    state = CURRENT.get().namespace.state
+    return state.put_collection(incoming.path["collection_id"], incoming.body, _retry(incoming))
+
+
+def _limited(incoming: Incoming) -> Call:
+    """The call, counted. Raises EngineError: `rate_limited`."""
+    call = CURRENT.get()
+    call.namespace.limits.count(incoming)
+    return call
 
 
 def _key(incoming: Incoming) -> int | str:

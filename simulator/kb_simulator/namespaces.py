@@ -19,6 +19,7 @@ from kb_simulator.clock import Clock, ClockMode
 from kb_simulator.idempotency import KeysInUse
 from kb_simulator.jobs import AtOnce, Policy
 from kb_simulator.journal import Journal
+from kb_simulator.limits import Limits
 from kb_simulator.repeats import Repeats
 from kb_simulator.seeded import Seeded
 from kb_simulator.state import State
@@ -45,6 +46,7 @@ class Namespace:
     journal: Journal = field(init=False)
     repeats: Repeats = field(init=False)
     keys: KeysInUse = field(init=False)
+    limits: Limits = field(init=False)
     snapshots: dict[str, State] = field(init=False)
     _waiting: dict[str, list[asyncio.Future[None]]] = field(init=False)
 
@@ -58,6 +60,7 @@ class Namespace:
         self.journal = Journal()
         self.repeats = Repeats()
         self.keys = KeysInUse()
+        self.limits = Limits(self.clock.microseconds)
         self.snapshots = {}
         self._waiting = {}
 
@@ -81,7 +84,7 @@ class Namespace:
         return snapshot_id
 
     def restore(self, snapshot_id: str) -> None:
-        """Go back to a state that was kept; clock, faults and journal go on. Raises KeyError."""
+        """Go back to a state that was kept; clock, limits, faults and journal go on. Raises KeyError."""
         self.state = self.snapshots[snapshot_id].copy()
         self.wake_ended()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from itertools import islice
@@ -74,14 +74,14 @@ class Search:
 
     documents: Documents
 
-    def answer(self, request: m.SearchRequest) -> m.SearchResponse:
-        """The best chunks, best first, equals by id.
+    def answer(self, request: m.SearchRequest, also: Sequence[Test] = ()) -> m.SearchResponse:
+        """The best chunks, best first, equals by id; their documents pass the tests in `also` too.
 
         Raises:
             EngineError: `contradiction` or `invalid_parameter`.
         """
         mode = mode_of(request)
-        allowed = self._allowed(_tests(request))
+        allowed = self._allowed([*_tests(request), *also])
         scored = self._scored(request.query, mode, allowed)
         best, total = scored.best(request.top, request.min_score)
         if mode != "fts" and request.min_score == 0.0:

@@ -17,9 +17,12 @@ from typing import TypeVar, cast
 import msgspec
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 from kb_contracts.operations import API_VERSION, DocumentQuery, DocumentsQuery
+from kb_simulator import vector_search
 from kb_simulator.clock import rfc3339
+from kb_simulator.collections import Collections
 from kb_simulator.documents import Documents, Stored
 from kb_simulator.idempotency import Answers, Retry
 from kb_simulator.index import DIMENSIONS
@@ -60,6 +63,7 @@ class State:
     policy: Policy = field(default_factory=AtOnce)
     started: int = 0
     documents: Documents = field(init=False)
+    collections: Collections = field(default_factory=Collections)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     _waiting: set[str] = field(default_factory=set)
     _answers: Answers = field(default_factory=Answers)
@@ -74,6 +78,7 @@ class State:
         """A state that lives on by itself, on the same clock."""
         twin = replace(
             self,
+            collections=self.collections.copy(),
             jobs=dict(self.jobs),
             _waiting=set(self._waiting),
             _answers=self._answers.copy(),
@@ -185,7 +190,7 @@ class State:
         return self._once(retry, m.Removed, lambda: self.documents.remove([key], self._stamp()))
 
     def clear(self, retry: Retry | None = None) -> m.Removed:
-        """Remove all documents and cancel the jobs that have not ended."""
+        """Remove all documents and descriptions of collections, and cancel the jobs that have not ended."""
         return self._once(retry, m.Removed, self._clear)
 
     def _clear(self) -> m.Removed:
@@ -194,6 +199,7 @@ class State:
             self._cancel(job_id)
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
         removed.jobs_cancelled = len(running)
+        self.collections.clear()
         return removed
 
     def patch_note(self, document_id: int, patch: m.NotePatch, retry: Retry | None = None) -> m.Document:
@@ -222,6 +228,28 @@ class State:
         self._settle()
         return self.documents.tags(prefix, limit, offset)
 
+    # collections
+
+    def collection_list(self) -> r.CollectionList:
+        """All collections, by name."""
+        self._settle()
+        return self.collections.every(self.documents)
+
+    def collection(self, id_: str) -> r.CollectionDetail:
+        """Raises EngineError: `collection_not_found`."""
+        self._settle()
+        return self.collections.detail(self.documents, id_)
+
+    def put_collection(
+        self, id_: str, wanted: r.CollectionRequest, retry: Retry | None = None
+    ) -> r.CollectionDetail:
+        """Raises EngineError: `collection_exists`."""
+        return self._once(
+            retry,
+            r.CollectionDetail,
+            lambda: self.collections.put(self.documents, id_, wanted, self._stamp()),
+        )
+
     # looking
 
     @property
@@ -234,6 +262,11 @@ class State:
         """Raises EngineError: `contradiction` or `invalid_parameter`."""
         self._settle()
         return Search(self.documents).answer(request)
+
+    def vector_search(self, request: r.VectorSearchRequest) -> r.VectorSearchResponse:
+        """Raises EngineError: `collection_not_found`, `contradiction` or `invalid_parameter`."""
+        self._settle()
+        return vector_search.answer(self.documents, self.collections, request)
 
     def status(self) -> m.Status:
         """Version, model, counts, queue and storage."""

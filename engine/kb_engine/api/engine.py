@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kb_engine.api.idempotency import KeysInUse
+from kb_engine.api.limits import RateLimits
 from kb_engine.encoder import Encoder
 from kb_engine.ingest import JobEnds, Pipeline, Workers
 from kb_engine.settings import EngineSettings
@@ -34,4 +35,5 @@ class Engine:
     ends: JobEnds
     started_at: str
     keys: KeysInUse = field(default_factory=KeysInUse)
+    limits: RateLimits = field(default_factory=RateLimits)
     phase: Phase = Phase.STARTING

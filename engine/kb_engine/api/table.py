@@ -8,6 +8,7 @@ from kb_contracts.mount import Handler
 from kb_engine.api.documents import DocumentsApi
 from kb_engine.api.engine import Engine
 from kb_engine.api.jobs import JobsApi
+from kb_engine.api.ragler import RaglerApi
 from kb_engine.api.search import SearchApi
 from kb_engine.api.state import StateApi
 
@@ -15,6 +16,7 @@ from kb_engine.api.state import StateApi
 def handlers(engine: Engine) -> Mapping[str, Handler]:
     """A handler for every operation of the contract, by operation id."""
     jobs, documents, state = JobsApi(engine), DocumentsApi(engine), StateApi(engine)
+    ragler = RaglerApi(engine)
     return {
         "search": SearchApi(engine).search,
         "createJob": jobs.create,
@@ -32,4 +34,8 @@ def handlers(engine: Engine) -> Mapping[str, Handler]:
         "getStatus": state.status,
         "getHealth": state.health,
         "getReadiness": state.readiness,
+        "vectorSearch": ragler.search,
+        "listCollections": ragler.list,
+        "getCollection": ragler.get,
+        "putCollection": ragler.put,
     }

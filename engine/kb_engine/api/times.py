@@ -6,13 +6,14 @@ import re
 from datetime import UTC, date, datetime, time
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
-def span_of(filters: m.Filters) -> tuple[datetime | None, datetime | None]:
+def span_of(filters: m.Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:
     """From when to when, both inclusive; a date as the end means the whole UTC day.
 
     Raises:

@@ -144,7 +144,12 @@ def _chunks(
 ) -> list[PreparedChunk]:
     return [
         PreparedChunk(
-            text=piece.text, page=piece.page, heading=piece.heading, start=piece.start, end=piece.end
+            text=piece.text,
+            page=piece.page,
+            heading=piece.heading,
+            start=piece.start,
+            end=piece.end,
+            tokens=piece.tokens,
         )
         for piece in chunk(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
     ]

@@ -65,10 +65,10 @@ def _insert_chunks(
     db: apsw.Connection, document_id: int, ids: Sequence[int], chunks: Sequence[PreparedChunk]
 ) -> None:
     db.executemany(
-        "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, "
+        "tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            (chunk_id, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end)
+            (chunk_id, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, c.tokens)
             for position, (chunk_id, c) in enumerate(zip(ids, chunks, strict=True))
         ),
     )

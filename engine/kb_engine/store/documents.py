@@ -136,6 +136,7 @@ def _outcome(prepared: Prepared) -> dict[str, Any]:
         "extraction_method": prepared.extraction_method,
         "pages": prepared.pages,
         "chunk_count": len(prepared.chunks),
+        "token_count": sum(chunk.tokens for chunk in prepared.chunks),
     }
 
 
@@ -170,13 +171,14 @@ def delete(write: Write, key: int | str) -> m.Removed:
 
 
 def clear(write: Write) -> m.Removed:
-    """All documents, and the jobs that would bring new ones."""
+    """All documents, what was said of their collections, and the jobs that would bring new ones."""
     documents, chunks, size = rows(
         write.db,
         "SELECT count(*), coalesce(sum(chunk_count), 0), coalesce(sum(size_bytes), 0) FROM documents",
     )[0]
     content.remove_all(write)
     write.db.execute("DELETE FROM documents")
+    write.db.execute("DELETE FROM collections")
     write.touch_base()
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=jobs.cancel_all(write))
 

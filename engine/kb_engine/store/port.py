@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 
 Vectors = NDArray[np.float32]
 """Shape (n, dimensions), each row of length 1."""
@@ -78,13 +79,17 @@ class LeasedJob:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """A chunk ready to be stored, in the document's order; its vector is the row of the same index."""
+    """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
+
+    `tokens` is how many it has, as the embedder counts.
+    """
 
     text: str
     page: int | None
     heading: str | None
     start: int
     end: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,16 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which documents may answer. Times are aware, in UTC, both inclusive."""
+    """Which documents may answer. Times are aware, in UTC, both inclusive.
+
+    Among `source_types`, None stands for documents whose metadata name none (or one that is no text).
+    """
 
     tags: Sequence[str] = ()
     tags_any: Sequence[str] = ()
     doc_type: m.DocType | None = None
     formats: Sequence[str] = ()
-    source_types: Sequence[str] = ()
+    source_types: Sequence[str | None] = ()
     source_path_prefix: str | None = None
     date_field: m.DateField = "created_at"
     date_from: datetime | None = None
@@ -243,7 +251,7 @@ class Store(Protocol):
         """Raises `document_not_found`."""
 
     async def clear(self, idempotency: Idempotency | None) -> m.Removed:
-        """Remove all documents and cancel the jobs accepted before, in one transaction."""
+        """Remove all documents and descriptions of collections, cancel the jobs accepted before; at once."""
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
@@ -279,6 +287,30 @@ class Store(Protocol):
 
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
         """The JSON answer given under this key before; raises `idempotency_mismatch`."""
+
+    # collections
+
+    async def collections(self) -> r.CollectionList:
+        """Those that are in use and those that are described, by name (in the order of code points)."""
+
+    async def collection(self, id_: str) -> r.CollectionDetail:
+        """One with its figures. Raises `collection_not_found`."""
+
+    async def put_collection(
+        self, id_: str, wanted: r.CollectionRequest, idempotency: Idempotency | None
+    ) -> r.CollectionDetail:
+        """Describe a collection. What it says already changes nothing, `updated_at` neither.
+
+        `created_at` is that of the first document in it, else now. Raises `collection_exists` where the id
+        is another name's, the name has another id (also one that nobody has described, while a document is
+        in it), or the id may not be this name's (`ragler.may_have_id`).
+        """
+
+    async def collection_name(self, id_: str) -> str:
+        """The name alone, which costs no counting. Raises `collection_not_found`."""
+
+    async def collection_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """The ids by name, of those that are collections; costs no counting either."""
 
     # search and state
 

@@ -179,6 +179,30 @@ CREATE VIRTUAL TABLE words USING fts5 (
 """
 
 
+# The collections that somebody has described; `target_audience` and `usage_scenarios` are JSON, or NULL.
+_VERSION_3 = """
+CREATE TABLE collections (
+  id TEXT PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  description TEXT NOT NULL,
+  created_by TEXT NOT NULL,
+  target_audience TEXT,
+  usage_scenarios TEXT,
+  created_at TEXT NOT NULL,
+  updated_at TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- NULL in chunks of earlier layouts; their documents' sums are an estimate, four characters a token.
+ALTER TABLE chunks ADD COLUMN tokens INTEGER;
+ALTER TABLE documents ADD COLUMN token_count INTEGER NOT NULL DEFAULT 0;
+UPDATE documents SET token_count = (
+  SELECT coalesce(sum((length(text) + 3) / 4), 0) FROM chunks WHERE document_id = documents.id);
+
+-- What collections add up, document by document, without reading the rows, whose metadata may be long.
+CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
+"""
+
+
 def _first(db: apsw.Connection) -> None:
     db.execute(_VERSION_1)
 
@@ -200,12 +224,17 @@ def _second(db: apsw.Connection) -> None:
         )
 
 
+def _third(db: apsw.Connection) -> None:
+    """Collections can be described, and tokens are counted."""
+    db.execute(_VERSION_3)
+
+
 def _source_type(metadata: str) -> str | None:
     found = json.loads(metadata).get("source_type")
     return found if isinstance(found, str) else None
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second)
+MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third)
 """The migration at index n leads from version n to version n + 1."""
 
 

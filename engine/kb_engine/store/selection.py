@@ -48,8 +48,14 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
     if selection.formats:
         yield f"d.format IN ({marks(len(selection.formats))})", selection.formats
     if selection.source_types:
-        yield f"d.source_type IN ({marks(len(selection.source_types))})", selection.source_types
+        yield _source_types(selection.source_types)
     yield from _place_and_time(selection)
+
+
+def _source_types(wanted: Sequence[str | None]) -> Condition:
+    named = [one for one in wanted if one is not None]
+    condition = f"d.source_type IN ({marks(len(named))})"
+    return (f"({condition} OR d.source_type IS NULL)" if None in wanted else condition), named
 
 
 def _place_and_time(selection: Selection) -> Iterator[Condition]:

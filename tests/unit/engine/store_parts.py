@@ -120,7 +120,10 @@ def pieces(*texts: str) -> list[PreparedChunk]:
     """Chunks that follow one another."""
     chunks, start = [], 0
     for text in texts:
-        chunks.append(PreparedChunk(text, page=1, heading=None, start=start, end=start + len(text)))
+        tokens = len(text.split())
+        chunks.append(
+            PreparedChunk(text, page=1, heading=None, start=start, end=start + len(text), tokens=tokens)
+        )
         start += len(text)
     return chunks
 

@@ -76,7 +76,7 @@ def test_a_document_without_text_has_no_chunks() -> None:
 
 def test_a_short_document_is_one_chunk() -> None:
     """Whole, but for the blanks around it."""
-    assert chunk(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10)]
+    assert chunk(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10, 0)]
 
 
 def trail_of(*pages: str, capacity: int = 80) -> list[tuple[str, str | None]]:

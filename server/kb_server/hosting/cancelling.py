@@ -40,9 +40,8 @@ class Cancelling:
         self._cancel = cancel
 
     def add_to(self, server: Server[None]) -> None:
-        """Let `server` take both forms of the method."""
+        """Let `server` take the request; who reads a notification off the wire calls `tell`."""
         server.add_request_handler(METHOD, _Params, self._asked)
-        server.add_notification_handler(METHOD, _Params, self._told)
 
     async def tell(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
@@ -57,9 +56,6 @@ class Cancelling:
     async def _asked(self, context: _Context, params: _Params) -> dict[str, Any]:
         await self._run(params.task_id, context.params, context.request or Caller())
         return {}
-
-    async def _told(self, context: _Context, _params: _Params) -> None:
-        await self.tell(context.params, context.request or Caller())
 
     async def _run(self, task_id: str, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel the task.

@@ -1,4 +1,4 @@
-"""One MCP endpoint over Streamable HTTP: a POST carries a message, everything else is refused."""
+"""One MCP endpoint: a POST carries a message, a GET may become a WebSocket, everything else is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from kb_server.hosting.lane import Lane, Passage
 from kb_server.hosting.parameter_headers import check_parameter_headers
 from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
-from kb_server.hosting.strict_json import ParseError, is_laborious, parse
+from kb_server.hosting.strict_json import ParseError, parse_aside
+from kb_server.hosting.websocket import SocketLimits, WebSockets, asks_for_websocket
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
@@ -55,8 +56,10 @@ class McpEndpoint:
         *,
         limits: BodyLimits | None = None,
         keep_alive: float = KEEP_ALIVE_SECONDS,
+        sockets: SocketLimits | None = None,
     ) -> None:
         self._server = server
+        self._sockets = WebSockets(server, sockets)
         self._limits = limits or BodyLimits()
         self._keep_alive = keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
@@ -67,6 +70,8 @@ class McpEndpoint:
         Raises:
             Refusal: it is no message that this endpoint takes.
         """
+        if asks_for_websocket(http):
+            return await self._sockets.serve(http, self._limits.max_bytes)
         self.check(http)
         value = await _parsed(await read_body(http, self._limits))
         if isinstance(value, list):
@@ -96,10 +101,14 @@ class McpEndpoint:
                 405,
                 METHOD_NOT_ALLOWED,
                 "method_not_allowed",
-                "This endpoint keeps no sessions: send each message by POST.",
+                "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
             )
         check_announced(http, self._limits)
+
+    def stop(self, seconds: float) -> None:
+        """Let the calls on WebSockets end within `seconds`, and the connections with them."""
+        self._sockets.stop(seconds)
 
     async def drain(self, seconds: float) -> None:
         """Let the calls whose clients have left end; after `seconds` cancel them."""
@@ -193,7 +202,7 @@ class McpEndpoint:
 
 async def _parsed(body: bytes) -> Any:
     try:
-        return await asyncio.to_thread(parse, body) if is_laborious(body) else parse(body)
+        return await parse_aside(body)
     except ParseError as error:
         raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
 

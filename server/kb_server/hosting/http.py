@@ -19,6 +19,7 @@ from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
 from kb_server.hosting.protocol import ProtocolServer, ReadyServer
 from kb_server.hosting.refusal import Refusal
+from kb_server.hosting.websocket import SocketLimits
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
 from kb_server.settings import ServerSettings
@@ -69,12 +70,13 @@ def build_app(
     metrics: Metrics | None = None,
     limits: BodyLimits | None = None,
     keep_alive: float = KEEP_ALIVE_SECONDS,
+    sockets: SocketLimits | None = None,
 ) -> web.Application:
     """The application that serves `endpoints`.
 
     `servers` are served beside them, by path. `routes` are further routes; they pass the check of Host and
     Origin but not that of the key, for they carry credentials of their own. `ready` answers `/readyz`.
-    `keep_alive` is in seconds.
+    `keep_alive` is in seconds; `sockets` are the limits on a WebSocket beside those of a body.
 
     Run it with `kb_server.hosting.serve.serve`: an answer that a client no longer reads cancels its
     call only where the runner cancels handlers.
@@ -84,7 +86,7 @@ def build_app(
         endpoint.path: ProtocolServer(endpoint.toolset, metrics) for endpoint in endpoints
     }
     served = {
-        path: McpEndpoint(server, limits=limits, keep_alive=keep_alive)
+        path: McpEndpoint(server, limits=limits, keep_alive=keep_alive, sockets=sockets)
         for path, server in {**answering, **(servers or {})}.items()
     }
     gate = _Gate(settings, served)
@@ -95,6 +97,7 @@ def build_app(
         app.router.add_route(hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint))
     app.router.add_routes(routes)
     _add_probes(app, gate, ready, metrics if settings.enable_metrics else None)
+    app.on_shutdown.append(_stopping(list(served.values())))
     app.cleanup_ctx.append(_lifespans([endpoint.toolset for endpoint in endpoints], list(served.values())))
     if not gate.key.is_set:
         log.warning("KB_MCP_API_KEY is not set: every caller is let in")
@@ -229,6 +232,14 @@ def _metrics_handler(key: KeyCheck, metrics: Metrics) -> _Handler:
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: METRICS_CONTENT_TYPE})
 
     return handler
+
+
+def _stopping(served: Sequence[McpEndpoint]) -> Callable[[web.Application], Awaitable[None]]:
+    async def stop(app: web.Application) -> None:
+        for endpoint in served:
+            endpoint.stop(app[STOPPING].seconds_left())
+
+    return stop
 
 
 def _lifespans(

@@ -5,14 +5,17 @@ Refusal
 ├── 401 unauthorized            no bearer token, or not the right one
 ├── 403 origin_not_allowed      a browser page of a stranger
 ├── 421 host_not_allowed        a name that is not this server's (DNS rebinding)
-├── 405 method_not_allowed      only POST carries messages
+├── 405 method_not_allowed      only POST carries messages, or a WebSocket
+├── 426 upgrade_required        a WebSocket of another version
 ├── 415 unsupported_media_type  the body is not announced as plain JSON
 ├── 413 message_too_large       over the limit on one message
 ├── 408 body_timeout            the body stopped coming
+├── 400 bad_handshake           a WebSocket cannot be opened so
 └── 400 ...                     JSON-RPC's own codes: not JSON, not a request, versions that disagree
 ```
 
-Codes -32010 to -32016 are ours, within the range the protocol leaves to implementations.
+Codes -32010 to -32018 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
+told only where one connection carries many calls at once, which goes on.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ MESSAGE_TOO_LARGE = -32013
 UNSUPPORTED_MEDIA_TYPE = -32014
 METHOD_NOT_ALLOWED = -32015
 BODY_TIMEOUT = -32016
+TOO_MANY_CALLS = -32017
+BAD_HANDSHAKE = -32018
 
 
 class Refusal(Exception):

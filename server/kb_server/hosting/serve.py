@@ -82,7 +82,7 @@ def _runner(app: web.Application, drain_seconds: float) -> web.AppRunner:
     async def set_deadline(app: web.Application) -> None:
         app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
 
-    app.on_shutdown.append(set_deadline)
+    app.on_shutdown.insert(0, set_deadline)  # the first: others ask how long they have
     # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
     # accesses is off because a URL may carry a one-time token, and every call has a line of its own.
     return web.AppRunner(

@@ -1,0 +1,304 @@
+"""MCP over WebSocket (RFC 6455): a connection is one client, and carries what stdio carries.
+
+The door is that of every request: key, Host and Origin are checked before the upgrade, and browsers send
+Origin with every upgrade, so that a page of a stranger opens nothing. Messages are text; what is none of the
+protocol is answered in it, and what is no proper frame closes the connection:
+
+| code | why |
+|---|---|
+| 1001 | the server stops; calls in flight were given time to end |
+| 1002 | what came is no WebSocket frame, or compressed: compression is not agreed to |
+| 1003 | a binary message |
+| 1007 | a text that is not UTF-8 |
+| 1009 | a message over the limit |
+| 1011 | a fault of ours |
+
+Many calls run at once. Each counts as in flight until its answer has left, and too many are refused, so
+that a client that asks and does not read cannot fill memory; reading goes on meanwhile, for a cancel must be
+heard. When the connection ends, its calls are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import anyio
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from kb_server.hosting.auth import credential
+from kb_server.hosting.body import MAX_MESSAGE_BYTES
+from kb_server.hosting.caller import Caller
+from kb_server.hosting.duplex import Bounds, Session, session
+from kb_server.hosting.exchange import STALLED_SECONDS
+from kb_server.hosting.jsonrpc import error_bytes, notification_bytes, result_bytes
+from kb_server.hosting.protocol import ReadyServer
+from kb_server.hosting.refusal import BAD_HANDSHAKE, Refusal
+
+log = logging.getLogger(__name__)
+
+SUBPROTOCOL = "mcp"
+VERSION = "13"
+CLOSE_SECONDS = 1.0
+"""How long a peer may take to agree to the end, or to read why it is ended."""
+_GRACE = 0.9
+"""The share of the time to stop in which calls may end; the rest is for cancelling and closing."""
+
+_BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
+
+# Its warning quotes the subprotocols that a client offers, and some clients put a token there.
+logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
+
+
+BOUNDS = Bounds(calls=128, bytes=4 * MAX_MESSAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketLimits:
+    """What one connection may ask for."""
+
+    bounds: Bounds = BOUNDS
+    heartbeat: float = 30.0
+    """Seconds of silence before the peer is asked whether it is there; it has half as long to answer."""
+
+
+def asks_for_websocket(http: web.Request) -> bool:
+    """Whether the request is to become a WebSocket."""
+    return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
+
+
+class WebSockets:
+    """The open connections of one endpoint."""
+
+    def __init__(self, server: ReadyServer, limits: SocketLimits | None = None) -> None:
+        self._server = server
+        self._limits = limits or SocketLimits()
+        self._open: set[_Connection] = set()
+
+    async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
+        """Serve one connection until it ends; a message has at most `max_bytes`.
+
+        Raises:
+            Refusal: 426 or 400, the handshake is not one of RFC 6455.
+        """
+        # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
+        socket = _Socket(
+            timeout=CLOSE_SECONDS,
+            autoping=False,
+            heartbeat=self._limits.heartbeat,
+            protocols=(SUBPROTOCOL,),
+            compress=False,
+            max_msg_size=max_bytes + 1,
+            writer_limit=_NEVER,
+        )
+        _check_handshake(http, socket)
+        connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
+        self._open.add(connection)
+        try:
+            await connection.serve(self._server, self._limits.bounds)
+        finally:
+            self._open.discard(connection)
+        return socket
+
+    def stop(self, seconds: float) -> None:
+        """Take no further message; calls in flight may end within `seconds`, then connections are closed."""
+        for connection in self._open:
+            connection.stop(seconds * _GRACE)
+
+
+def _check_handshake(http: web.Request, socket: _Socket) -> None:
+    if http.headers.get(hdrs.SEC_WEBSOCKET_VERSION) != VERSION:
+        words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
+        headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
+        raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers, close=True)
+    if not socket.can_prepare(http):
+        words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
+        raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words, close=True)
+
+
+class _Socket(web.WebSocketResponse):
+    """aiohttp's, with an end that does not wait for a peer that does not read."""
+
+    refused = False
+    """Whether the reader met what is no frame, and the peer has been told."""
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = False) -> bool:
+        """Close the connection; where its reader refuses what came, only tell the peer why.
+
+        A connection that is closed while its peer still sends is reset, and what it was told is lost.
+        """
+        if code in _BY_READER and not self.refused:
+            self.refused = True
+            with suppress(ConnectionError):
+                await self.send_frame(struct.pack("!H", code), WSMsgType.CLOSE)
+            return True
+        return await super().close(code=code, message=message, drain=drain)
+
+
+_NEVER = 1 << 62
+"""As a limit of aiohttp's writer: that it never waits. `_Outbox` does, before it writes and in one place."""
+
+
+class _Outbox:
+    """The way back to the client: one message at a time, each when the one before it has nearly left."""
+
+    def __init__(self, http: web.Request, socket: _Socket, writer: Any) -> None:
+        self._http = http
+        self._socket = socket
+        self._writer = writer
+        self._turn = asyncio.Lock()
+        self._draining: asyncio.Task[None] | None = None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message of the SDK's.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        await self.write(_encoded(item), WSMsgType.TEXT)
+
+    async def write(self, data: bytes, kind: WSMsgType) -> None:
+        """Send a frame.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        async with self._turn:
+            await self._room()
+            if self._socket.closed or self._socket.refused:
+                raise anyio.BrokenResourceError
+            try:
+                await self._socket.send_frame(data, kind)
+            except ConnectionError:
+                raise anyio.BrokenResourceError from None
+
+    async def _room(self) -> None:
+        """Wait until the connection takes more; one that takes nothing for long is given up."""
+        transport = self._http.transport
+        if transport is None:
+            raise anyio.BrokenResourceError
+        if self._draining is None and self._http.protocol.writing_paused:
+            # A task of its own: given up in the middle, aiohttp's drain() would never again come to an end.
+            self._draining = asyncio.get_running_loop().create_task(self._writer.drain())
+        while self._draining is not None:
+            left = transport.get_write_buffer_size()
+            await asyncio.wait((self._draining,), timeout=STALLED_SECONDS)
+            if self._draining.done():
+                self._draining = None
+            elif transport.get_write_buffer_size() >= left:
+                transport.abort()
+                raise anyio.BrokenResourceError
+
+    async def aclose(self) -> None:
+        """Nothing: the connection is closed by who opened it."""
+
+    async def __aenter__(self) -> _Outbox:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _encoded(item: SessionMessage) -> bytes:
+    message = item.message
+    match message:
+        case JSONRPCResponse():
+            return result_bytes(message.id, message.result)
+        case JSONRPCError():
+            error = message.error
+            return error_bytes(message.id, error.code, error.message, error.data)
+        case JSONRPCNotification():
+            return notification_bytes(message.method, message.params)
+        case JSONRPCRequest():
+            raise anyio.BrokenResourceError  # nothing is asked of a client here: its answer would be dropped
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One connection, from its upgrade to its end."""
+
+    http: web.Request
+    socket: _Socket
+    outbox: _Outbox
+    taken: int = 0
+    """Messages that came."""
+    stopping: bool = False
+    grace: float = 0.0
+    """Seconds that calls in flight may take to end once no message is taken."""
+    reading: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    began: float = field(default_factory=perf_counter)
+
+    def stop(self, grace: float) -> None:
+        """Take no further message."""
+        self.stopping, self.grace = True, grace
+        self.reading.cancel()
+
+    async def serve(self, server: ReadyServer, bounds: Bounds) -> None:
+        """Serve the client until the connection ends."""
+        try:
+            await self._close(await self._converse(server, bounds))
+        except Exception:  # the boundary: an HTTP answer, as other faults have, cannot be given any more
+            log.exception("A WebSocket broke", extra={"fields": self._fields()})
+            await self._close(WSCloseCode.INTERNAL_ERROR)
+        finally:
+            transport = self.http.transport
+            if transport is not None and transport.get_write_buffer_size():
+                transport.abort()  # it would wait for as long as its peer does not read
+            log.info("A WebSocket ended", extra={"fields": self._fields()})
+
+    async def _converse(self, server: ReadyServer, bounds: Bounds) -> int:
+        """Serve until there is no more to read; the code to close with."""
+        caller = Caller(credential(self.http), self.http.headers)
+        async with session(server, self.outbox, caller=caller, bounds=bounds, handshake=False) as client:
+            code = await self._read(client)
+            await client.settled(self.grace)
+        return code
+
+    async def _read(self, client: Session) -> int:
+        while not self.stopping:
+            with anyio.CancelScope() as self.reading:
+                message = await self.socket.receive()
+            if self.reading.cancelled_caught:
+                break
+            match message.type:
+                case WSMsgType.TEXT:
+                    self.taken += 1
+                    await client.take(message.data.encode())
+                case WSMsgType.BINARY:
+                    return WSCloseCode.UNSUPPORTED_DATA
+                case WSMsgType.PING:
+                    await self.outbox.write(message.data, WSMsgType.PONG)
+                case WSMsgType.PONG:
+                    pass
+                case _:
+                    return WSCloseCode.OK  # closed by the peer, or refused by the reader
+        return WSCloseCode.GOING_AWAY
+
+    async def _close(self, code: int) -> None:
+        if self.socket.refused:
+            await asyncio.sleep(CLOSE_SECONDS)  # cut short, as all of this, where the peer hangs up
+            if self.http.transport is not None:
+                self.http.transport.close()
+        await self.socket.close(code=code)
+
+    def _fields(self) -> dict[str, Any]:
+        resource = self.http.match_info.route.resource
+        return {
+            "route": resource.canonical if resource is not None else "",
+            "code": self.socket.close_code,
+            "messages": self.taken,
+            "seconds": round(perf_counter() - self.began, 3),
+        }

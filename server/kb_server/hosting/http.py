@@ -19,7 +19,7 @@ from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
 from kb_server.hosting.protocol import ProtocolServer, ReadyServer
 from kb_server.hosting.refusal import Refusal
-from kb_server.hosting.websocket import SocketLimits
+from kb_server.hosting.websocket import SocketLimits, asks_for_websocket
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
 from kb_server.settings import ServerSettings
@@ -124,7 +124,10 @@ class _Gate:
         except Refusal as refusal:
             told = {"status": refusal.status, "error": refusal.data["error_type"], "route": _route(request)}
             log.info("Refused a request", extra={"fields": told})
-            return _refused(refusal)
+            response = _refused(refusal)
+            if asks_for_websocket(request):
+                response.force_close()  # what follows is not read as HTTP any more
+            return response
         except web.HTTPException as error:
             return self._http_error(request, error)
         except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words

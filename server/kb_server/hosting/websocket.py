@@ -118,10 +118,10 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
     if http.headers.get(hdrs.SEC_WEBSOCKET_VERSION) != VERSION:
         words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
         headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
-        raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers, close=True)
+        raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
     if not socket.can_prepare(http):
         words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
-        raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words, close=True)
+        raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
 
 
 class _Socket(web.WebSocketResponse):
@@ -187,7 +187,7 @@ class _Outbox:
             raise anyio.BrokenResourceError
         if self._draining is None and self._http.protocol.writing_paused:
             # A task of its own: given up in the middle, aiohttp's drain() would never again come to an end.
-            self._draining = asyncio.get_running_loop().create_task(self._writer.drain())
+            self._draining = asyncio.get_running_loop().create_task(self._drained())
         while self._draining is not None:
             left = transport.get_write_buffer_size()
             await asyncio.wait((self._draining,), timeout=STALLED_SECONDS)
@@ -196,6 +196,10 @@ class _Outbox:
             elif transport.get_write_buffer_size() >= left:
                 transport.abort()
                 raise anyio.BrokenResourceError
+
+    async def _drained(self) -> None:
+        with suppress(ConnectionError):  # who writes next meets it
+            await self._writer.drain()
 
     async def aclose(self) -> None:
         """Nothing: the connection is closed by who opened it."""

@@ -1,0 +1,149 @@
+"""Clients over WebSocket: aiohttp's, and bare frames that no proper client would send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.protocol.conftest import BOUND, Served
+from tests.protocol.messages import initialize
+
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+@dataclass
+class Wire:
+    """An open WebSocket."""
+
+    socket: aiohttp.ClientWebSocketResponse
+
+    async def send(self, *messages: Any) -> None:
+        """Write each as a text; strings as they are."""
+        for message in messages:
+            await self.socket.send_str(message if isinstance(message, str) else json.dumps(message))
+
+    async def receive(self) -> dict[str, Any]:
+        """The next message."""
+        frame = await self.socket.receive(timeout=BOUND)
+        assert frame.type is aiohttp.WSMsgType.TEXT, frame
+        message: dict[str, Any] = json.loads(frame.data)
+        return message
+
+    async def ask(self, message: Any) -> dict[str, Any]:
+        """The answer to `message`."""
+        await self.send(message)
+        return await self.receive()
+
+    async def greet(self, version: str = "2025-06-18") -> dict[str, Any]:
+        """Shake hands; the result of `initialize`."""
+        answer = await self.ask(initialize(version))
+        await self.send(INITIALIZED)
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def closed(self) -> int | None:
+        """The code that the server closes with, next."""
+        frame = await self.socket.receive(timeout=2 * BOUND)
+        assert frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), frame
+        return self.socket.close_code
+
+
+Connect = Callable[..., Awaitable[Wire]]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Opens WebSockets: `await connect(served, path="/mcp", headers=..., protocols=...)`."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+
+        async def open_(served: Served, path: str = "/mcp", **options: Any) -> Wire:
+            options = {"max_msg_size": 0, **options}
+            socket = await session.ws_connect(served.base + path, **options)
+            stack.push_async_callback(socket.close)
+            return Wire(socket)
+
+        yield open_
+
+
+# --- bare frames ------------------------------------------------------------------------------------
+
+TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
+
+
+def upgrade(path: str = "/mcp", **changed: str | None) -> bytes:
+    """An upgrade request; `changed` are headers with underscores, None leaves one out."""
+    headers: dict[str, str | None] = {
+        "host": "localhost",
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec_websocket_version": "13",
+        "sec_websocket_key": base64.b64encode(os.urandom(16)).decode(),
+        **changed,
+    }
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value is not None]
+    return "\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""]).encode()
+
+
+def frame(kind: int, payload: bytes = b"", *, final: bool = True, reserved: int = 0) -> bytes:
+    """A client's frame, masked with zeros; `reserved` are the three bits beside the first."""
+    first = (0x80 if final else 0) | (reserved << 4) | kind
+    size = len(payload)
+    if size < 126:
+        head = struct.pack("!BB", first, 0x80 | size)
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", first, 0x80 | 126, size)
+    else:
+        head = struct.pack("!BBQ", first, 0x80 | 127, size)
+    return head + bytes(4) + payload
+
+
+@dataclass
+class Bare:
+    """A connection that was upgraded by hand."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def open(cls, served: Served, path: str = "/mcp") -> Bare:
+        """Connect and upgrade."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(upgrade(path))
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        return cls(reader, writer)
+
+    async def receive(self) -> tuple[int, bytes]:
+        """The next frame: its kind and its payload."""
+        async with asyncio.timeout(2 * BOUND):
+            first, size = await self.reader.readexactly(2)
+            if size == 126:
+                (size,) = struct.unpack("!H", await self.reader.readexactly(2))
+            elif size == 127:
+                (size,) = struct.unpack("!Q", await self.reader.readexactly(8))
+            return first & 0x0F, await self.reader.readexactly(size)
+
+    async def message(self) -> dict[str, Any]:
+        """The next frame's JSON."""
+        kind, payload = await self.receive()
+        assert kind == TEXT, (kind, payload)
+        message: dict[str, Any] = json.loads(payload)
+        return message
+
+    async def closed(self) -> int:
+        """The code of the closing frame that comes next."""
+        kind, payload = await self.receive()
+        assert kind == CLOSE, (kind, payload)
+        code: int = struct.unpack("!H", payload[:2])[0]
+        return code

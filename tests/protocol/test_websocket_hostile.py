@@ -1,0 +1,428 @@
+"""What no proper client sends over WebSocket: garbage, floods, giants, and connections that are not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kb_server.hosting.body import MAX_MESSAGE_BYTES, BodyLimits
+from kb_server.hosting.duplex import Bounds
+from kb_server.hosting.websocket import SocketLimits
+from kb_server.tool import Call, NoArguments
+from tests.protocol.conftest import BOUND, Served, ServeToolset
+from tests.protocol.fake_toolset import EchoArguments, EchoResult, Empty, Fake
+from tests.protocol.messages import call, modern, request
+from tests.protocol.sockets import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PONG,
+    TEXT,
+    Bare,
+    Connect,
+    frame,
+    upgrade,
+)
+from tests.protocol.sockets import connect as connect
+from tests.protocol.test_stdio import GARBAGE
+
+PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
+
+
+@pytest.fixture
+async def served(serve_toolset: ServeToolset, fake: Fake) -> Served:
+    """The fake toolset."""
+    return await serve_toolset(fake.toolset)
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+TEXTS = {text.decode(): code for text, code in GARBAGE.items() if text != b"\xff\xfe"} | {
+    "": -32700,
+    "\ufeff{}": -32700,
+    json.dumps([request("ping")]): -32600,
+    json.dumps([request("ping"), call("echo", 2, text="x")]): -32600,
+    '{"jsonrpc":"1.0","id":1,"method":"ping"}': -32600,
+    '{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}': -32600,
+    '{"jsonrpc":"2.0","id":1.5,"method":"ping"}': -32600,
+    '{"jsonrpc":"2.0","id":null,"method":"ping"}': -32600,
+}
+
+
+@pytest.mark.requirement("N68", "N69", "N80")
+async def test_a_text_that_is_no_message_is_answered_and_survived(served: Served, connect: Connect) -> None:
+    """Before the handshake and after it, in either era; a batch is none, whatever is in it."""
+    greeted, modern_one = await connect(served), await connect(served)
+    for again in range(2):
+        for text, code in TEXTS.items():
+            for wire in (greeted, modern_one):
+                error = (await wire.ask(text))["error"]
+                assert error["code"] == code, text[:50]
+                assert error["data"]["error_type"] in ("parse_error", "invalid_request")
+        if not again:
+            await greeted.greet()
+            await modern_one.ask(modern(request("tools/list")))
+    assert (await greeted.ask(request("ping", request_id=3)))["id"] == 3
+    assert (await modern_one.ask(modern(call("echo", 3, text="x"))))["id"] == 3
+
+
+async def test_a_message_that_is_none_does_not_touch_the_call_whose_id_it_has(
+    served: Served, fake: Fake, connect: Connect
+) -> None:
+    """Which is still owed its answer."""
+    wire = await connect(served)
+    await wire.send(call("slow", 1))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    assert (await wire.ask('{"jsonrpc":"2.0","id":1,"method":5}'))["id"] == 1
+    assert (await wire.ask(request("ping", request_id=1)))["error"]["code"] == -32600
+    fake.slow.release.set()
+    assert (await wire.receive())["result"]["isError"] is False
+
+
+async def test_responses_and_notifications_nobody_waits_for_are_passed_over(
+    served: Served, connect: Connect
+) -> None:
+    """Known to the protocol or not, before the handshake or after it."""
+    wire = await connect(served)
+    noise = [{"jsonrpc": "2.0", "id": 9, "result": {}}, {"jsonrpc": "2.0", "id": 9, "error": {}}]
+    for method in ("notifications/progress", "notifications/initialized", "notifications/nothing", "x", ""):
+        noise.append({"jsonrpc": "2.0", "method": method})
+        noise.append({"jsonrpc": "2.0", "method": method, "params": {"progressToken": 1, "progress": "x"}})
+    for _ in range(2):
+        await wire.send(*noise * 20)
+        assert (await wire.ask(request("ping", request_id=3)))["id"] == 3
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+HUGE = bytes([0x81, 0xFF]) + (1 << 62).to_bytes(8) + bytes(4)
+FRAMES: dict[str, tuple[bytes, int]] = {
+    "a binary message": (frame(BINARY, PING_REQUEST), 1003),
+    "a binary message in pieces": (frame(BINARY, b"{", final=False) + frame(CONTINUATION, b"}"), 1003),
+    "a text that is not UTF-8": (frame(TEXT, b'{"jsonrpc":"\xff"}'), 1007),
+    "half a surrogate pair in UTF-8": (frame(TEXT, b"\xed\xa0\x80"), 1007),
+    "a continuation of nothing": (frame(CONTINUATION, b"{}"), 1002),
+    "a text within a text": (frame(TEXT, b"{", final=False) + frame(TEXT, b"}"), 1002),
+    "an unknown kind of frame": (frame(3, b"x"), 1002),
+    "a compressed frame": (frame(TEXT, b"x", reserved=4), 1002),
+    "reserved bits": (frame(TEXT, b"x", reserved=3), 1002),
+    "a ping in pieces": (frame(PING, b"x", final=False), 1002),
+    "a ping too long": (frame(PING, b"x" * 126), 1002),
+    "a closing frame of one byte": (frame(CLOSE, b"x"), 1002),
+    "a closing code that there is not": (frame(CLOSE, (1005).to_bytes(2)), 1002),
+    "a length of exbibytes": (HUGE, 1009),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fake: Fake, name: str) -> None:
+    """With the code that says why, after what came before it was begun; its calls are cancelled."""
+    sent, code = FRAMES[name]
+    bare = await Bare.open(served)
+    bare.writer.write(frame(TEXT, json.dumps(call("slow", 1)).encode()))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    bare.writer.write(sent)
+    kind, payload = await bare.receive()
+    if kind == TEXT:  # the call that was cancelled, where frames can still be told apart
+        assert json.loads(payload)["error"]["code"] == -32000
+        kind, payload = await bare.receive()
+    assert (kind, int.from_bytes(payload[:2])) == (CLOSE, code)
+    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    await asyncio.wait_for(bare.reader.read(), 2 * BOUND)
+    bare.writer.close()
+
+
+async def test_compression_is_not_agreed_to(served: Served, connect: Connect) -> None:
+    """So a small frame cannot become a large message."""
+    wire = await connect(served, compress=15)
+    assert wire.socket.compress == 0
+    assert (await wire.ask(request("ping")))["id"] == "1"
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+async def test_a_message_at_the_limit_is_read_and_a_longer_one_refused(
+    serve_toolset: ServeToolset, fake: Fake, pieces: int
+) -> None:
+    """Whole or in pieces; the limit is that of a body over HTTP."""
+    served = await serve_toolset(fake.toolset, limits=BodyLimits(max_bytes=2000))
+    bare = await Bare.open(served)
+    for size, code in ((2000, None), (2001, 1009)):
+        text = PING_REQUEST + b" " * (size - len(PING_REQUEST))
+        step = -(-size // pieces)
+        parts = [text[at : at + step] for at in range(0, size, step)]
+        for number, part in enumerate(parts):
+            kind = CONTINUATION if number else TEXT
+            bare.writer.write(frame(kind, part, final=number == len(parts) - 1))
+        if code is None:
+            assert (await bare.message())["id"] == 3
+        else:
+            assert await bare.closed() == code
+    bare.writer.close()
+
+
+@pytest.mark.requirement("N80")
+async def test_a_chunk_of_eight_mebibytes_passes_and_a_giant_learns_why_it_does_not(
+    served: Served, connect: Connect
+) -> None:
+    """Though it is still sending when it is told."""
+    wire = await connect(served)
+    ping = json.dumps(request("ping"))
+    assert (await wire.ask(ping + " " * (MAX_MESSAGE_BYTES - len(ping))))["id"] == "1"
+    await asyncio.wait_for(wire.socket.send_str("x" * (3 * MAX_MESSAGE_BYTES)), 2 * BOUND)
+    assert await wire.closed() == 1009
+
+
+async def test_a_thousand_pieces_are_one_message(served: Served) -> None:
+    """Empty ones among them."""
+    bare = await Bare.open(served)
+    text = PING_REQUEST
+    bare.writer.write(frame(TEXT, text[:1], final=False))
+    for number in range(1000):
+        bare.writer.write(frame(CONTINUATION, b" " if number % 2 else b"", final=False))
+    bare.writer.write(frame(CONTINUATION, text[1:]))
+    assert (await bare.message())["id"] == 3
+    bare.writer.close()
+
+
+async def test_frames_that_come_with_the_upgrade_are_read(served: Served) -> None:
+    """Not waiting for its answer is rude, and works."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(upgrade() + frame(TEXT, PING_REQUEST))
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
+    assert (await Bare(reader, writer).message())["id"] == 3
+    writer.close()
+
+
+# --- too much -------------------------------------------------------------------------------------
+
+
+async def test_calls_past_the_bound_are_refused_and_none_is_lost(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """An error that says what to do; cancels are still heard, and a place that is free is taken."""
+    served = await serve_toolset(fake.toolset, sockets=SocketLimits(bounds=Bounds(calls=3, bytes=10_000)))
+    wire = await connect(served)
+    await wire.send(*(call("slow", number) for number in range(5)))
+    refused = [await wire.receive(), await wire.receive()]
+    assert [(answer["id"], answer["error"]["code"]) for answer in refused] == [(3, -32017), (4, -32017)]
+    error = refused[0]["error"]
+    assert error["data"] == {
+        "error_type": "too_many_calls",
+        "details": {"limit_calls": 3, "limit_bytes": 10_000},
+    }
+    assert "Read answers" in error["message"]
+    await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}})
+    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    assert (await wire.ask(call("echo", 5, text="x")))["id"] == 5
+    fake.slow.release.set()
+    assert sorted([(await wire.receive())["id"], (await wire.receive())["id"]]) == [1, 2]
+
+
+async def test_messages_past_the_bound_of_bytes_are_refused(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """However few the calls; once they have ended there is room again."""
+    served = await serve_toolset(fake.toolset, sockets=SocketLimits(bounds=Bounds(calls=100, bytes=3000)))
+    wire = await connect(served)
+    large = json.dumps(call("slow", 1)) + " " * 2000
+    await wire.send(large)
+    assert (await wire.ask(large.replace('"id": 1', '"id": 2')))["error"]["code"] == -32017
+    assert (await wire.ask(call("echo", 3, text="x")))["result"]["isError"] is False
+    fake.slow.release.set()
+    assert (await wire.receive())["id"] == 1
+    assert (await wire.ask(large.replace('"id": 1', '"id": 4')))["result"]["isError"] is False
+
+
+async def test_notifications_past_the_bound_do_no_work(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """Those that cancel a task ask the engine: any number of them would run at once."""
+    running, most, release = 0, 0, asyncio.Event()
+
+    async def cancel(_task_id: str, _call: Call) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+
+    toolset = replace(fake.toolset, cancel=cancel)
+    served = await serve_toolset(toolset, sockets=SocketLimits(bounds=Bounds(calls=4, bytes=10_000)))
+    wire = await connect(served)
+    told = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": "x"}}
+    await wire.send(*[told] * 50)
+    assert (await wire.ask(request("ping")))["error"]["code"] == -32017
+    release.set()
+    async with asyncio.timeout(BOUND):
+        while "error" in await wire.ask(request("ping")):
+            pass
+    assert most == 4
+
+
+class Counting:
+    """An `echo` that counts, and answers at length."""
+
+    def __init__(self, fake: Fake) -> None:
+        self.begun = 0
+        fake.echo.run = self.run  # type: ignore[method-assign]
+
+    async def run(self, arguments: EchoArguments, call: Call) -> EchoResult:
+        self.begun += 1
+        return EchoResult("x" * 100_000)
+
+
+@asynccontextmanager
+async def _unread(served: Served) -> AsyncIterator[socket.socket]:
+    """A connection, upgraded, that nobody reads."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
+        connection.setblocking(False)
+        await loop.sock_connect(connection, ("127.0.0.1", served.port))
+        await loop.sock_sendall(connection, upgrade())
+        assert (await loop.sock_recv(connection, 12)).startswith(b"HTTP/1.1 101")
+        yield connection
+
+
+async def _flooded(connection: socket.socket, message: Any) -> None:
+    """Send `message` again and again, under new ids, until the server takes no more for a while."""
+    loop = asyncio.get_running_loop()
+    for number in range(1_000_000):
+        sent = loop.sock_sendall(connection, frame(TEXT, json.dumps({**message, "id": number}).encode()))
+        try:
+            await asyncio.wait_for(sent, 0.5)
+        except TimeoutError:
+            return
+    raise AssertionError("the server took a million messages without being read")
+
+
+async def test_a_client_that_asks_and_does_not_read_is_not_read_either(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """What is begun for it is bounded; others are answered meanwhile."""
+    counting = Counting(fake)
+    limits = SocketLimits(bounds=Bounds(calls=8, bytes=1 << 20))
+    served = await serve_toolset(fake.toolset, sockets=limits)
+    other = await connect(served)
+    async with _unread(served) as connection:
+        await _flooded(connection, call("echo", text="x" * 400))
+        assert (await other.ask(request("ping")))["id"] == "1"
+        assert (
+            8 <= counting.begun < 1000
+        )  # those whose answers the buffers of the two sockets hold, and eight
+
+
+@pytest.mark.parametrize("sent", [b"garbage", b""], ids=["garbage", "pings"])
+async def test_a_flood_that_needs_no_call_is_not_read_either(
+    serve_toolset: ServeToolset, fake: Fake, sent: bytes
+) -> None:
+    """Refusals and pongs stand in the same line."""
+    served = await serve_toolset(fake.toolset)
+    flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
+    async with _unread(served) as connection:
+        for _ in range(10_000):
+            try:
+                await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, flood), 0.5)
+            except TimeoutError:
+                return
+    raise AssertionError("the server took ten million frames without being read")
+
+
+async def test_a_client_that_stops_reading_is_given_up(
+    serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while in which nothing left; its calls are cancelled."""
+    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.3)
+    served = await serve_toolset(fake.toolset)
+
+    async def chatting(arguments: NoArguments, call: Call) -> Empty:
+        fake.slow.started.set()
+        try:
+            for step in range(10_000):
+                await call.progress(step, None, "x" * 100_000)
+        except asyncio.CancelledError:
+            fake.slow.cancelled.set()
+            raise
+        return Empty()
+
+    fake.slow.run = chatting  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    asked = json.dumps(call("slow", meta={"progressToken": "p"})).encode()
+    async with _unread(served) as connection:
+        await loop.sock_sendall(connection, frame(TEXT, asked))
+        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        async with asyncio.timeout(BOUND):
+            while await loop.sock_recv(connection, 1 << 16):
+                pass
+
+
+async def test_a_slow_reader_gets_every_answer(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it reads at all: a wait that is too long for one is none while something leaves."""
+    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.2)
+    Counting(fake)
+    served = await serve_toolset(fake.toolset)
+    loop = asyncio.get_running_loop()
+    asked = [frame(TEXT, json.dumps(call("echo", number, text="x")).encode()) for number in range(100)]
+    answered = 0
+    async with _unread(served) as connection, asyncio.timeout(4 * BOUND):
+        await loop.sock_sendall(connection, b"".join(asked))
+        while answered < 100:
+            got = await loop.sock_recv(connection, 1 << 16)
+            assert got, f"closed after {answered} answers"
+            answered += got.count(b'"jsonrpc":"2.0"')
+            await asyncio.sleep(0.001)
+
+
+async def test_a_peer_that_does_not_read_holds_up_no_stop(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """Nor does one that never agrees to the end."""
+    Counting(fake)
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 1.0})
+    silent = await Bare.open(served)
+    async with _unread(served) as connection:
+        await _flooded(connection, call("echo", text="x" * 400))
+        served.stop.set()
+        assert await silent.closed() == 1001
+        await asyncio.wait_for(asyncio.shield(served.task), 2 * BOUND)
+    assert fake.left == 1
+    silent.writer.close()
+
+
+async def test_pongs_that_nobody_asked_for_are_passed_over(served: Served) -> None:
+    """RFC 6455 allows them as a one-way heartbeat."""
+    bare = await Bare.open(served)
+    bare.writer.write(frame(PONG, b"x") * 1000 + frame(TEXT, PING_REQUEST))
+    assert (await bare.message())["id"] == 3
+    bare.writer.close()
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
+async def test_a_client_that_closes_is_answered_in_kind(served: Served, code: int) -> None:
+    """Whatever its reason."""
+    bare = await Bare.open(served)
+    bare.writer.write(frame(CLOSE, code.to_bytes(2) + "bye ä".encode()))
+    assert await bare.closed() == 1000
+    assert await asyncio.wait_for(bare.reader.read(), BOUND) == b""
+    bare.writer.close()
+
+
+async def test_a_client_of_aiohttps_may_send_close_in_the_middle_of_calls(
+    served: Served, fake: Fake, connect: Connect
+) -> None:
+    """Nothing is answered after the closing frame."""
+    wire = await connect(served)
+    await wire.send(*(call("slow", number) for number in range(20)))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    await wire.socket.close()
+    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    assert wire.socket.close_code == aiohttp.WSCloseCode.OK

@@ -71,7 +71,7 @@ async def session(
         )
         tasks.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
+    async with receive, anyio.create_task_group() as tasks:
         tasks.start_soon(drive, tasks)
         async with send:
             yield Session(server, caller or Caller(), bounds, _Inward(send, tasks), answers, opened=handshake)

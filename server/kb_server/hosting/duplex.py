@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -30,13 +29,18 @@ from mcp_types import (
     JSONRPCRequest,
     JSONRPCResponse,
 )
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
 from kb_server.hosting import cancelling, jsonrpc, strict_json
 from kb_server.hosting.caller import Caller
+from kb_server.hosting.express import Express, Write
 from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import TOO_MANY_CALLS
 
 log = logging.getLogger(__name__)
+
+_GREETING, _GREETED = "initialize", "notifications/initialized"
+_GIVEN_UP = "notifications/cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +60,42 @@ async def session(
     caller: Caller | None = None,
     bounds: Bounds | None = None,
     handshake: bool = True,
+    write: Write | None = None,
 ) -> AsyncIterator[Session]:
     """Serve `server` to the `caller` that reads `stream`, until the block is left; then cancel what runs.
 
     Calls past `bounds` are refused, and any number is taken without. Where no `handshake` is needed, a client
-    that opens with another request is served at the latest version that has one.
+    that opens with another request is served at the latest version that has one. With `write`, which puts
+    bytes where `stream` puts messages, plain calls take the lane.
     """
+    caller = caller or Caller()
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
-    answers = _Answers(stream)
-
-    async def drive(tasks: TaskGroup) -> None:
-        await serve_dual_era_loop(
-            server.sdk, receive, answers, lifespan_state=None, init_options=server.initialization
-        )
-        tasks.cancel_scope.cancel()
-
     async with receive, anyio.create_task_group() as tasks:
-        tasks.start_soon(drive, tasks)
+        express = None if write is None or server.lane is None else Express(server.lane, caller, write, tasks)
+        flying = _InFlight()
+        answers = _Answers(stream, flying, express)
+
+        async def drive() -> None:
+            await serve_dual_era_loop(
+                server.sdk, receive, answers, lifespan_state=None, init_options=server.initialization
+            )
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(drive)
         async with send:
-            yield Session(server, caller or Caller(), bounds, _Inward(send, tasks), answers, opened=handshake)
+            inward = _Inward(server, send, tasks, express, caller)
+            yield Session(inward, answers, flying, bounds, handshake=handshake)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inward:
-    """Where messages go: to the SDK's loop, or into a task beside it."""
+    """Where messages of the `caller` go: into the SDK's loop, or past it into tasks beside it."""
 
+    server: ReadyServer
     loop: MemoryObjectSendStream[SessionMessage | Exception]
     tasks: TaskGroup
+    express: Express | None
+    caller: Caller
 
 
 class Session:
@@ -90,21 +103,20 @@ class Session:
 
     def __init__(
         self,
-        server: ReadyServer,
-        caller: Caller,
-        bounds: Bounds | None,
         inward: _Inward,
         answers: _Answers,
+        flying: _InFlight,
+        bounds: Bounds | None,
         *,
-        opened: bool,
+        handshake: bool,
     ) -> None:
-        """`opened`: the first request needs nothing before it."""
-        self._server = server
-        self._caller = caller
-        self._bounds = bounds
+        """`handshake`: nothing goes before it but messages with an envelope."""
         self._inward = inward
         self._answers = answers
-        self._opened = opened
+        self._flying = flying
+        self._bounds = bounds
+        self._handshake = handshake
+        self._opened = False
 
     async def take(self, data: bytes) -> None:
         """Begin what the message in `data` asks for, or answer that it is none.
@@ -133,23 +145,42 @@ class Session:
 
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
-        await self._answers.settled(seconds)
+        await self._flying.settled(seconds)
 
     async def _request(self, request: jsonrpc.Request, size: int) -> None:
-        if self._answers.owes(request.id):
+        if request.id in self._flying:
             words = "Invalid request: a request with this `id` is still in flight"
             await self.refuse(request.id, jsonrpc.INVALID_REQUEST, words)
-        elif self._bounds is not None and self._answers.would_exceed(self._bounds, size):
+        elif self._bounds is not None and self._flying.would_exceed(self._bounds, size):
             await self._refuse_for_now(request.id, self._bounds)
         else:
-            if not self._opened and _opens_without(request):
-                await self._pass(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
-            self._opened = True
-            self._answers.expect(request.id, size)
-            await self._pass(
-                JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params),
-                partial(self._answers.settle, request.id),
-            )
+            self._flying.add(request.id, size)
+            await self._begin(request)
+
+    async def _begin(self, request: jsonrpc.Request) -> None:
+        express = self._inward.express
+        if express is not None and (passage := express.admits(request)) is not None:
+            express.begin(passage, self._flying.discard)
+            return
+        if not self._opened:
+            await self._open(request)
+        if request.method == _GREETING:
+            self._answers.await_version(request.id)
+        await self._pass(
+            JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params)
+        )
+
+    async def _open(self, request: jsonrpc.Request) -> None:
+        """Note the era that the first request opens; that it comes without a handshake the SDK is told."""
+        self._opened = True
+        version = None
+        if _has_envelope(request):
+            version = LATEST_MODERN_VERSION
+        elif request.method != _GREETING and not self._handshake:
+            version = LATEST_HANDSHAKE_VERSION
+            await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_GREETED))
+        if self._inward.express is not None:
+            self._inward.express.version = version
 
     async def _refuse_for_now(self, request_id: jsonrpc.RequestId, bounds: Bounds) -> None:
         words = (
@@ -161,73 +192,67 @@ class Session:
         await self.refuse(request_id, TOO_MANY_CALLS, words, data)
 
     async def _notification(self, notification: jsonrpc.Notification, size: int) -> None:
-        if notification.method != cancelling.METHOD:
-            message = JSONRPCNotification(
-                jsonrpc="2.0", method=notification.method, params=notification.params
-            )
-            await self._pass(message)
-        elif self._bounds is not None and self._answers.would_exceed(self._bounds, size):
-            log.info("Passed over a notification: too much is in flight")
-        else:
+        if notification.method == cancelling.METHOD:
             # Not by the SDK, which would run any number of them at once and tells nobody when they end.
-            mark = object()
-            self._answers.expect(mark, size)
-            self._inward.tasks.start_soon(self._note, notification, mark)
+            self._note_aside(notification, size)
+            return
+        if notification.method == _GIVEN_UP and self._inward.express is not None:
+            self._inward.express.give_up(notification)
+        await self._pass(
+            JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
+        )
+
+    def _note_aside(self, notification: jsonrpc.Notification, size: int) -> None:
+        if self._bounds is not None and self._flying.would_exceed(self._bounds, size):
+            log.info("Passed over a notification: too much is in flight")
+            return
+        mark = object()
+        self._flying.add(mark, size)
+        self._inward.tasks.start_soon(self._note, notification, mark)
 
     async def _note(self, notification: jsonrpc.Notification, mark: object) -> None:
-        await self._server.note(notification, self._caller)
-        self._answers.settle(mark)
+        await self._inward.server.note(notification, self._inward.caller)
+        self._flying.discard(mark)
 
-    async def _pass(
-        self,
-        message: JSONRPCRequest | JSONRPCNotification,
-        unanswered: Callable[[], None] | None = None,
-    ) -> None:
-        """Hand `message` to the SDK; `unanswered` is called where it ends a request without an answer."""
-
-        async def settle() -> None:
-            if unanswered is not None:
-                unanswered()
+    async def _pass(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
+        async def unanswered() -> None:
+            if isinstance(message, JSONRPCRequest):
+                self._flying.discard(message.id)
 
         metadata = ServerMessageMetadata(
-            request_context=self._caller, on_request_unanswered=settle, can_send_request=False
+            request_context=self._inward.caller, on_request_unanswered=unanswered, can_send_request=False
         )
         await self._inward.loop.send(SessionMessage(message, metadata))
 
 
-def _opens_without(request: jsonrpc.Request) -> bool:
-    """Whether the client means to do without a handshake, in an era that has one."""
+def _has_envelope(request: jsonrpc.Request) -> bool:
+    """Whether the request opens a connection of 2026-07-28, as the SDK sees it."""
     meta = request.params.get("_meta") if request.params else None
-    return request.method != "initialize" and not (
-        isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
-    )
+    return request.method != _GREETING and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
 
 
-class _Answers:
-    """The SDK's write stream, with a count of what is in flight."""
+class _InFlight:
+    """What is in flight: the bytes of each message by its id, or by a mark where it has none."""
 
-    def __init__(self, stream: WriteStream[SessionMessage]) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._sizes: dict[Hashable, int] = {}
-        """The bytes of each message that is in flight, by its id, or by a mark where it has none."""
         self._bytes = 0
         self._settled = asyncio.Event()
 
-    def owes(self, request_id: jsonrpc.RequestId) -> bool:
-        """Whether a request of this id is in flight."""
-        return request_id in self._sizes
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._sizes
 
     def would_exceed(self, bounds: Bounds, size: int) -> bool:
         """Whether a message of `size` bytes is too much beside what is in flight."""
         return len(self._sizes) >= bounds.calls or self._bytes + size > bounds.bytes
 
-    def expect(self, key: Hashable, size: int) -> None:
-        """Note that a message of `size` bytes is in flight."""
+    def add(self, key: Hashable, size: int) -> None:
+        """Note that a message of `size` bytes has been taken."""
         self._sizes[key] = size
         self._bytes += size
 
-    def settle(self, key: Hashable) -> None:
-        """Note that it has ended, answered or not."""
+    def discard(self, key: Hashable) -> None:
+        """Note that what it asked for is over, answered or not."""
         self._bytes -= self._sizes.pop(key, 0)
         self._settled.set()
 
@@ -238,14 +263,34 @@ class _Answers:
                 self._settled.clear()
                 await self._settled.wait()
 
+
+class _Answers:
+    """The SDK's write stream: each answer ends what it answers, and that to a greeting tells the version."""
+
+    def __init__(
+        self, stream: WriteStream[SessionMessage], flying: _InFlight, express: Express | None
+    ) -> None:
+        self._stream = stream
+        self._flying = flying
+        self._express = express
+        self._greeting: jsonrpc.RequestId | None = None
+
+    def await_version(self, greeting: jsonrpc.RequestId) -> None:
+        """The request of this id agrees on a version; until it is answered none is known."""
+        self._greeting = greeting
+        if self._express is not None:
+            self._express.version = None
+
     async def write(self, message: JSONRPCError) -> None:
-        """Write an error that answers no request in flight."""
+        """Write an error that answers nothing in flight."""
         message.error.data = jsonrpc.error_data(message.error.code, message.error.data)
         await self._stream.send(SessionMessage(message))
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write what the SDK answers or tells."""
         message = item.message
+        if isinstance(message, JSONRPCResponse):
+            self._learn(message)
         try:
             if isinstance(message, JSONRPCError):
                 await self.write(message)
@@ -253,7 +298,13 @@ class _Answers:
                 await self._stream.send(item)
         finally:
             if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                self.settle(message.id)
+                self._flying.discard(message.id)
+
+    def _learn(self, response: JSONRPCResponse) -> None:
+        if self._greeting is not None and response.id == self._greeting:
+            self._greeting = None
+            if self._express is not None:
+                self._express.version = response.result.get("protocolVersion")
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -163,7 +163,15 @@ class _Outbox:
         Raises:
             anyio.BrokenResourceError: nobody reads any more.
         """
-        await self.write(_encoded(item), WSMsgType.TEXT)
+        await self.write_text(_encoded(item))
+
+    async def write_text(self, data: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        await self.write(data, WSMsgType.TEXT)
 
     async def write(self, data: bytes, kind: WSMsgType) -> None:
         """Send a frame.
@@ -266,7 +274,10 @@ class _Connection:
     async def _converse(self, server: ReadyServer, bounds: Bounds) -> int:
         """Serve until there is no more to read; the code to close with."""
         caller = Caller(credential(self.http), self.http.headers)
-        async with session(server, self.outbox, caller=caller, bounds=bounds, handshake=False) as client:
+        outbox = self.outbox
+        async with session(
+            server, outbox, caller=caller, bounds=bounds, handshake=False, write=outbox.write_text
+        ) as client:
             code = await self._read(client)
             await client.settled(self.grace)
         return code

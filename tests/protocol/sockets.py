@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from tests.protocol.conftest import BOUND, Served
-from tests.protocol.messages import initialize
+from tests.protocol.messages import initialize, modern, request
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
@@ -74,6 +74,35 @@ async def connect() -> AsyncIterator[Connect]:
             return Wire(socket)
 
         yield open_
+
+
+ERAS = ["handshake", "modern"]
+WAYS = ["lane", "loop"]
+
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+async def opened(wire: Wire, era: str, way: str = "lane") -> Shape:
+    """Shake hands where the era does; what puts a message into its shape, and on its way.
+
+    The lane takes no call that asks for progress.
+    """
+    shape: Shape = modern if era == "modern" else dict
+    if era == "handshake":
+        await wire.greet()
+    await wire.ask(shape(request("tools/list")))
+
+    def shaped(message: dict[str, Any]) -> dict[str, Any]:
+        if way == "loop":
+            message = {**message, "params": {**message["params"], "_meta": {"progressToken": "p"}}}
+        return shape(message)
+
+    return shaped
+
+
+def given_up(request_id: Any) -> dict[str, Any]:
+    """The notification that gives a request up."""
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
 
 
 # --- bare frames ------------------------------------------------------------------------------------
@@ -147,3 +176,8 @@ class Bare:
         assert kind == CLOSE, (kind, payload)
         code: int = struct.unpack("!H", payload[:2])[0]
         return code
+
+
+def text_frame(message: Any) -> bytes:
+    """A message as a frame."""
+    return frame(TEXT, json.dumps(message).encode())

@@ -1,4 +1,4 @@
-"""The same messages over WebSocket: eras, calls side by side, progress, cancels, and how it ends."""
+"""The same messages over WebSocket: eras, calls side by side, progress, cancels, and what is seen of it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,25 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import WSMsgType
 
-from kb_server.hosting.websocket import SocketLimits
+from kb_server.hosting.caller import Caller
+from kb_server.hosting.lane import Lane, Passage
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
-from kb_simulator import AfterTime, Stuck
+from kb_simulator import AfterTime
 from tests.knowledge import SEVEN, Knowledge
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.fake_toolset import Empty, Fake
 from tests.protocol.messages import PLAIN, call, initialize, modern, request
-from tests.protocol.sockets import Bare, Connect, Wire, frame, upgrade
+from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
-from tests.protocol.test_http_refusals import raw
 from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
 from tests.waiting import until
 
 KEY = "a-secret-key"
-ERAS = ["handshake", "modern"]
 
 
-async def opened(wire: Wire, era: str) -> Any:
-    """Shake hands where the era does; what puts a message into its shape."""
-    if era == "modern":
-        return modern
-    await wire.greet()
-    return dict
-
-
-def cancelled(request_id: Any) -> dict[str, Any]:
-    """The notification that gives a request up."""
-    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
-
-
-# --- what it carries ------------------------------------------------------------------------------
+# --- what it carries -------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("N80")
@@ -159,12 +144,13 @@ async def test_the_subprotocol_is_agreed_where_it_is_offered(
     assert (await wire.ask(request("ping")))["id"] == "1"
 
 
-# --- side by side ---------------------------------------------------------------------------------
+# --- side by side ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_hundred_calls_run_at_once_on_one_connection(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
     """All of them begin before one ends; each is answered once, under its id."""
     running, all_running = 0, asyncio.Event()
@@ -179,7 +165,7 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
 
     fake.slow.run = meeting  # type: ignore[method-assign]
     wire = await connect(await serve_toolset(fake.toolset))
-    shape = await opened(wire, era)
+    shape = await opened(wire, era, way)
     await wire.send(*(shape(call("slow", number)) for number in range(100)))
     answers = [await wire.receive() for _ in range(100)]
     assert sorted(answer["id"] for answer in answers) == list(range(100))
@@ -210,18 +196,76 @@ async def test_an_id_that_is_in_flight_is_not_taken_again(
     assert (await wire.ask(call("echo", 1, text="x")))["result"]["isError"] is False
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_ends_the_call_that_it_names(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
     """The tool's coroutine is cancelled, nothing is answered for it, and others go on."""
     wire = await connect(await serve_toolset(fake.toolset))
-    shape = await opened(wire, era)
+    shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 7)))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    await wire.send(cancelled(7))
+    await wire.send(given_up(7))
     await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
     assert (await wire.ask(shape(call("echo", 8, text="on"))))["id"] == 8
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_given_up_before_it_began_is_not_answered(
+    serve_toolset: ServeToolset, fake: Fake, era: str
+) -> None:
+    """Both messages come in one piece; an id is told by its words, a string or a number."""
+    bare = await Bare.open(await serve_toolset(fake.toolset))
+    shape = modern if era == "modern" else dict
+    bare.writer.write(text_frame(shape(request("tools/list", request_id=0))))
+    await bare.message()
+    pieces = [shape(call("slow", 7)), given_up("7"), shape(call("slow", "8")), given_up(8)]
+    bare.writer.write(b"".join(text_frame(piece) for piece in [*pieces, shape(call("echo", 9, text="x"))]))
+    assert (await bare.message())["id"] == 9
+    fake.slow.release.set()
+    bare.writer.write(text_frame(shape(call("echo", 10, text="x"))))
+    assert (await bare.message())["id"] == 10
+    bare.writer.close()
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_plain_call_takes_the_lane_once_the_era_is_settled(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not before: what is sent together with the handshake waits for its version."""
+    taken: list[Any] = []
+    answer = Lane.answer
+
+    async def noted(lane: Lane, passage: Passage, caller: Caller) -> bytes:
+        taken.append(passage.id)
+        return await answer(lane, passage, caller)
+
+    monkeypatch.setattr(Lane, "answer", noted)
+    wire = await connect(await serve_toolset(fake.toolset))
+    first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
+    shape = modern if era == "modern" else dict
+    await wire.send(first, shape(call("echo", 2, text="x")))
+    assert {(await wire.receive())["id"] for _ in range(2)} == {first["id"], 2}
+    assert taken == ([2] if era == "modern" else [])
+    for number in (3, 4):
+        assert (await wire.ask(shape(call("echo", number, text="x"))))["id"] == number
+    assert taken[-2:] == [3, 4]
+    await wire.ask(shape(call("echo", 5, text="x", meta={"progressToken": 1})))
+    assert 5 not in taken
+
+
+async def test_a_second_handshake_settles_the_version_anew(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """Whatever came before it; one that fails leaves the connection as it was."""
+    wire = await connect(await serve_toolset(fake.toolset))
+    for version in ("2025-11-25", "2024-11-05", "2025-06-18"):
+        assert (await wire.greet(version))["protocolVersion"] == version
+        said = (await wire.ask(call("echo", text="x")))["result"]
+        assert said["isError"] is False
+    assert (await wire.ask(request("initialize", {"protocolVersion": 5})))["error"]["code"] == -32602
+    assert (await wire.ask(call("echo", text="x")))["result"] == said
 
 
 async def test_a_cancel_of_nothing_is_passed_over(
@@ -233,11 +277,11 @@ async def test_a_cancel_of_nothing_is_passed_over(
     await busy.send(call("slow", 1))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
     for message in (
-        cancelled(1),
-        cancelled(2),
-        cancelled(None),
-        cancelled([]),
-        {**cancelled(1), "params": {}},
+        given_up(1),
+        given_up(2),
+        given_up(None),
+        given_up([]),
+        {**given_up(1), "params": {}},
     ):
         await other.send(message)
     assert (await other.ask(request("ping", request_id=9)))["id"] == 9
@@ -246,243 +290,7 @@ async def test_a_cancel_of_nothing_is_passed_over(
     assert (await busy.receive())["id"] == 1
 
 
-# --- the door -------------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("K9", "K11")
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
-async def test_without_the_key_no_websocket_is_opened(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, path: str
-) -> None:
-    """401 with a challenge, before anything else is looked at; with it, it is."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
-    wrong: list[dict[str, str]] = [{}, {"Authorization": "Bearer wrong"}, {"Origin": "http://evil.example"}]
-    for headers in wrong:
-        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-            await connect(served, path, headers=headers)
-        assert caught.value.status == 401
-        assert caught.value.headers is not None
-        assert caught.value.headers["WWW-Authenticate"] == "Bearer"
-    broken = await raw(served.port, upgrade(path, sec_websocket_version="1", host="evil.example"))
-    assert broken.startswith(b"HTTP/1.1 401 ")
-    wire = await connect(served, path, headers={"Authorization": f"Bearer {KEY}"})
-    await wire.ask(call("echo", text="x"))
-    assert fake.echo.calls[0].credential not in ("anonymous", KEY)
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "evil.example"}, 421),
-        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
-        ({"Host": "localhost", "Origin": "null"}, 403),
-        ({"Host": "localhost", "Origin": "http://localhost.evil.example"}, 403),
-    ],
-)
-async def test_a_page_of_a_stranger_opens_no_websocket(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, headers: dict[str, str], status: int
-) -> None:
-    """Browsers ask nobody before they connect across sites: the Origin decides."""
-    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-        await connect(await serve_toolset(fake.toolset), headers=headers)
-    assert caught.value.status == status
-
-
-@pytest.mark.parametrize("origin", ["http://localhost:6274", "https://app.example"])
-async def test_an_admitted_page_opens_one(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, origin: str
-) -> None:
-    """As it may post."""
-    served = await serve_toolset(fake.toolset, settings={"allowed_origins": ["https://app.example"]})
-    wire = await connect(served, headers={"Origin": origin})
-    assert (await wire.ask(request("ping")))["id"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("changed", "status"),
-    [
-        ({"sec_websocket_version": "8"}, b"426"),
-        ({"sec_websocket_version": None}, b"426"),
-        ({"sec_websocket_key": None}, b"400"),
-        ({"sec_websocket_key": "c2hvcnQ="}, b"400"),
-        ({"sec_websocket_key": "no base64!"}, b"400"),
-        ({"connection": "keep-alive"}, b"400"),
-        ({"upgrade": "h2c"}, b"405"),
-        ({"upgrade": None}, b"405"),
-    ],
-)
-async def test_what_is_no_handshake_is_refused(
-    serve_toolset: ServeToolset, fake: Fake, changed: dict[str, str | None], status: bytes
-) -> None:
-    """With the version that is spoken; a plain GET as ever."""
-    served = await serve_toolset(fake.toolset)
-    answer = await raw(served.port, upgrade(**changed))
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert status != b"426" or b"Sec-WebSocket-Version: 13" in answer
-
-
-async def test_a_refused_upgrade_ends_its_connection(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """What comes after it would be taken for frames by neither side."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    writer.write(upgrade())
-    answer = await asyncio.wait_for(reader.read(), BOUND)
-    assert answer.startswith(b"HTTP/1.1 401 ")
-    writer.close()
-
-
-# --- its end --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["close", "abort"])
-@pytest.mark.parametrize("era", ERAS)
-async def test_the_end_of_the_connection_cancels_its_calls(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, way: str, era: str
-) -> None:
-    """The work, not only the waiting; other connections go on."""
-    served = await serve_toolset(fake.toolset)
-    wire, other = await connect(served), await connect(served)
-    shape = await opened(wire, era)
-    await wire.send(shape(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    if way == "close":
-        await wire.socket.close()
-    else:
-        connection = wire.socket._response.connection
-        assert connection is not None
-        assert connection.transport is not None
-        connection.transport.abort()
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-    assert (await other.ask(request("ping")))["id"] == "1"
-
-
-async def test_what_a_lost_call_began_ends_with_it(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect
-) -> None:
-    """A task that nobody could ask about any more."""
-    wire = await connect(await serve_toolset(knowledge.toolset))
-    knowledge.engine.set_policy(Stuck())
-    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
-    await wire.send(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
-    await wire.receive()
-    await wire.socket.close()
-    await asyncio.to_thread(
-        until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
-    )
-
-
-async def test_an_idle_connection_is_closed_when_the_server_stops(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """With 1001, at once, and the lifespan is left after it."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 4 * BOUND})
-    wires = [await connect(served) for _ in range(3)]
-    await wires[0].greet()
-    served.stop.set()
-    assert [await wire.closed() for wire in wires] == [1001] * 3
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
-    assert fake.left == 1
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_call_in_flight_is_answered_before_the_server_stops(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str
-) -> None:
-    """Then the connection is closed; what is sent meanwhile is not begun."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 2 * BOUND})
-    wire = await connect(served)
-    shape = await opened(wire, era)
-    await wire.send(shape(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    idle = await connect(served)
-    served.stop.set()
-    assert await idle.closed() == 1001
-    await wire.send(shape(call("echo", 2, text="late")))
-    fake.slow.release.set()
-    assert (await wire.receive())["id"] == 1
-    assert await wire.closed() == 1001
-    assert fake.echo.calls == []
-    await asyncio.wait_for(asyncio.shield(served.task), 2 * BOUND)
-    assert not fake.slow.cancelled.is_set()
-
-
-async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """Stopping is bounded; the client learns that there is no result."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.5})
-    wire = await connect(served)
-    await wire.send(call("slow", 1))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    served.stop.set()
-    assert (await wire.receive())["error"]["code"] == -32000
-    assert await wire.closed() == 1001
-    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
-    assert fake.slow.cancelled.is_set()
-
-
-async def test_a_peer_that_answers_no_ping_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Its calls with it; one that answers stays."""
-    limits = SocketLimits(heartbeat=0.2)
-    served = await serve_toolset(fake.toolset, sockets=limits)
-    dead, alive = await Bare.open(served), await Bare.open(served)
-    dead.writer.write(_text(call("slow", 1)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    pings = 0
-    while not fake.slow.cancelled.is_set():
-        kind, payload = await alive.receive()
-        assert kind == WSMsgType.PING
-        alive.writer.write(frame(WSMsgType.PONG, payload))
-        pings += 1
-    alive.writer.write(_text(request("ping", request_id=2)))
-    kind, payload = await alive.receive()
-    while kind == WSMsgType.PING:
-        alive.writer.write(frame(WSMsgType.PONG, payload))
-        kind, payload = await alive.receive()
-    assert json.loads(payload)["id"] == 2
-    assert pings >= 1
-    for each in (dead, alive):
-        each.writer.close()
-
-
-async def test_a_ping_of_the_clients_is_answered_with_its_words(
-    serve_toolset: ServeToolset, fake: Fake
-) -> None:
-    """Between the pieces of a message too."""
-    bare = await Bare.open(await serve_toolset(fake.toolset))
-    text = json.dumps(request("ping", request_id=3)).encode()
-    bare.writer.write(frame(WSMsgType.TEXT, text[:9], final=False) + frame(WSMsgType.PING, b"there?"))
-    assert await bare.receive() == (WSMsgType.PONG, b"there?")
-    bare.writer.write(frame(WSMsgType.CONTINUATION, text[9:]))
-    assert (await bare.message())["id"] == 3
-    bare.writer.close()
-
-
-async def test_nothing_is_left_of_connections_that_have_ended(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """No task that waits for anything."""
-    served = await serve_toolset(fake.toolset)
-    before = len(asyncio.all_tasks())
-    for number in range(20):
-        wire = await connect(served)
-        await wire.send(call("slow", number))
-        await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-        await wire.socket.close()
-        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-        fake.slow.started.clear()
-        fake.slow.cancelled.clear()
-    loop = asyncio.get_running_loop()
-    await asyncio.to_thread(
-        until,
-        lambda: len(asyncio.all_tasks(loop)),
-        lambda tasks: tasks <= before,
-        seconds=BOUND,
-        what="the end of their tasks",
-    )
-
-
-# --- what is seen of it ---------------------------------------------------------------------------
+# --- what is seen of it ----------------------------------------------------------------------------
 
 
 async def test_a_call_is_logged_and_counted_as_any(
@@ -535,7 +343,3 @@ async def test_posts_are_answered_beside_it(
     async with http.post(served.mcp, json=call("echo", text="a"), headers=PLAIN) as response:
         assert response.status == 200
     assert (await wire.ask(request("ping")))["id"] == "1"
-
-
-def _text(message: Any) -> bytes:
-    return frame(WSMsgType.TEXT, json.dumps(message).encode())

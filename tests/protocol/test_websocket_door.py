@@ -1,0 +1,264 @@
+"""Who opens a WebSocket and who does not, and how one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType
+
+from kb_server.hosting.websocket import SocketLimits
+from kb_simulator import Stuck
+from tests.knowledge import Knowledge
+from tests.protocol.conftest import BOUND, ServeToolset
+from tests.protocol.fake_toolset import Fake
+from tests.protocol.messages import call, request
+from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
+from tests.protocol.sockets import connect as connect
+from tests.protocol.test_http_refusals import raw
+from tests.protocol.test_knowledge import states
+from tests.waiting import until
+
+KEY = "a-secret-key"
+
+
+# --- the door --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("K9", "K11")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
+async def test_without_the_key_no_websocket_is_opened(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, path: str
+) -> None:
+    """401 with a challenge, before anything else is looked at; with it, it is."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    wrong: list[dict[str, str]] = [{}, {"Authorization": "Bearer wrong"}, {"Origin": "http://evil.example"}]
+    for headers in wrong:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await connect(served, path, headers=headers)
+        assert caught.value.status == 401
+        assert caught.value.headers is not None
+        assert caught.value.headers["WWW-Authenticate"] == "Bearer"
+    broken = await raw(served.port, upgrade(path, sec_websocket_version="1", host="evil.example"))
+    assert broken.startswith(b"HTTP/1.1 401 ")
+    wire = await connect(served, path, headers={"Authorization": f"Bearer {KEY}"})
+    await wire.ask(call("echo", text="x"))
+    assert fake.echo.calls[0].credential not in ("anonymous", KEY)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost", "Origin": "null"}, 403),
+        ({"Host": "localhost", "Origin": "http://localhost.evil.example"}, 403),
+    ],
+)
+async def test_a_page_of_a_stranger_opens_no_websocket(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, headers: dict[str, str], status: int
+) -> None:
+    """Browsers ask nobody before they connect across sites: the Origin decides."""
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await connect(await serve_toolset(fake.toolset), headers=headers)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:6274", "https://app.example"])
+async def test_an_admitted_page_opens_one(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, origin: str
+) -> None:
+    """As it may post."""
+    served = await serve_toolset(fake.toolset, settings={"allowed_origins": ["https://app.example"]})
+    wire = await connect(served, headers={"Origin": origin})
+    assert (await wire.ask(request("ping")))["id"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"sec_websocket_version": "8"}, b"426"),
+        ({"sec_websocket_version": None}, b"426"),
+        ({"sec_websocket_key": None}, b"400"),
+        ({"sec_websocket_key": "c2hvcnQ="}, b"400"),
+        ({"sec_websocket_key": "no base64!"}, b"400"),
+        ({"connection": "keep-alive"}, b"400"),
+        ({"upgrade": "h2c"}, b"405"),
+        ({"upgrade": None}, b"405"),
+    ],
+)
+async def test_what_is_no_handshake_is_refused(
+    serve_toolset: ServeToolset, fake: Fake, changed: dict[str, str | None], status: bytes
+) -> None:
+    """With the version that is spoken; a plain GET as ever."""
+    served = await serve_toolset(fake.toolset)
+    answer = await raw(served.port, upgrade(**changed))
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert status != b"426" or b"Sec-WebSocket-Version: 13" in answer
+
+
+async def test_a_refused_upgrade_ends_its_connection(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """What comes after it would be taken for frames by neither side."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(upgrade())
+    answer = await asyncio.wait_for(reader.read(), BOUND)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    writer.close()
+
+
+# --- its end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_end_of_the_connection_cancels_its_calls(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, end: str, way: str, era: str
+) -> None:
+    """The work, not only the waiting; other connections go on."""
+    served = await serve_toolset(fake.toolset)
+    wire, other = await connect(served), await connect(served)
+    shape = await opened(wire, era, way)
+    await wire.send(shape(call("slow", 1)))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    if end == "close":
+        await wire.socket.close()
+    else:
+        connection = wire.socket._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.abort()
+    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+    assert (await other.ask(request("ping")))["id"] == "1"
+
+
+async def test_what_a_lost_call_began_ends_with_it(
+    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect
+) -> None:
+    """A task that nobody could ask about any more."""
+    wire = await connect(await serve_toolset(knowledge.toolset))
+    knowledge.engine.set_policy(Stuck())
+    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
+    await wire.send(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
+    await wire.receive()
+    await wire.socket.close()
+    await asyncio.to_thread(
+        until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
+    )
+
+
+async def test_an_idle_connection_is_closed_when_the_server_stops(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """With 1001, at once, and the lifespan is left after it."""
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 4 * BOUND})
+    wires = [await connect(served) for _ in range(3)]
+    await wires[0].greet()
+    served.stop.set()
+    assert [await wire.closed() for wire in wires] == [1001] * 3
+    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    assert fake.left == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_in_flight_is_answered_before_the_server_stops(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
+) -> None:
+    """Then the connection is closed; what is sent meanwhile is not begun."""
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 2 * BOUND})
+    wire = await connect(served)
+    shape = await opened(wire, era, way)
+    await wire.send(shape(call("slow", 1)))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    idle = await connect(served)
+    served.stop.set()
+    assert await idle.closed() == 1001
+    await wire.send(shape(call("echo", 2, text="late")))
+    fake.slow.release.set()
+    assert (await wire.receive())["id"] == 1
+    assert await wire.closed() == 1001
+    assert fake.echo.calls == []
+    await asyncio.wait_for(asyncio.shield(served.task), 2 * BOUND)
+    assert not fake.slow.cancelled.is_set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect, way: str
+) -> None:
+    """Stopping is bounded; the client learns that there is no result."""
+    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.5})
+    wire = await connect(served)
+    shape = await opened(wire, "handshake", way)
+    await wire.send(shape(call("slow", 1)))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    served.stop.set()
+    assert (await wire.receive())["error"]["code"] == -32000
+    assert await wire.closed() == 1001
+    await asyncio.wait_for(asyncio.shield(served.task), BOUND)
+    assert fake.slow.cancelled.is_set()
+
+
+async def test_a_peer_that_answers_no_ping_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
+    """Its calls with it; one that answers stays."""
+    limits = SocketLimits(heartbeat=0.2)
+    served = await serve_toolset(fake.toolset, sockets=limits)
+    dead, alive = await Bare.open(served), await Bare.open(served)
+    dead.writer.write(text_frame(call("slow", 1)))
+    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+    pings = 0
+    while not fake.slow.cancelled.is_set():
+        kind, payload = await alive.receive()
+        assert kind == WSMsgType.PING
+        alive.writer.write(frame(WSMsgType.PONG, payload))
+        pings += 1
+    alive.writer.write(text_frame(request("ping", request_id=2)))
+    kind, payload = await alive.receive()
+    while kind == WSMsgType.PING:
+        alive.writer.write(frame(WSMsgType.PONG, payload))
+        kind, payload = await alive.receive()
+    assert json.loads(payload)["id"] == 2
+    assert pings >= 1
+    for each in (dead, alive):
+        each.writer.close()
+
+
+async def test_a_ping_of_the_clients_is_answered_with_its_words(
+    serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """Between the pieces of a message too."""
+    bare = await Bare.open(await serve_toolset(fake.toolset))
+    text = json.dumps(request("ping", request_id=3)).encode()
+    bare.writer.write(frame(WSMsgType.TEXT, text[:9], final=False) + frame(WSMsgType.PING, b"there?"))
+    assert await bare.receive() == (WSMsgType.PONG, b"there?")
+    bare.writer.write(frame(WSMsgType.CONTINUATION, text[9:]))
+    assert (await bare.message())["id"] == 3
+    bare.writer.close()
+
+
+async def test_nothing_is_left_of_connections_that_have_ended(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """No task that waits for anything."""
+    served = await serve_toolset(fake.toolset)
+    before = len(asyncio.all_tasks())
+    for number in range(20):
+        wire = await connect(served)
+        await wire.send(call("slow", number))
+        await asyncio.wait_for(fake.slow.started.wait(), BOUND)
+        await wire.socket.close()
+        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        fake.slow.started.clear()
+        fake.slow.cancelled.clear()
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(
+        until,
+        lambda: len(asyncio.all_tasks(loop)),
+        lambda tasks: tasks <= before,
+        seconds=BOUND,
+        what="the end of their tasks",
+    )

@@ -19,6 +19,7 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
 from tests.protocol.conftest import BOUND, ServeToolset, serving
 from tests.protocol.messages import call, modern, modern_headers
+from tests.protocol.test_official_client_websocket import over_websocket
 
 _ROUTED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 
@@ -84,6 +85,14 @@ async def routed(request: pytest.FixtureRequest, ready: str, serve_toolset: Serv
 async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any) -> None:
     """What a toolset cannot say, such as a prompt, reaches the client of either era."""
     async with Client(ready, mode=mode, read_timeout_seconds=2 * BOUND) as session:
+        listed = await session.list_prompts()
+    assert [prompt.name for prompt in listed.prompts] == ["greet"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_server_of_the_sdk_is_served_over_websocket_too(ready: str, mode: Any) -> None:
+    """As it is."""
+    async with Client(over_websocket(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]
 

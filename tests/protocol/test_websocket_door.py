@@ -84,6 +84,7 @@ async def test_an_admitted_page_opens_one(
         ({"sec_websocket_key": None}, b"400"),
         ({"sec_websocket_key": "c2hvcnQ="}, b"400"),
         ({"sec_websocket_key": "no base64!"}, b"400"),
+        ({"sec_websocket_key": "\u00e4" * 24}, b"400"),
         ({"connection": "keep-alive"}, b"400"),
         ({"upgrade": "h2c"}, b"405"),
         ({"upgrade": None}, b"405"),

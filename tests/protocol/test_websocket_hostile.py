@@ -129,7 +129,16 @@ async def test_what_is_no_proper_frame_closes_the_connection(served: Served, fak
         kind, payload = await bare.receive()
     assert (kind, int.from_bytes(payload[:2])) == (CLOSE, code)
     await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-    await asyncio.wait_for(bare.reader.read(), 2 * BOUND)
+    bare.writer.close()
+
+
+async def test_a_peer_that_is_told_why_and_stays_is_hung_up_on(served: Served) -> None:
+    """Not before it had time to read it: what it still sends is dropped meanwhile."""
+    bare = await Bare.open(served)
+    bare.writer.write(HUGE + bytes(1 << 20))
+    assert await bare.closed() == 1009
+    bare.writer.write(bytes(1 << 20))
+    assert await asyncio.wait_for(bare.reader.read(), 2 * BOUND) == b""
     bare.writer.close()
 
 

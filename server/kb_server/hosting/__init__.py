@@ -1,4 +1,4 @@
-"""Serves toolsets over MCP, in both protocol eras: over HTTP on aiohttp, and over stdio.
+"""Serves toolsets over MCP, in both protocol eras: over HTTP and WebSocket on aiohttp, and over stdio.
 
 `kb_server.hosting.http.build_app` and `kb_server.hosting.serve.serve` are the one way in,
 `kb_server.hosting.stdio.serve_stdio` the other. They are not gathered here on purpose: a stdio server

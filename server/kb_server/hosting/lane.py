@@ -1,4 +1,4 @@
-"""The short way of `tools/call` and `tools/list` over HTTP: the kernel's answer without the kernel.
+"""The short way of `tools/call` and `tools/list`: the kernel's answer without the kernel.
 
 The SDK's kernel validates a request twice, builds a context and a session for it, and sieves the result
 through pydantic; for a plain call all of that ends where it began. The lane takes the requests of which

@@ -1,7 +1,8 @@
 """Host and Origin: keeps web pages of strangers away from a server on this machine or network.
 
 A page that resolves its own name to this server's address (DNS rebinding) is told by the name it uses,
-and a page that simply sends requests here by its Origin, which browsers put on every POST.
+and a page that simply sends requests here by its Origin, which browsers put on every POST and on every
+WebSocket that they open.
 
 Host: accepted are loopback names and addresses, the address listened on, the name in `KB_PUBLIC_URL`,
 and `KB_ALLOWED_HOSTS`. A server that listens on every address (0.0.0.0, as in a container) and has no

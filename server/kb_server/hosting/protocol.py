@@ -1,7 +1,7 @@
 """A toolset as an MCP server of the official SDK: identity, capabilities, listing and calls.
 
 Nothing here knows a transport. HTTP answers single requests through `ProtocolServer.respond`, stdio
-runs the SDK's loop over `ProtocolServer.sdk`.
+and WebSocket run the SDK's loop over `ProtocolServer.sdk`.
 """
 
 from __future__ import annotations

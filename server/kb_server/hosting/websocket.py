@@ -82,6 +82,8 @@ class WebSockets:
         self._server = server
         self._limits = limits or SocketLimits()
         self._open: set[_Connection] = set()
+        self._grace: float | None = None
+        """Seconds that calls may take to end, once the server has been told to stop."""
 
     async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
         """Serve one connection until it ends; a message has at most `max_bytes`.
@@ -102,6 +104,8 @@ class WebSockets:
         _check_handshake(http, socket)
         connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
         self._open.add(connection)
+        if self._grace is not None:
+            connection.stop(self._grace)  # its upgrade was under way when the others were told
         try:
             await connection.serve(self._server, self._limits.bounds)
         finally:
@@ -110,8 +114,9 @@ class WebSockets:
 
     def stop(self, seconds: float) -> None:
         """Take no further message; calls in flight may end within `seconds`, then connections are closed."""
+        self._grace = seconds * _GRACE
         for connection in self._open:
-            connection.stop(seconds * _GRACE)
+            connection.stop(self._grace)
 
 
 def _check_handshake(http: web.Request, socket: _Socket) -> None:
@@ -119,24 +124,31 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
         words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
         headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
         raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
-    if not socket.can_prepare(http):
+    if not _is_handshake(http, socket):
         words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
         raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
+
+
+def _is_handshake(http: web.Request, socket: _Socket) -> bool:
+    try:
+        return bool(socket.can_prepare(http))
+    except ValueError:  # a key that is not even ASCII
+        return False
 
 
 class _Socket(web.WebSocketResponse):
     """aiohttp's, with an end that does not wait for a peer that does not read."""
 
-    refused = False
-    """Whether the reader met what is no frame, and the peer has been told."""
+    refused: int | None = None
+    """The code that the peer was told when its reader met what is no frame."""
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = False) -> bool:
         """Close the connection; where its reader refuses what came, only tell the peer why.
 
         A connection that is closed while its peer still sends is reset, and what it was told is lost.
         """
-        if code in _BY_READER and not self.refused:
-            self.refused = True
+        if code in _BY_READER and self.refused is None:
+            self.refused = code
             with suppress(ConnectionError):
                 await self.send_frame(struct.pack("!H", code), WSMsgType.CLOSE)
             return True
@@ -181,7 +193,7 @@ class _Outbox:
         """
         async with self._turn:
             await self._room()
-            if self._socket.closed or self._socket.refused:
+            if self._socket.closed or self._socket.refused is not None:
                 raise anyio.BrokenResourceError
             try:
                 await self._socket.send_frame(data, kind)
@@ -250,6 +262,8 @@ class _Connection:
     stopping: bool = False
     grace: float = 0.0
     """Seconds that calls in flight may take to end once no message is taken."""
+    code: int | None = None
+    """The code that it was closed with, by either side."""
     reading: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     began: float = field(default_factory=perf_counter)
 
@@ -283,6 +297,12 @@ class _Connection:
         return code
 
     async def _read(self, client: Session) -> int:
+        try:
+            return await self._read_on(client)
+        except anyio.BrokenResourceError:
+            return WSCloseCode.OK  # nobody is there to be answered
+
+    async def _read_on(self, client: Session) -> int:
         while not self.stopping:
             with anyio.CancelScope() as self.reading:
                 message = await self.socket.receive()
@@ -303,7 +323,8 @@ class _Connection:
         return WSCloseCode.GOING_AWAY
 
     async def _close(self, code: int) -> None:
-        if self.socket.refused:
+        self.code = self.socket.refused or self.socket.close_code or code
+        if self.socket.refused is not None:
             await asyncio.sleep(CLOSE_SECONDS)  # cut short, as all of this, where the peer hangs up
             if self.http.transport is not None:
                 self.http.transport.close()
@@ -313,7 +334,7 @@ class _Connection:
         resource = self.http.match_info.route.resource
         return {
             "route": resource.canonical if resource is not None else "",
-            "code": self.socket.close_code,
+            "code": self.code or self.socket.close_code,
             "messages": self.taken,
             "seconds": round(perf_counter() - self.began, 3),
         }

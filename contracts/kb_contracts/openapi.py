@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,16 @@ import yaml
 
 from kb_contracts import models, ragler
 from kb_contracts.errors import ERRORS, PROBLEM_JSON, Problem, Retry
+from kb_contracts.openapi_said import ABOUT, ETAG, HEADERS, REFINED, RETRY_AFTER, About
 from kb_contracts.operations import (
     API_VERSION,
     IDEMPOTENCY_KEY,
     IF_MATCH,
     OPERATIONS,
-    ClearQuery,
     NoQuery,
     Operation,
     Part,
+    of_part,
 )
 
 Json = dict[str, Any]
@@ -38,120 +38,6 @@ FOLDER = Path(__file__).resolve().parents[1]
 """Where the documents are written."""
 _SCHEMA = "#/components/schemas/{name}"
 _JSON = "application/json"
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a document says of itself, and the name of its file."""
-
-    filename: str
-    title: str
-    summary: str
-    description: str
-
-
-ABOUT: Mapping[Part, About] = {
-    Part.ENGINE: About(
-        "engine.openapi.yaml",
-        "kb engine API",
-        "Search, ingestion and documents of a knowledge base",
-        """\
-What every engine of kb answers. Times are RFC 3339 in UTC. Offsets and lengths of text count Unicode
-code points; sizes of files are bytes. Requests refuse what they do not know; answers may gain members.
-Every failure is a problem document (RFC 9457) with a stable `code`.""",
-    ),
-    Part.RAGLER: About(
-        "ragler.openapi.yaml",
-        "RAGler's operations of a kb engine",
-        "Vector search over collections, at the root of the URL",
-        f"""\
-What an engine of kb answers to RAGler's clients, where it serves them. A collection is what carries the
-tag `collection:<name>`; it has an id from then on, and a description once somebody has put one. Times are
-RFC 3339 in UTC. Requests refuse what they do not know; answers may gain members. Every failure is a
-problem document (RFC 9457) with a stable `code`.
-
-Limits are kept for each `X-User-ID`, in fixed windows of {ragler.WINDOW_SECONDS} seconds:
-{", ".join(f"{limit} calls of `{id_}`" for id_, limit in ragler.LIMITS.items())}.""",
-    ),
-}
-
-_ETAG = {
-    "description": "the document's version, for If-Match",
-    "required": True,
-    "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$'},
-}
-_RETRY_AFTER = {
-    "description": "seconds to wait before the same request may succeed",
-    "schema": {"type": "integer", "minimum": 1},
-}
-_SAID = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
-_HEADERS = {
-    IDEMPOTENCY_KEY: {
-        "name": IDEMPOTENCY_KEY,
-        "in": "header",
-        "required": False,
-        "description": "the same key with the same request gives the same answer and no second effect",
-        "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]+$", "minLength": 1, "maxLength": 255},
-    },
-    IF_MATCH: {
-        "name": IF_MATCH,
-        "in": "header",
-        "required": False,
-        "description": "the version that the document must have, as its ETag",
-        "schema": {"type": "string", "pattern": '^"?[1-9][0-9]{0,17}"?$'},
-    },
-    ragler.USER_ID: {
-        "name": ragler.USER_ID,
-        "in": "header",
-        "required": False,
-        "description": "on whose behalf the call is made; limits are kept by it, or by the key without it",
-        "schema": {"type": "string", "pattern": _SAID, "minLength": 1, "maxLength": ragler.MAX_USER_CHARS},
-    },
-    ragler.USER_ROLE: {
-        "name": ragler.USER_ROLE,
-        "in": "header",
-        "required": False,
-        "description": f"the caller's role; `{ragler.SERVICE}` may read and no more",
-        "schema": {"type": "string", "pattern": _SAID, "minLength": 1, "maxLength": ragler.MAX_ROLE_CHARS},
-    },
-}
-_DATE = {
-    "anyOf": [
-        {"type": "string", "format": "date"},
-        {"type": "string", "format": "date-time"},
-        {"type": "null"},
-    ]
-}
-_DATES = {"allOf": [{"properties": {name: _DATE}} for name in ("date_from", "date_to")]}
-# What stands between members, or inside a text: no member's type can say it, and an engine refuses it.
-_REFINED: Mapping[type[msgspec.Struct], Json] = {
-    models.NotePatch: {
-        "anyOf": [
-            {"required": [name], "properties": {name: {"type": "string"}}} for name in ("text", "title")
-        ]
-    },
-    models.SearchRequest: {
-        "not": {
-            "required": ["mode", "fts_only"],
-            "anyOf": [
-                {"properties": {"fts_only": {"const": True}, "mode": {"enum": ["hybrid", "vector"]}}},
-                {"properties": {"fts_only": {"const": False}, "mode": {"const": "fts"}}},
-            ],
-        }
-    },
-    models.Filters: _DATES,
-    ragler.VectorFilters: _DATES,
-    # It has a default so that its absence has a code of its own; it is required all the same.
-    ClearQuery: {
-        "properties": {"confirm": {"type": "boolean", "const": True, "description": "must be true"}},
-        "required": ["confirm"],
-    },
-}
-
-
-def of_part(part: Part) -> tuple[Operation, ...]:
-    """The operations of one document."""
-    return tuple(operation for operation in OPERATIONS if operation.part is part)
 
 
 def written(part: Part) -> str:
@@ -179,8 +65,8 @@ def document(operations: Sequence[Operation] = OPERATIONS, about: About = ABOUT[
         "components": {
             "schemas": _schemas(operations),
             "parameters": {
-                name: _HEADERS[name]
-                for name in _HEADERS
+                name: HEADERS[name]
+                for name in HEADERS
                 if any(name in _headers(operation) for operation in operations)
             },
             "responses": _failure_components(operations),
@@ -313,7 +199,7 @@ def _form_field(schema: Json) -> Json:
 def _success(operation: Operation) -> Json:
     response: Json = {"description": (operation.answer.__doc__ or operation.summary).splitlines()[0]}
     if _has_version(operation.answer):
-        response["headers"] = {"ETag": _ETAG}
+        response["headers"] = {"ETag": ETAG}
     response["content"] = {_JSON: {"schema": _reference(operation.answer)}}
     if operation.links:
         response["links"] = {
@@ -378,7 +264,7 @@ def _failure(status: int, codes: tuple[str, ...]) -> Json:
     if "unauthorized" in codes:
         headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string", "const": "Bearer"}}
     if any(ERRORS[code].retry is Retry.LATER for code in codes):
-        headers["Retry-After"] = _RETRY_AFTER
+        headers["Retry-After"] = RETRY_AFTER
     return {
         "description": "; ".join(f"`{code}`: {ERRORS[code].title}" for code in codes),
         **({"headers": headers} if headers else {}),
@@ -400,7 +286,7 @@ def _schemas(operations: Iterable[Operation]) -> Json:
     for name, schema in components.items():
         if name in answers:
             _require_all(schema, answers[name])
-    for model, beside in _REFINED.items():
+    for model, beside in REFINED.items():
         components.get(model.__name__, {}).update(beside)
     problem = components[Problem.__name__]
     problem["properties"] = {name: _without_null(part) for name, part in problem["properties"].items()}
@@ -429,7 +315,7 @@ def _own_schema(model: type[msgspec.Struct]) -> Json:
     _, components = msgspec.json.schema_components([model], ref_template=_SCHEMA)
     schema: Json = components[model.__name__]
     del schema["title"]
-    return schema | _REFINED.get(model, {})
+    return schema | REFINED.get(model, {})
 
 
 def _without_null(schema: Json) -> Json:

@@ -398,3 +398,8 @@ OPERATIONS: tuple[Operation, ...] = (
 
 BY_ID: Mapping[str, Operation] = {operation.id: operation for operation in OPERATIONS}
 """The operations by id."""
+
+
+def of_part(part: Part) -> tuple[Operation, ...]:
+    """The operations of one document."""
+    return tuple(operation for operation in OPERATIONS if operation.part is part)

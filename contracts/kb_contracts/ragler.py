@@ -17,6 +17,7 @@ are RFC 3339 in UTC.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 from uuid import NAMESPACE_URL, uuid5
@@ -32,6 +33,8 @@ USER_ROLE = "X-User-Role"
 SERVICE = "service"
 MAX_USER_CHARS = 255
 MAX_ROLE_CHARS = 64
+SAID = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
+"""What may stand in the two headers: printable ASCII, no space at either end."""
 
 PREFIX = "collection:"
 """What the tag of a collection begins with; the rest, which is not empty, is its name."""
@@ -86,6 +89,11 @@ def may_have_id(name: str, id_: str) -> bool:
     Otherwise a collection could take an id that another name has as soon as a document carries its tag.
     """
     return id_[_VERSION] != "5" or id_ == collection_id(name)
+
+
+def is_user(text: str) -> bool:
+    """Whether this can stand in `X-User-ID`."""
+    return len(text) <= MAX_USER_CHARS and re.fullmatch(SAID, text) is not None
 
 
 def names_in(tags: Iterable[str]) -> list[str]:

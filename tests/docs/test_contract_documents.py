@@ -12,15 +12,33 @@ import yaml
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from kb_contracts.openapi import WRITTEN, as_yaml, document, main
-from kb_contracts.operations import BY_ID, OPERATIONS
+from kb_contracts.openapi import ABOUT, FOLDER, main, of_part
+from kb_contracts.openapi import written as as_written
+from kb_contracts.operations import BY_ID, OPERATIONS, Part
+
+
+def committed(part: Part) -> str:
+    """The text of a committed document."""
+    return (FOLDER / ABOUT[part].filename).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def written() -> dict[str, Any]:
-    """The committed document."""
-    loaded: dict[str, Any] = yaml.safe_load(WRITTEN.read_text("utf-8"))
-    return loaded
+def documents() -> dict[Part, dict[str, Any]]:
+    """The committed documents."""
+    return {part: yaml.safe_load(committed(part)) for part in Part}
+
+
+@pytest.fixture(params=list(Part))
+def part(request: pytest.FixtureRequest) -> Part:
+    """Each of the two."""
+    chosen: Part = request.param
+    return chosen
+
+
+@pytest.fixture
+def written(documents: dict[Part, dict[str, Any]], part: Part) -> dict[str, Any]:
+    """One of the committed documents."""
+    return documents[part]
 
 
 def members(value: Any) -> Iterator[dict[str, Any]]:
@@ -34,9 +52,9 @@ def members(value: Any) -> Iterator[dict[str, Any]]:
             yield from members(item)
 
 
-def test_the_committed_document_is_the_one_that_the_operations_make() -> None:
+def test_the_committed_document_is_the_one_that_the_operations_make(part: Part) -> None:
     """A changed operation or model without `make contracts` fails here."""
-    assert WRITTEN.read_text("utf-8") == as_yaml(document())
+    assert committed(part) == as_written(part)
 
 
 def test_the_document_is_valid_openapi_3_1(written: dict[str, Any]) -> None:
@@ -44,14 +62,14 @@ def test_the_document_is_valid_openapi_3_1(written: dict[str, Any]) -> None:
     assert list(OpenAPIV31SpecValidator(written).iter_errors()) == []
 
 
-def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any]) -> None:
+def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any], part: Part) -> None:
     """Nothing of the table is left out and nothing stands there that the table has not."""
     documented = {
         (path, method): entry["operationId"]
         for path, item in written["paths"].items()
         for method, entry in item.items()
     }
-    assert documented == {(entry.path, entry.method.lower()): entry.id for entry in OPERATIONS}
+    assert documented == {(entry.path, entry.method.lower()): entry.id for entry in of_part(part)}
 
 
 def test_every_reference_resolves(written: dict[str, Any]) -> None:
@@ -84,8 +102,9 @@ def test_every_schema_is_valid_json_schema(written: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "operation", [entry for entry in OPERATIONS if entry.example], ids=lambda entry: entry.id
 )
-def test_every_example_fits_its_schema(written: dict[str, Any], operation: Any) -> None:
+def test_every_example_fits_its_schema(documents: dict[Part, dict[str, Any]], operation: Any) -> None:
     """What the document shows is what an engine takes."""
+    written = documents[operation.part]
     content = written["paths"][operation.path][operation.method.lower()]["requestBody"]["content"]
     shown = content["application/json"]
     schema = {**written["components"]["schemas"][shown["schema"]["$ref"].rsplit("/", 1)[1]]}
@@ -93,21 +112,31 @@ def test_every_example_fits_its_schema(written: dict[str, Any], operation: Any) 
     Draft202012Validator(schema).validate(shown["example"])
 
 
-def test_every_member_of_an_answer_is_required(written: dict[str, Any]) -> None:
-    """A client may read any member without asking whether it is there."""
+def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Part) -> None:
+    """A client may read any member without asking whether it is there, but those that say something more."""
     schemas = written["components"]["schemas"]
-    for entry in OPERATIONS:
-        schema = schemas[entry.answer.__name__]
-        assert schema["required"] == list(schema["properties"])
+    optional = {
+        name for entry in of_part(part) for name in left_out(schemas[entry.answer.__name__])
+    } | left_out(schemas.get("VectorMetadata", {}))
+    more = {"target_audience", "usage_scenarios", "context_breadcrumbs", "heading"}
+    assert optional == (more if part is Part.RAGLER else set())
+
+
+def left_out(schema: dict[str, Any]) -> set[str]:
+    """The members that an answer need not carry."""
+    return schema.get("properties", {}).keys() - set(schema.get("required", []))
 
 
 def test_check_passes_on_the_written_document_and_fails_on_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`--check` compares and never writes; without it the file is written."""
-    path = tmp_path / "engine.openapi.yaml"
-    assert main(["--check"], path=path) == 1
-    assert "engine.openapi.yaml lags" in capsys.readouterr().err
-    assert not path.exists()
-    assert main([], path=path) == 0
-    assert main(["--check"], path=path) == 0
+    assert main(["--check"], folder=tmp_path) == 1
+    told = capsys.readouterr().err
+    assert all(f"{about.filename} lags" in told for about in ABOUT.values())
+    assert not list(tmp_path.iterdir())
+    assert main([], folder=tmp_path) == 0
+    assert main(["--check"], folder=tmp_path) == 0
+    (tmp_path / "ragler.openapi.yaml").write_text("openapi: 3.1.0\n")
+    assert main(["--check"], folder=tmp_path) == 1
+    assert "engine" not in capsys.readouterr().err

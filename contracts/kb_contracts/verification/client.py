@@ -15,8 +15,9 @@ import httpx
 import msgspec
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import ERRORS, PROBLEM_JSON, Problem
-from kb_contracts.operations import BY_ID, IDEMPOTENCY_KEY
+from kb_contracts.operations import BY_ID, IDEMPOTENCY_KEY, Part
 from kb_contracts.verification.tally import Tally
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -40,8 +41,14 @@ class Client:
     def ask(
         self, operation_id: str, place: Mapping[str, object] | None = None, **request: Any
     ) -> httpx.Response:
-        """Any operation by its id, `place` its path parameters; `request` as httpx takes it."""
+        """Any operation by its id, `place` its path parameters; `request` as httpx takes it.
+
+        Whoever asks one of RAGler's operations is somebody new, unless `headers` name a user: limits are
+        kept by user, and shown by a test of their own.
+        """
         operation = BY_ID[operation_id]
+        if operation.part is Part.RAGLER:
+            request["headers"] = {**fresh_user(), **(request.get("headers") or {})}
         path = operation.path.format(
             **{key: quote(str(part), safe="") for key, part in (place or {}).items()}
         )
@@ -144,6 +151,31 @@ class Client:
         """A page of tags."""
         return answered(self.ask("listTags", params=query), m.TagList)
 
+    # collections
+
+    def vector(self, query: str, **body: Any) -> r.VectorSearchResponse:
+        """The answer of a search by RAGler's operation."""
+        return answered(self.ask("vectorSearch", json={"query": query, **body}), r.VectorSearchResponse)
+
+    def collections(self) -> dict[str, r.CollectionSummary]:
+        """All collections by name, in their order."""
+        listed = answered(self.ask("listCollections"), r.CollectionList).collections
+        return {collection.name: collection for collection in listed}
+
+    def collection(self, id_: str) -> r.CollectionDetail:
+        """One collection."""
+        return answered(self.ask("getCollection", {"collection_id": id_}), r.CollectionDetail)
+
+    def describe(
+        self, id_: str, name: str, headers: Mapping[str, str] | None = None, **body: Any
+    ) -> httpx.Response:
+        """Describe a collection."""
+        return self.ask("putCollection", {"collection_id": id_}, json={"name": name, **body}, headers=headers)
+
+    def described(self, id_: str, name: str, **body: Any) -> r.CollectionDetail:
+        """A collection after it has been described."""
+        return answered(self.describe(id_, name, **body), r.CollectionDetail)
+
     # looking
 
     def search(self, query: str, **body: Any) -> m.SearchResponse:
@@ -187,6 +219,11 @@ def problem(response: httpx.Response, code: str) -> Problem:
 def fresh_key() -> dict[str, str]:
     """The header of an idempotency key that nobody has used."""
     return {IDEMPOTENCY_KEY: f"verify {uuid4()}"}
+
+
+def fresh_user() -> dict[str, str]:
+    """The header of a user whom nobody has been."""
+    return {r.USER_ID: f"verify {uuid4()}"}
 
 
 def together(*calls: Callable[[], R]) -> Sequence[R]:

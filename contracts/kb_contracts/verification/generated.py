@@ -1,8 +1,9 @@
 """Requests made by schemathesis from the contract's document, and what its checks found in the answers.
 
-Each phase runs under the target's seed and within its bounds. Two things are said here that no document can:
+Each phase runs under the target's seed and within its bounds. This is said here, which no document can say:
 
 - `tags` and `metadata` of a form are JSON texts: what they hold is generated, not any text.
+- Whoever asks one of RAGler's operations is somebody new, so that no limit keeps answers from being judged.
 - To delete a job is to cancel it: it can still be read.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -20,7 +21,10 @@ from hypothesis import strategies as st
 from schemathesis.engine import events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
+from kb_contracts import ragler as r
 from kb_contracts.openapi import document
+from kb_contracts.operations import BY_ID, Operation, Part
+from kb_contracts.verification.client import fresh_user
 from kb_contracts.verification.tally import Tally
 from kb_contracts.verification.target import Target
 
@@ -57,10 +61,10 @@ class Findings:
         return "\n\n".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-def run(target: Target, phase: Phase, tally: Tally) -> Findings:
-    """Send one phase's requests."""
+def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[Operation]) -> Findings:
+    """Send one phase's requests of these operations."""
     findings, started = Findings(), time.monotonic()
-    stream = from_schema(_schema(target, phase)).execute()
+    stream = from_schema(_schema(target, phase, operations)).execute()
     for event in stream:
         _take(event, findings, tally)
         if time.monotonic() - started > target.seconds and not findings.stopped:
@@ -70,7 +74,7 @@ def run(target: Target, phase: Phase, tally: Tally) -> Findings:
     return findings
 
 
-def _schema(target: Target, phase: Phase) -> Any:
+def _schema(target: Target, phase: Phase, operations: Sequence[Operation]) -> Any:
     phases: dict[str, Any] = {each.value: {"enabled": each is phase} for each in Phase}
     # Links that are guessed from names lead to places where this contract has none.
     phases[Phase.STATEFUL.value]["inference"] = {"algorithms": []}
@@ -88,12 +92,12 @@ def _schema(target: Target, phase: Phase) -> Any:
             ],
         }
     )
-    return schemathesis.openapi.from_dict(_document(with_key=bool(target.api_key)), config=config)
+    return schemathesis.openapi.from_dict(_document(operations, with_key=bool(target.api_key)), config=config)
 
 
-def _document(*, with_key: bool) -> dict[str, Any]:
+def _document(operations: Sequence[Operation], *, with_key: bool) -> dict[str, Any]:
     """The contract's document, as it is for this engine: one without a key asks for none."""
-    described = document()
+    described = document(operations)
     if not with_key:
         described["security"] = []
         del described["components"]["securitySchemes"]
@@ -115,6 +119,15 @@ schemathesis.openapi.format(_JSON_FORMAT.format(name="tags"), st.lists(_TEXTS, m
 schemathesis.openapi.format(
     _JSON_FORMAT.format(name="metadata"), st.dictionaries(_TEXTS, _SCALARS, max_size=3).map(json.dumps)
 )
+
+
+@schemathesis.hook
+def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
+    """Another user, where one fits that is named, or none is."""
+    operation = BY_ID[case.operation.definition.raw["operationId"]]
+    named = case.headers.get(r.USER_ID)
+    if operation.part is Part.RAGLER and (named is None or r.is_user(str(named))):
+        case.headers.update(fresh_user())
 
 
 def _take(event: Any, findings: Findings, tally: Tally) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from kb_contracts.operations import BY_ID, OPERATIONS, Link, Operation
+from kb_contracts.ragler import collection_id
 from kb_contracts.verification.client import Client
 
 LINKS: tuple[tuple[str, Link], ...] = tuple(
@@ -59,6 +60,20 @@ def _ended(kb: Client) -> httpx.Response:
     return kb.ask("getJob", {"job_id": job.id})
 
 
+def _described(kb: Client) -> httpx.Response:
+    return kb.describe(collection_id("stones"), "stones")
+
+
+def _in_a_collection(operation_id: str, **request: Any) -> Callable[[Client], httpx.Response]:
+    """Ask an operation while a note is in a collection."""
+
+    def ask(kb: Client) -> httpx.Response:
+        kb.note("granite quarry", tags=["collection:stones"])
+        return kb.ask(operation_id, **request)
+
+    return ask
+
+
 SOURCES: Mapping[str, Callable[[Client], httpx.Response]] = {
     "search": _with_note("search", json={"query": "granite"}),
     "createJob": _accepted,
@@ -69,5 +84,8 @@ SOURCES: Mapping[str, Callable[[Client], httpx.Response]] = {
     "patchNote": _with_note("patchNote", json={"title": "Stone"}),
     "addTags": _with_note("addTags", json={"tags": ["c"]}),
     "removeTag": _with_note("removeTag"),
+    "vectorSearch": _in_a_collection("vectorSearch", json={"query": "granite"}),
+    "listCollections": _in_a_collection("listCollections"),
+    "putCollection": _described,
 }
 """How to come by an answer of each operation that has links."""

@@ -18,13 +18,16 @@ import httpx
 import msgspec
 import pytest
 
+from kb_contracts.operations import BY_ID, Operation, Part
 from kb_contracts.verification.client import Client
 from kb_contracts.verification.results import Outcome, Results, Status
+from kb_contracts.verification.served import Served, look
 from kb_contracts.verification.tally import Tally
 from kb_contracts.verification.target import KEY_VARIABLE, Target
 
 _TIMEOUT = httpx.Timeout(90.0, connect=5.0)
 _TARGET = pytest.StashKey[Target]()
+_SERVED = pytest.StashKey[Served]()
 _TALLY = pytest.StashKey[Tally]()
 _RECORDER = pytest.StashKey["Recorder"]()
 
@@ -96,6 +99,19 @@ def kb(http: httpx.Client, tally: Tally) -> Client:
     return client
 
 
+@pytest.fixture(scope="session")
+def served(pytestconfig: pytest.Config) -> Served:
+    """Which operations the engine serves."""
+    return pytestconfig.stash[_SERVED]
+
+
+@pytest.fixture
+def ragler(served: Served) -> None:
+    """RAGler's operations; skips where the engine serves none of them."""
+    if not served.ragler:
+        pytest.skip(served.why)
+
+
 @pytest.fixture
 def keyless(target: Target) -> Iterator[httpx.Client]:
     """Connections to the engine without its key; skips where it needs none."""
@@ -112,10 +128,33 @@ def _connections(target: Target, headers: Mapping[str, str]) -> httpx.Client:
     return httpx.Client(base_url=target.url, headers=headers, timeout=_TIMEOUT, verify=context)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The behaviour first, then generated requests, then whether all there is was asked."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The behaviour first, then generated requests, then whether all there is was asked.
+
+    What every operation promises is not asked of operations that the engine does not serve.
+    """
     last = ("test_generated.py", "test_walked.py")
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
+    config.stash[_SERVED] = served = _look(config.stash[_TARGET])
+    if not served.ragler:
+        unserved = [item for item in items if _part(item) is Part.RAGLER]
+        items[:] = [item for item in items if item not in unserved]
+        config.hook.pytest_deselected(items=unserved)
+
+
+def _look(target: Target) -> Served:
+    try:
+        with _connections(target, target.all_headers) as client:
+            return look(client)
+    except httpx.HTTPError:  # each test tells of it
+        return Served()
+
+
+def _part(item: pytest.Item) -> Part:
+    """Of which document the operation is that a test is about, or the link that it follows."""
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    operation = given.get("operation") or BY_ID.get(str(given.get("source")))
+    return operation.part if isinstance(operation, Operation) else Part.ENGINE
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -19,7 +19,8 @@ from kb_contracts.operations import OPERATIONS, Operation
 
 KEY = "secret"
 DOCUMENT = document()
-PLACES = {"document_id": "42", "job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "tag": "email"}
+UUID = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+PLACES = {"document_id": "42", "job_id": UUID, "tag": "email", "collection_id": UUID}
 
 Client = TestClient[web.Request, web.Application]
 
@@ -125,9 +126,9 @@ async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: 
     assert await ask(client, operation, data=large, headers=json) == (413, "payload_too_large")
 
 
-@pytest.mark.parametrize("header", ["Idempotency-Key", "If-Match"])
+@pytest.mark.parametrize("header", ["Idempotency-Key", "If-Match", "X-User-ID", "X-User-Role"])
 async def test_a_header_that_does_not_fit_is_documented(client: Client, header: str) -> None:
-    """The two headers are checked as the document describes them."""
+    """The headers are checked as the document describes them."""
     for operation in OPERATIONS:
         names = [
             entry.get("$ref", "")
@@ -197,6 +198,11 @@ def test_answers_with_a_documents_version_carry_an_etag() -> None:
         ("Filters", {"date_from": "2025-01-31", "date_to": None}, True),
         ("Filters", {"date_from": "2025-01-31T09:30:00Z"}, True),
         ("Filters", {"date_to": "yesterday"}, False),
+        ("VectorFilters", {"date_to": "2025-01-31", "source_type": None}, True),
+        ("VectorFilters", {"date_from": "yesterday"}, False),
+        ("VectorSearchRequest", {"query": "q", "collectionName": "API Documentation"}, True),
+        ("VectorSearchRequest", {"query": "q", "collection_name": "a"}, False),
+        ("VectorSearchRequest", {"query": "q", "collectionName": "a,b"}, False),
     ],
 )
 def test_what_stands_between_members_is_said_too(model: str, body: dict[str, Any], fits: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ async def test_a_word_in_a_heading_is_found(base: Base) -> None:
     """Although the chunk's text does not hold it."""
     made = prepared("text")
     (chunk,) = pieces("text")
-    headed = type(chunk)(text="text", page=None, heading="Revaluation", start=0, end=4)
+    headed = replace(chunk, page=None, heading="Revaluation")
     await base.ingest(
         new_file("x"),
         type(made)(title="t", extraction_method="x", pages=None, chunks=[headed], vectors=made.vectors),

@@ -10,35 +10,36 @@ import pytest
 
 from kb_contracts.verification import generated
 from kb_contracts.verification.generated import Findings, Phase
+from kb_contracts.verification.served import Served
 from kb_contracts.verification.tally import Tally
 from kb_contracts.verification.target import Target
 
 pytestmark = [pytest.mark.generated, pytest.mark.usefixtures("kb")]
 
 
-def run(phase: Phase, target: Target, tally: Tally) -> Findings:
+def run(phase: Phase, target: Target, tally: Tally, served: Served) -> Findings:
     """Send the requests of one phase."""
-    findings = generated.run(target, phase, tally)
+    findings = generated.run(target, phase, tally, served.operations)
     assert findings.requests > 0
     assert not findings.failures, f"{findings}\n(seed {target.seed})"
     return findings
 
 
-def test_the_examples_of_the_document_are_answered(target: Target, tally: Tally) -> None:
+def test_the_examples_of_the_document_are_answered(target: Target, tally: Tally, served: Served) -> None:
     """As the document describes it."""
-    run(Phase.EXAMPLES, target, tally)
+    run(Phase.EXAMPLES, target, tally, served)
 
 
-def test_values_at_and_beyond_every_edge_are_answered(target: Target, tally: Tally) -> None:
+def test_values_at_and_beyond_every_edge_are_answered(target: Target, tally: Tally, served: Served) -> None:
     """Taken within, refused beyond; other methods are refused, and so is whoever has no key."""
-    run(Phase.COVERAGE, target, tally)
+    run(Phase.COVERAGE, target, tally, served)
 
 
-def test_random_values_are_answered(target: Target, tally: Tally) -> None:
+def test_random_values_are_answered(target: Target, tally: Tally, served: Served) -> None:
     """Those that fit and those that do not."""
-    run(Phase.FUZZING, target, tally)
+    run(Phase.FUZZING, target, tally, served)
 
 
-def test_random_walks_along_the_links_are_answered(target: Target, tally: Tally) -> None:
+def test_random_walks_along_the_links_are_answered(target: Target, tally: Tally, served: Served) -> None:
     """What was made is there, what was removed is gone."""
-    run(Phase.STATEFUL, target, tally)
+    run(Phase.STATEFUL, target, tally, served)

@@ -10,6 +10,7 @@ import pytest
 from kb_contracts import models as m
 from kb_contracts.operations import OPERATIONS, Operation
 from kb_contracts.verification.client import Client, answered, problem
+from kb_contracts.verification.served import Served
 from kb_contracts.verification.target import Target
 
 UUID = "00000000-0000-4000-8000-000000000000"
@@ -19,7 +20,7 @@ WRONG_KEYS = [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer {key}x",
 
 def path_of(operation: Operation) -> str:
     """The operation's path with parameters that fit."""
-    return operation.path.format(job_id=UUID, document_id="7", tag="a")
+    return operation.path.format(job_id=UUID, document_id="7", tag="a", collection_id=UUID)
 
 
 def send(kb: Client, operation: Operation, **request: Any) -> httpx.Response:
@@ -79,10 +80,15 @@ def test_a_query_parameter_twice_is_refused(kb: Client) -> None:
     problem(kb.http.get("/api/v1/jobs?limit=1&limit=2"), "invalid_parameter")
 
 
+def test_raglers_operations_are_served_whole_or_not_at_all(served: Served) -> None:
+    """Whoever finds one of them goes on to the others."""
+    assert not (served.ragler and served.missing), f"served but for {', '.join(sorted(served.missing))}"
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{'a': 1}"])
-def test_a_body_that_is_not_json_is_refused(kb: Client, content: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(kb: Client, served: Served, content: bytes) -> None:
     """By every operation with a body."""
-    for operation in OPERATIONS:
+    for operation in served.operations:
         if operation.body is not None:
             problem(send(kb, operation, content=content, headers=JSON), "invalid_request")
 
@@ -92,9 +98,9 @@ def test_a_body_that_is_not_json_is_refused(kb: Client, content: bytes) -> None:
     [b"null", b"[]", b'"x"', b"1", b"[" * 200_000],
     ids=["null", "array", "string", "number", "deep"],
 )
-def test_a_body_that_is_no_object_is_refused(kb: Client, content: bytes) -> None:
+def test_a_body_that_is_no_object_is_refused(kb: Client, served: Served, content: bytes) -> None:
     """By every operation with a body."""
-    for operation in OPERATIONS:
+    for operation in served.operations:
         if operation.body is not None:
             response = send(kb, operation, content=content, headers=JSON)
             code = "invalid_request" if response.status_code == 400 else "invalid_parameter"

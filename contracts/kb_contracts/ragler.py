@@ -17,7 +17,6 @@ are RFC 3339 in UTC.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 from uuid import NAMESPACE_URL, uuid5
@@ -70,7 +69,12 @@ CollectionName = Annotated[
 ]
 EmailAddress = Annotated[
     str,
-    Meta(min_length=3, max_length=254, pattern=r"^[^@\s]+@[^@\s]+$(?!\n)", description="an email address"),
+    Meta(
+        min_length=3,
+        max_length=254,
+        pattern=r"^[^@\x00-\x20\x7f]+@[^@\x00-\x20\x7f]+$(?!\n)",
+        description="an email address",
+    ),
 ]
 Note = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -89,11 +93,6 @@ def may_have_id(name: str, id_: str) -> bool:
     Otherwise a collection could take an id that another name has as soon as a document carries its tag.
     """
     return id_[_VERSION] != "5" or id_ == collection_id(name)
-
-
-def is_user(text: str) -> bool:
-    """Whether this can stand in `X-User-ID`."""
-    return len(text) <= MAX_USER_CHARS and re.fullmatch(SAID, text) is not None
 
 
 def names_in(tags: Iterable[str]) -> list[str]:

@@ -4,16 +4,18 @@ Each phase runs under the target's seed and within its bounds. This is said here
 
 - `tags` and `metadata` of a form are JSON texts: what they hold is generated, not any text.
 - Whoever asks one of RAGler's operations is somebody new, so that no limit keeps answers from being judged.
+- Of a search's two dates the first is the first.
 - To delete a job is to cancel it: it can still be read.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
 from enum import StrEnum
+from time import monotonic
 from typing import Any
 
 import schemathesis
@@ -21,7 +23,6 @@ from hypothesis import strategies as st
 from schemathesis.engine import events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from kb_contracts import ragler as r
 from kb_contracts.openapi import document
 from kb_contracts.operations import BY_ID, Operation, Part
 from kb_contracts.verification.client import fresh_user
@@ -63,14 +64,14 @@ class Findings:
 
 def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[Operation]) -> Findings:
     """Send one phase's requests of these operations."""
-    findings, started = Findings(), time.monotonic()
+    findings, started = Findings(), monotonic()
     stream = from_schema(_schema(target, phase, operations)).execute()
     for event in stream:
         _take(event, findings, tally)
-        if time.monotonic() - started > target.seconds and not findings.stopped:
+        if monotonic() - started > target.seconds and not findings.stopped:
             findings.stopped = True
             stream.stop()
-    findings.seconds = time.monotonic() - started
+    findings.seconds = monotonic() - started
     return findings
 
 
@@ -123,11 +124,28 @@ schemathesis.openapi.format(
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
-    """Another user, where one fits that is named, or none is."""
+    """Another user, where the request is one to be taken: what is refused is not counted."""
     operation = BY_ID[case.operation.definition.raw["operationId"]]
-    named = case.headers.get(r.USER_ID)
-    if operation.part is Part.RAGLER and (named is None or r.is_user(str(named))):
+    if operation.part is Part.RAGLER and case.meta is not None and case.meta.generation.mode.is_positive:
         case.headers.update(fresh_user())
+
+
+@schemathesis.hook
+def filter_body(_context: Any, body: Any) -> bool:
+    """Whether the end of a search's dates does not come before their start."""
+    filters = body.get("filters") if isinstance(body, dict) else None
+    dates = [filters.get(name) for name in ("date_from", "date_to")] if isinstance(filters, dict) else []
+    try:
+        start, end = (_moment(date, hour) for date, hour in zip(dates, (time.min, time.max), strict=True))
+    except (TypeError, ValueError):
+        return True
+    return start <= end
+
+
+def _moment(text: Any, hour: time) -> datetime:
+    """An aware moment. Raises TypeError or ValueError where there is none."""
+    moment = datetime.fromisoformat(text.upper() if isinstance(text, str) else text)
+    return moment if moment.tzinfo else datetime.combine(moment, hour, UTC)
 
 
 def _take(event: Any, findings: Findings, tally: Tally) -> None:

@@ -28,6 +28,10 @@ class Limits:
         self._begun: dict[Key, int] = {}  # in the order of beginning
         self._calls: dict[Key, int] = {}
 
+    def __len__(self) -> int:
+        """How many windows are kept."""
+        return len(self._begun)
+
     def count(self, incoming: Incoming) -> None:
         """One more call. Raises EngineError: `rate_limited`."""
         now, limit = self._now(), LIMITS[incoming.operation.id]

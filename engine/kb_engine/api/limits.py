@@ -30,6 +30,10 @@ class RateLimits:
         # All windows are equally long, so that the order in which they begin is that in which they end.
         self._windows: dict[tuple[str, str, str], _Window] = {}
 
+    def __len__(self) -> int:
+        """How many windows are kept."""
+        return len(self._windows)
+
     def count(self, incoming: Incoming) -> None:
         """One more call. Raises EngineError: `rate_limited`, with the seconds that are left."""
         operation = incoming.operation.id

@@ -10,6 +10,7 @@ from msgspec import Meta
 from kb_contracts.errors import EngineError
 from kb_contracts.models import SearchRequest
 from kb_contracts.parsing import convert_path, decode_body
+from kb_contracts.ragler import VectorSearchRequest
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])
@@ -40,3 +41,29 @@ def test_what_a_pattern_wants_is_said_in_words(meta: Meta, words: str) -> None:
     with pytest.raises(EngineError) as refused:
         convert_path({"x": "bb"}, {"x": Annotated[str, meta]})
     assert refused.value.detail == words
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ('{"query": "x", "collection_name": "a"}', "unknown_parameter", "Did you mean 'collectionName'?"),
+        (
+            '{"query": "x", "zz": 1}',
+            "unknown_parameter",
+            "query, collectionName, collectionId, limit, filters,",
+        ),
+        (
+            '{"query": "x", "filters": {"dateFrom": "a"}}',
+            "unknown_parameter",
+            "Did you mean 'filters.date_from'?",
+        ),
+        ('{"collectionName": "a"}', "missing_parameter", "'query'"),
+        ('{"query": "x", "collectionId": 5}', "invalid_parameter", "'collectionId'"),
+    ],
+)
+def test_members_are_told_by_their_names_on_the_wire(body: str, code: str, words: str) -> None:
+    """A caller knows no others."""
+    with pytest.raises(EngineError) as refused:
+        decode_body(body.encode(), VectorSearchRequest)
+    assert refused.value.code == code
+    assert words in refused.value.detail

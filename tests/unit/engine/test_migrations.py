@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from kb_contracts.ragler import collection_id
 from kb_engine.store import NotABase
 from kb_engine.store.connection import transaction
 from kb_engine.store.schema import MIGRATIONS, migrate
@@ -110,6 +111,44 @@ async def test_everything_is_found_by_words_and_by_meaning(old: Path) -> None:
         assert await base.titles("中国", source_types=["7"]) == []
         counts = await base.store.counts()
     assert (counts.documents.total, counts.chunks, counts.last_updated) == (3, 3, OLD_TIME)
+
+
+async def test_collections_are_there_with_their_figures(old: Path) -> None:
+    """Tokens of chunks that nobody counted are estimated, four characters each; new ones are counted."""
+    async with opened(old) as base:
+        id_ = collection_id("memory")
+        before = await base.store.collection(id_)
+        await base.note("one two three", tags=["collection:memory"])
+        after = await base.store.collection(id_)
+    estimated = sum(-(-len(text) // 4) for text in TEXTS[:2])
+    assert (before.chunk_count, before.created_at, before.updated_at) == (2, OLD_TIME, OLD_TIME)
+    assert before.statistics.total_tokens == estimated
+    assert (after.chunk_count, after.statistics.total_tokens) == (3, estimated + 3)
+
+
+async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path) -> None:
+    """What it has beyond the first: versions, jobs, sources, keys."""
+    path = tmp_path / "kb.db"
+    with direct(path) as db:
+        migrate(db, path, MIGRATIONS[:2])
+        db.execute("INSERT INTO meta VALUES ('embedder', 'test'), ('dimensions', '8')")
+        db.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, updated_at, "
+            "version, chunk_count) VALUES (1, 'u1', 'file', 'File', 'text', 1, 'h', ?1, ?1, 7, 0)",
+            (OLD_TIME,),
+        )
+        before = {table: db.execute(f"SELECT * FROM {table}").fetchall() for table in ("documents", "meta")}
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    async with opened(path) as base:
+        (document,) = (await all_documents(base)).documents
+    assert document.version == 7
+    with direct(path) as db:
+        kept = [row[:-1] for row in db.execute("SELECT * FROM documents")]
+        assert kept == before["documents"]
+        assert set(before["meta"]) <= set(db.execute("SELECT * FROM meta"))
+        assert tables < {
+            name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        }
 
 
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:

@@ -49,14 +49,20 @@ def call(operation: str = "listCollections", user: str | None = "u", credential:
     return replace(made, user=user)
 
 
+def is_taken(limits: RateLimits | Limits, incoming: Incoming) -> bool:
+    """Whether a call is taken."""
+    try:
+        limits.count(incoming)
+    except EngineError as error:
+        if error.code != "rate_limited":
+            raise
+        return False
+    return True
+
+
 def calls_until_refused(limits: RateLimits | Limits, incoming: Incoming) -> int:
     """How many calls are taken before one is refused."""
-    taken = 0
-    with pytest.raises(EngineError, match="seconds") as refused:
-        for taken in range(1_000):
-            limits.count(incoming)
-    assert refused.value.code == "rate_limited"
-    return taken
+    return next(taken for taken in range(1_000) if not is_taken(limits, incoming))
 
 
 @pytest.mark.requirement("R50", "R51", "R52")

@@ -1,4 +1,4 @@
-"""RAGler's operations in the simulator: limits in virtual time, states kept and restored, faults, the journal."""
+"""RAGler's operations in the simulator: limits in virtual time, states kept and restored, faults."""
 
 from __future__ import annotations
 

@@ -14,6 +14,9 @@ from kb_simulator.collections import Collections
 from kb_simulator.documents import Documents, Stored
 from kb_simulator.search import TOOK_MS, Search
 
+DATE_FIELD: m.DateField = "updated_at"
+"""Which dates of a document the filters are about."""
+
 
 def answer(
     documents: Documents, collections: Collections, request: r.VectorSearchRequest
@@ -31,7 +34,7 @@ def answer(
         mode="vector",
         tags=[r.PREFIX + name for name in chosen],
         tags_any=filters.tags,
-        filters=m.Filters(date_from=filters.date_from, date_to=filters.date_to, date_field="updated_at"),
+        filters=m.Filters(date_from=filters.date_from, date_to=filters.date_to, date_field=DATE_FIELD),
     )
     wanted = filters.source_type
 

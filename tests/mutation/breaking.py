@@ -33,6 +33,11 @@ class Mutant:
     broken: Break
 
 
+def mutant(name: str, *, module: str, test: str, broken: Break) -> Mutant:
+    """One that `test`, without its `test_`, of a module of the suite should notice."""
+    return Mutant(name, f"{module}::test_{test}", broken)
+
+
 def around(operation_id: str, act: Around) -> Break:
     """`act` stands between the adapter and the handler of one operation."""
 

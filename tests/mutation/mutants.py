@@ -21,6 +21,7 @@ from tests.mutation.breaking import (
     body,
     filters,
     forgives,
+    mutant,
     query,
     replaced,
     results,
@@ -28,13 +29,14 @@ from tests.mutation.breaking import (
     status_of_code,
     status_of_operation,
 )
+from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH = "test_jobs", "test_documents", "test_search"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
 def _m(name: str, module: str, test: str, broken: Any) -> Mutant:
-    return Mutant(name, f"{module}::test_{test}", broken)
+    return mutant(name, module=module, test=test, broken=broken)
 
 
 _JOBS = [
@@ -366,5 +368,6 @@ MUTANTS: list[Mutant] = [
         _m(f"{id_} answers another success", *where, status_of_operation(id_))
         for id_, where in _SUCCESSES.items()
     ),
+    *RAGLER_MUTANTS,
 ]
 """Every mutant, each with the test that should notice."""

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from faker import Faker
 
+from kb_contracts.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
+
 _VOCABULARY = """
 granite basalt marble quartz zircon feldspar slate chalk river harbour lantern copper ledger pension archive
 copyist zebra falcon otter heron maple juniper bramble orchard kettle bicycle railway station compass voyage
@@ -21,6 +23,9 @@ winter meadow thunder glacier canyon desert monsoon violin trumpet sonata librar
 WORDS = _VOCABULARY.split()
 TAGS = ["stone", "water", "collection:memory", "collection:documents", "größe & co", "a"]
 SCOPES = ["", "collection:memory", "collection:documents"]
+NAMES = ["memory", "documents", "Field notes"]
+IDS = [collection_id(name) for name in NAMES] + [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+"""Of collections, those that they have of themselves and some that anybody may give."""
 PATHS = ["memory/a.md", "memory/b.md", "books/one.txt", "books/two.txt"]
 
 Kind = Literal["document", "uid", "job", "version", "stale version", "note text"]
@@ -59,6 +64,7 @@ class Story:
         self._files: list[int] = []
         self._texts: list[str] = []
         self._keys = 0
+        self._users = 0
 
     def steps(self, count: int) -> Iterator[Step]:
         """So many random steps, every refusal among them once."""
@@ -75,6 +81,7 @@ class Story:
                 yield Step("getStatus")
                 yield from self._note()
         yield from refused
+        yield from limited()
 
     def _text(self) -> str:
         if self._texts and self._dice.random() < 0.2:
@@ -112,7 +119,8 @@ class Story:
         if self._dice.random() < 0.3:
             body["metadata"] = {
                 "author": self._fake.name(),
-                "source_type": self._dice.choice(("web", "mail")),
+                "source_type": self._dice.choice(("web", "mail", 7)),
+                "url": self._dice.choice(("https://example.com/", None)),
             }
         if self._dice.random() < 0.5:
             body["source_path"] = self._dice.choice(PATHS)
@@ -222,9 +230,58 @@ class Story:
             )
         )
 
+    def _user(self) -> dict[str, str]:
+        """A user of its own for each step, so that no limit is reached."""
+        self._users += 1
+        return {USER_ID: f"parity {self._users}"}
+
+    def _collection(self) -> Iterator[Step]:
+        name = self._dice.choice(NAMES)
+        id_ = collection_id(name) if self._dice.random() < 0.6 else self._dice.choice(IDS)
+        place = {"collection_id": id_}
+        if self._dice.random() < 0.5:
+            yield Step("listCollections", request={"headers": self._user()})
+            yield Step("getCollection", place, {"headers": self._user()})
+            return
+        body: dict[str, Any] = {"name": name, "description": self._text()}
+        if self._dice.random() < 0.5:
+            body["created_by"] = self._dice.choice(("ann@example.com", "bob@example.com"))
+        if self._dice.random() < 0.5:
+            body["target_audience"] = self._some(WORDS, 2)
+        headers = {**self._user(), **self._dice.choice(({}, self._key(), {USER_ROLE: "service"}))}
+        for _ in range(2):
+            yield Step("putCollection", place, {"json": body, "headers": headers})
+
+    def _vector(self) -> Iterator[Step]:
+        body: dict[str, Any] = {"query": " ".join(self._dice.sample(WORDS, 2)), "limit": 100}
+        for name, value in (
+            ("collectionName", self._dice.choice(NAMES)),
+            ("collectionId", self._dice.choice(IDS)),
+            ("filters", {"source_type": self._dice.choice(("web", "manual"))}),
+            ("filters", {"tags": self._dice.sample(TAGS, 2)}),
+            ("filters", {"date_from": "2020-01-01", "date_to": "2999-01-01"}),
+            ("filters", {"date_to": "2020-01-01"}),
+            ("limit", 3),
+        ):
+            if self._dice.random() < 0.2:
+                body[name] = value
+        yield Step("vectorSearch", request={"json": body, "headers": self._user()})
+
     _Kind = Callable[["Story"], Iterator[Step]]
-    _kinds: tuple[_Kind, ...] = (_note, _file, _read, _list, _search, _patch, _tag, _remove, _look)
-    _weights = (14, 8, 10, 10, 22, 12, 12, 4, 12)
+    _kinds: tuple[_Kind, ...] = (
+        _note,
+        _file,
+        _read,
+        _list,
+        _search,
+        _patch,
+        _tag,
+        _remove,
+        _look,
+        _collection,
+        _vector,
+    )
+    _weights = (14, 8, 10, 10, 22, 12, 12, 4, 12, 12, 14)
 
 
 def refusals() -> list[Step]:
@@ -307,4 +364,47 @@ def refusals() -> list[Step]:
         Step("no operation", method="GET", path="/api/v1/jobs?limit=1&limit=2"),
         Step("getStatus", request={"headers": {"Authorization": "Bearer wrong"}}),
         Step("getStatus", request={"params": {"colour": "red"}}),
+        *refusals_of_collections(),
     ]
+
+
+def refusals_of_collections() -> list[Step]:
+    """Requests of RAGler's operations that are refused, each for another reason."""
+    one, two, free = collection_id("memory"), collection_id("documents"), IDS[-1]
+    searches: list[dict[str, Any]] = [
+        {},
+        {"query": "x", "limit": 0},
+        {"query": "x", "collection_name": "a"},
+        {"query": "x", "collectionName": "nothing"},
+        {"query": "x", "collectionName": "a,b"},
+        {"query": "x", "collectionId": "memory"},
+        {"query": "x", "collectionName": "documents", "collectionId": one},
+        {"query": "x", "filters": {"source_type": "mail"}},
+        {"query": "x", "filters": {"date_to": "today"}},
+        {"query": "x", "filters": {"date_from": "2025-02-01", "date_to": "2025-01-01"}},
+    ]
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"name": "a/b"},
+        {"name": "a", "created_by": "ann"},
+        {"name": "a", "description": "x" * 4_001},
+        {"name": "a", "colour": "red"},
+    ]
+    named = {"headers": {USER_ID: "refused"}}
+    return [
+        *(Step("vectorSearch", request={"json": body, **named}) for body in searches),
+        *(Step("putCollection", {"collection_id": free}, {"json": body}) for body in bodies),
+        Step("putCollection", {"collection_id": one}, {"json": {"name": "documents"}}),
+        Step("putCollection", {"collection_id": two}, {"json": {"name": "later"}}),
+        Step("putCollection", {"collection_id": "1"}, {"json": {"name": "documents"}}),
+        Step("getCollection", {"collection_id": "1"}),
+        Step("getCollection", {"collection_id": collection_id("nothing")}, named),
+        Step("listCollections", request={"headers": {USER_ID: "x" * 256}}),
+        Step("listCollections", request={"headers": {USER_ROLE: "x" * 65}}),
+    ]
+
+
+def limited() -> list[Step]:
+    """One call more than a user may make."""
+    often = {"headers": {USER_ID: "often"}}
+    return [Step("listCollections", request=often) for _ in range(LIMITS["listCollections"] + 1)]

@@ -14,12 +14,14 @@ import msgspec
 from kb_contracts import models as m
 from kb_contracts.errors import Problem
 from kb_contracts.operations import BY_ID
-from tests.parity.history import Given, Step
+from tests.parity.history import IDS, Given, Step
 
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")
 _HEADERS = ("Content-Type", "ETag", "Allow", "WWW-Authenticate")
 _CHUNKS = frozenset({"chunk", "chunks", "before", "after"})
+_URN = "urn:uuid:"
+_COLLECTIONS = frozenset(IDS)
 _ABSENT = "00000000-0000-4000-8000-00000000ffff"
 
 
@@ -109,7 +111,24 @@ class Side:
         return Played(step, f"{step.operation} {step.path}{step.place} {step.request}"[:400], answer)
 
     def _seen(self, step: Step, body: Any) -> Any:
+        if step.operation == "vectorSearch":
+            return self._found(step, body)
         return self._searched(step, body) if step.operation == "search" else self._named(body)
+
+    def _found(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
+        """A search by meaning that leaves nothing out is its set of passages, any other their number."""
+        results, limit = body["results"], step.request["json"]["limit"]
+        scores = [result.pop("score") for result in results]
+        seen: dict[str, Any] = {
+            "members": sorted(body),
+            "query": body["query"],
+            "best first": scores == sorted(scores, reverse=True),
+            "count": len(results),
+        }
+        if len(results) < limit:
+            results.sort(key=lambda result: (result["content"], str(result["metadata"]["tags"])))
+            seen |= {"results": self._named(results), "total": body["total"]}
+        return seen
 
     def _searched(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
         """A search by words is its set of documents; any other its mode and that the filters hold."""
@@ -136,8 +155,12 @@ class Side:
                 return named | _order_of_times(value)
             case list():
                 return [self._named(part, inside) for part in value]
+            case str() if value in _COLLECTIONS:
+                return value
             case str() if _UUID.match(value):
                 return self._name("uid", value)
+            case str() if value.startswith(_URN):
+                return self._name("uid", value.removeprefix(_URN))
             case str() if _TIME.match(value):
                 return "<time>"
             case _:

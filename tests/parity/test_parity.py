@@ -61,7 +61,14 @@ def test_every_entry_of_the_ledger_still_occurs(found: list[Difference], entry: 
 
 @pytest.mark.parametrize(
     "name",
-    ["dedup ignores the scope", "tags are any-of", "a patch leaves the text", "adding tags ignores If-Match"],
+    [
+        "dedup ignores the scope",
+        "tags are any-of",
+        "a patch leaves the text",
+        "adding tags ignores If-Match",
+        "vector: absent is not manual",
+        "a name changes",
+    ],
 )
 def test_a_broken_simulator_differs(real: list[Played], name: str) -> None:
     """A comparison that nothing disturbs would compare nothing."""

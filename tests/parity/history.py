@@ -341,6 +341,7 @@ def refusals() -> list[Step]:
         Step("createJob", request={"files": {"file": ("a.txt", b"\xff\xff\xff")}}, slot=0),
         Step("listJobs", request={"params": {"status": "failed"}}),
         Step("createJob", request={"files": {"file": ("a.txt", b"")}}, slot=0),
+        Step("listDocuments", request={"params": {"sort_by": "id"}}),
         Step("getJob", {"job_id": uuid}),
         Step("getJob", {"job_id": "1"}),
         Step("getJob", {"job_id": uuid}, {"params": {"wait": 31}}),

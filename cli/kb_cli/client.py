@@ -14,6 +14,7 @@ import msgspec
 
 from kb_cli.exits import CliError, Exit
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import PROBLEM_JSON, Problem
 from kb_contracts.operations import (
     BY_ID,
@@ -129,6 +130,18 @@ class EngineClient:
     def delete(self, key: int | str) -> m.Removed:
         """Remove one document."""
         return self._ask("deleteDocument", m.Removed, {"document_id": key})
+
+    def collections(self) -> r.CollectionList:
+        """All collections, by name."""
+        return self._ask("listCollections", r.CollectionList)
+
+    def collection(self, id_: str) -> r.CollectionDetail:
+        """One collection."""
+        return self._ask("getCollection", r.CollectionDetail, {"collection_id": id_})
+
+    def put_collection(self, id_: str, wanted: r.CollectionRequest) -> r.CollectionDetail:
+        """Describe a collection."""
+        return self._ask("putCollection", r.CollectionDetail, {"collection_id": id_}, body=wanted)
 
     def status(self) -> m.Status:
         """What the engine tells of itself."""

@@ -203,6 +203,22 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
     get.add_argument("--offset", type=_count, default=0, metavar="N", help="chunks to pass over")
     get.add_argument("--limit", type=_limit, default=200, metavar="N", help="chunks to show at the most")
 
+    collections = _command(
+        commands, "collections", "kb_cli.commands.collections:run", "list, show or describe collections",
+        groups.engine, groups.output,
+    )  # fmt: skip
+    collections.add_argument(
+        "collection", nargs="?", metavar="NAME", help="its name or id (default: list all)"
+    )
+    collections.add_argument("--describe", metavar="TEXT", help="say what it is for")
+    collections.add_argument("--created-by", metavar="EMAIL", help="say who made it")
+    collections.add_argument(
+        "--audience", action="append", metavar="WHO", help="say whom it is for; may be given again"
+    )
+    collections.add_argument(
+        "--scenario", action="append", metavar="WHEN", help="say what it is used for; may be given again"
+    )
+
     _command(
         commands, "status", "kb_cli.commands.state:status", "how the engine is", groups.engine, groups.output
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import httpx
@@ -12,12 +13,17 @@ import pytest
 from aiohttp import web
 
 from kb_cli.commands.verify import Verdict
+from kb_contracts.errors import EngineError
+from kb_contracts.mount import problem_response
+from kb_contracts.operations import Part, of_part
 from kb_contracts.verification import Outcome, Results, Status
 from kb_contracts.verification.report import html
 from tests.contract.serving import API_KEY, engine, simulator
 from tests.contract.verifying import kb_verify
 from tests.stack import Process
 from tests.waiting import until
+
+UUID = "00000000-0000-4000-8000-000000000000"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -81,6 +87,58 @@ def test_a_base_that_is_not_empty_is_refused(tmp_path: Path) -> None:
             assert allowed.returncode == 0, allowed.stderr
             assert msgspec.json.decode(allowed.stdout, type=Verdict).passed
             assert http.get("/api/v1/documents").json()["total"] == 0
+
+
+def test_a_base_with_a_description_alone_is_not_empty(tmp_path: Path) -> None:
+    """What somebody has said of a collection is not removed unasked."""
+    with (
+        simulator() as url,
+        httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}) as http,
+    ):
+        http.put(f"/collections/{UUID}", json={"name": "guides"}).raise_for_status()
+        refused = kb_verify(url, "--quick", cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "1 collections" in refused.stderr
+        assert http.get(f"/collections/{UUID}").json()["name"] == "guides"
+
+
+def serving_only(*paths: str) -> Any:
+    """An engine that knows of RAGler's paths only these, by how they begin."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        ours = f"{request.method} {request.path}"
+        if request.path.startswith(("/collections", "/vector")) and not ours.startswith(paths):
+            return problem_response(EngineError("route_not_found", "There is no such path."))
+        return await handler(request)
+
+    return middleware
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
+    """They are told as not shown, with the reason; every other promise is kept."""
+    with engine(tmp_path, [serving_only("no path")]) as url:
+        done = kb_verify(url, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = msgspec.json.decode(done.stdout, type=Verdict)
+    assert answer.passed
+    unshown = [promise for promise in answer.promises if promise.status is Status.SKIPPED]
+    assert {promise.family for promise in unshown} == {"vector_search", "collections"}
+    assert all("does not serve RAGler's operations" in promise.why for promise in unshown)
+    asked = {count.operation for count in answer.results.operations if count.asked}
+    assert not asked & {operation.id for operation in of_part(Part.RAGLER)}
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_with_a_part_of_raglers_operations_is_not(tmp_path: Path) -> None:
+    """Whoever finds a collection goes on to search in it."""
+    with engine(tmp_path, [serving_only("GET /collections")]) as url:
+        done = kb_verify(url, "--quick", cwd=tmp_path)
+    assert done.returncode == 1
+    whole = [line for line in done.stdout.splitlines() if "served whole or not at all" in line]
+    assert "BROKEN" in whole[0]
+    assert "putCollection, vectorSearch" in whole[0]
 
 
 def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:

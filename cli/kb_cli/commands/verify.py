@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kb_cli.client import EngineClient
 from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
@@ -47,13 +48,25 @@ def _check_base(options: argparse.Namespace) -> None:
     """Refuse a base with anything in it, unless it may be erased."""
     with engine(options) as client:
         status = client.status()
+        described = 0 if options.erase else _collections(client)
     waiting = status.queue.queued + status.queue.running
-    if (status.documents.total or waiting) and not options.erase:
+    if (status.documents.total or waiting or described) and not options.erase:
         raise CliError(
             Exit.USAGE,
-            f"the base holds {status.documents.total} documents and {waiting} unfinished jobs, and verifying "
-            "removes them all; verify an empty engine, or allow it with --erase",
+            f"the base holds {status.documents.total} documents, {described} collections and {waiting} "
+            "unfinished jobs, and verifying removes them all; verify an empty engine, or allow it with "
+            "--erase",
         )
+
+
+def _collections(client: EngineClient) -> int:
+    """How many there are; an engine need not know of them."""
+    try:
+        return len(client.collections().collections)
+    except CliError as error:
+        if error.status is not Exit.NOT_FOUND:
+            raise
+        return 0
 
 
 def _report_folder(asked: str | None) -> Path | None:

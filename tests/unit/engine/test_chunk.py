@@ -51,7 +51,7 @@ def test_every_offset_points_at_its_text(
     starts = page_starts(pages)
     for each in chunks:
         assert text[each.start : each.end] == each.text == each.text.strip() != ""
-        assert len(each.text) <= min(capacity + capacity // 10, max_tokens)
+        assert each.tokens == len(each.text) <= min(capacity + capacity // 10, max_tokens)
         page = next(n for n in range(len(pages), 0, -1) if starts[n - 1] <= each.start)
         assert each.end <= starts[page - 1] + len(pages[page - 1])
         assert each.page == (page if len(pages) > 1 else None)

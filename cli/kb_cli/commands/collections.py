@@ -1,0 +1,107 @@
+"""`kb collections`: what there is under which name, and what is said of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from kb_cli.connect import engine
+from kb_cli.exits import CliError, Exit
+from kb_cli.output import Output
+from kb_contracts import ragler as r
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """List all, show one, or describe one."""
+    said = _said(options)
+    if said and options.collection is None:
+        raise CliError(Exit.USAGE, "name the collection to describe")
+    with engine(options) as client:
+        if options.collection is None:
+            return _list(client.collections(), out)
+        known = _known(client, options.collection)
+        if said:
+            return _show(_describe(client, options.collection, known, said), out)
+        if known is None:
+            raise CliError(Exit.NOT_FOUND, f"there is no collection {options.collection!r}")
+        return _show(client.collection(known.id), out)
+
+
+def _said(options: argparse.Namespace) -> dict[str, str | list[str]]:
+    """The members of a description that were given."""
+    given = {
+        "description": options.describe,
+        "created_by": options.created_by,
+        "target_audience": options.audience,
+        "usage_scenarios": options.scenario,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _known(client: EngineClient, key: str) -> r.CollectionSummary | None:
+    """By its name, else by its id."""
+    listed = client.collections().collections
+    named = [each for each in listed if each.name == key]
+    return next(iter(named or [each for each in listed if each.id == key]), None)
+
+
+def _describe(
+    client: EngineClient, name: str, known: r.CollectionSummary | None, said: dict[str, str | list[str]]
+) -> r.CollectionDetail:
+    """What is not said anew stays as it was."""
+    standing = {} if known is None else _standing(client.collection(known.id))
+    try:
+        wanted = msgspec.convert({"name": name, **standing, **said}, r.CollectionRequest)
+    except msgspec.ValidationError as error:
+        raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
+    return client.put_collection(known.id if known else r.collection_id(name), wanted)
+
+
+def _standing(detail: r.CollectionDetail) -> dict[str, object]:
+    lists = {"target_audience": detail.target_audience, "usage_scenarios": detail.usage_scenarios}
+    given = {name: value for name, value in lists.items() if value is not UNSET}
+    return {"name": detail.name, "description": detail.description, **given}
+
+
+def _list(answer: r.CollectionList, out: Output) -> int:
+    if out.as_json:
+        out.document(answer)
+        return Exit.OK
+    rows = [
+        [each.name, each.chunk_count, each.description, each.created_by, each.created_at, each.id]
+        for each in answer.collections
+    ]
+    out.table(["collection", "chunks", "description", "created by", "created", "id"], rows)
+    return Exit.OK
+
+
+def _show(detail: r.CollectionDetail, out: Output) -> int:
+    if out.as_json:
+        out.document(detail)
+        return Exit.OK
+    figures = detail.statistics
+    out.facts(
+        [
+            ("collection", detail.name),
+            ("id", detail.id),
+            ("description", detail.description),
+            ("audience", _joined(detail.target_audience)),
+            ("scenarios", _joined(detail.usage_scenarios)),
+            ("chunks", detail.chunk_count),
+            ("tokens", f"{figures.total_tokens}, {figures.avg_chunk_size:g} a chunk"),
+            ("created", f"{detail.created_at} by {detail.created_by}"),
+            ("last change", detail.updated_at),
+        ]
+    )
+    return Exit.OK
+
+
+def _joined(items: Sequence[str] | UnsetType) -> str:
+    return "" if isinstance(items, UnsetType) else "; ".join(items)

@@ -100,13 +100,16 @@ async def test_what_is_no_handshake_is_refused(
     assert status != b"426" or b"Sec-WebSocket-Version: 13" in answer
 
 
-async def test_a_refused_upgrade_ends_its_connection(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """What comes after it would be taken for frames by neither side."""
+@pytest.mark.parametrize(("path", "status"), [("/mcp", b"401"), ("/elsewhere", b"404")])
+async def test_a_refused_upgrade_ends_its_connection(
+    serve_toolset: ServeToolset, fake: Fake, path: str, status: bytes
+) -> None:
+    """What comes after it would be taken for HTTP by one side, and for frames by the other."""
     served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    writer.write(upgrade())
+    writer.write(upgrade(path))
     answer = await asyncio.wait_for(reader.read(), BOUND)
-    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.startswith(b"HTTP/1.1 " + status)
     writer.close()
 
 

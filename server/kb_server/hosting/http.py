@@ -124,12 +124,9 @@ class _Gate:
         except Refusal as refusal:
             told = {"status": refusal.status, "error": refusal.data["error_type"], "route": _route(request)}
             log.info("Refused a request", extra={"fields": told})
-            response = _refused(refusal)
-            if asks_for_websocket(request):
-                response.force_close()  # what follows is not read as HTTP any more
-            return response
+            return _last_of(request, _refused(refusal))
         except web.HTTPException as error:
-            return self._http_error(request, error)
+            return _last_of(request, self._http_error(request, error))
         except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
             fields = {"method": request.method, "route": _route(request)}
             log.exception("A request broke", extra={"fields": fields})
@@ -189,6 +186,13 @@ def _route(request: web.Request) -> str:
     """The route's own pattern: a path may hold a one-time token, and must not be logged."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""
+
+
+def _last_of(request: web.Request, response: web.Response) -> web.Response:
+    """`response`, and the end of its connection where a WebSocket is refused: no HTTP is read after that."""
+    if asks_for_websocket(request):
+        response.force_close()
+    return response
 
 
 def _refused(refusal: Refusal) -> web.Response:

@@ -286,7 +286,11 @@ class _Connection:
             log.info("A WebSocket ended", extra={"fields": self._fields()})
 
     async def _converse(self, server: ReadyServer, bounds: Bounds) -> int:
-        """Serve until there is no more to read; the code to close with."""
+        """Serve until there is no more to read; the code to close with.
+
+        The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
+        none itself.
+        """
         caller = Caller(credential(self.http), self.http.headers)
         outbox = self.outbox
         async with session(

@@ -185,7 +185,8 @@ class CollectionList(Answer):
 
 
 class CollectionStatistics(Answer):
-    """Tokens are those of the engine's embedding model; of documents from before it counted, an estimate.
+    """Tokens are counted as a text is taken in, by the embedding model of that time; of texts that an earlier
+    engine took in they are an estimate.
 
     `last_published` is when a document in it last changed; where there is none, when it was last described.
     """

@@ -41,7 +41,7 @@ class Incoming:
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
     `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller of one of RAGler's operations says of itself, `role` in lower case.
+    `user` and `role` are what the caller of one of RAGler's operations says of itself.
     """
 
     operation: Operation
@@ -112,7 +112,7 @@ async def _parse(operation: Operation, request: web.Request) -> Incoming:
         credential=_credential(request),
         http=request,
         user=user,
-        role=role and role.lower(),
+        role=role,
     )
 
 

@@ -95,6 +95,14 @@ def may_have_id(name: str, id_: str) -> bool:
     return id_[_VERSION] != "5" or id_ == collection_id(name)
 
 
+def may_change(role: str | None) -> bool:
+    """Whether a caller in this role may describe collections.
+
+    Of several roles, comma-separated as a proxy makes one header of two, none may be `SERVICE`.
+    """
+    return SERVICE not in {part.strip() for part in (role or "").lower().split(",")}
+
+
 def names_in(tags: Iterable[str]) -> list[str]:
     """The names of the collections among tags, in their order."""
     return [tag.removeprefix(PREFIX) for tag in tags if tag.startswith(PREFIX) and tag != PREFIX]

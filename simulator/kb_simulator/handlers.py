@@ -168,7 +168,7 @@ async def get_collection(incoming: Incoming) -> r.CollectionDetail:
 
 async def put_collection(incoming: Incoming) -> r.CollectionDetail:
     """Describe a collection."""
-    if incoming.role == r.SERVICE:
+    if not r.may_change(incoming.role):
         raise EngineError(
             "forbidden", f"The role {r.SERVICE!r} changes no collections.", parameter=r.USER_ROLE
         )

@@ -339,7 +339,7 @@ _COLLECTIONS = [
     _c("service may write", test="the_role_service_may_not_create_or_change",
        broken=asked("putCollection", lambda _: {"role": None})),
     _c("Service may write", test="the_role_service_may_not_create_or_change",
-       broken=asked("putCollection", lambda i: {"role": i.http.headers.get(r.USER_ROLE)})),
+       broken=replaced(r, "may_change", lambda role: role != r.SERVICE)),
     _c("nobody may write", test="the_role_service_may_not_create_or_change",
        broken=asked("putCollection", lambda i: {"role": i.role and r.SERVICE})),
     *(

@@ -63,7 +63,7 @@ class RaglerApi:
 
     async def put(self, incoming: Incoming) -> r.CollectionDetail:
         """Describe a collection."""
-        if incoming.role == r.SERVICE:
+        if not r.may_change(incoming.role):
             raise EngineError(
                 "forbidden",
                 f"The role {r.SERVICE!r} may search, list and get collections, and change none.",

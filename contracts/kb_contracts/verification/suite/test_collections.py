@@ -233,9 +233,9 @@ def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
 
 
 @pytest.mark.requirement("R49")
-@pytest.mark.parametrize("role", ["service", "Service", "SERVICE"])
+@pytest.mark.parametrize("role", ["service", "Service", "SERVICE", "editor, service"])
 def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> None:
-    """In any spelling; other roles may."""
+    """In any spelling, and beside any other; other roles may."""
     headers = {r.USER_ROLE: role}
     problem(kb.describe(GUIDES, "guides", headers), "forbidden")
     assert kb.collections() == {}

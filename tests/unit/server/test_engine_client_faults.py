@@ -304,7 +304,7 @@ async def _takes_all(reader: Reader, writer: Writer) -> None:
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded whatever an engine sends."""
-    monkeypatch.setattr("kb_server.engine_client.http.MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr("kb_server.engine_client.transport.MAX_ANSWER_BYTES", 1 << 20)
 
     async def endless(_reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n")

@@ -330,7 +330,7 @@ class TestCircuit:
         assert len(jumping.sleeps) == attempts
         assert open_circuit.value.retry_after is not None
         async with serving(engine) as back:
-            client._base = back  # the same engine on the port it has now
+            client._http.base = back  # the same engine on the port it has now
             jumping.seconds += 2.0
             assert (await client.jobs(JobsQuery())).total == 0
         await client.close()
@@ -340,7 +340,7 @@ class TestCircuit:
     ) -> None:
         """At once, and not after another cooldown."""
         for _ in range(5):
-            client._breaker.failed(jumping.seconds)
+            client._http._breaker.failed(jumping.seconds)
         jumping.seconds += 2.0
         asked = asyncio.Event()
 
@@ -359,9 +359,9 @@ class TestCircuit:
     async def test_a_probe_of_health_closes_it(self, client: HttpEngine, engine: FakeEngine) -> None:
         """What readiness finds out is not forgotten."""
         for _ in range(5):
-            client._breaker.failed(0.0)
+            client._http._breaker.failed(0.0)
         assert await client.healthy()
-        assert client._breaker.allows(0.0)
+        assert client._http._breaker.allows(0.0)
 
 
 class TestUploads:
@@ -447,5 +447,5 @@ class TestWaiting:
 async def test_a_session_is_not_opened_before_the_first_call() -> None:
     """Building a client costs nothing and needs no engine."""
     client = HttpEngine("http://127.0.0.1:1", clock=Clock())
-    assert client._session is None
+    assert client._http._session is None
     await client.close()

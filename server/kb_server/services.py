@@ -16,6 +16,8 @@ from kb_server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from kb_server.engine_client.http import HttpEngine
+    from kb_server.engine_client.ragler import Ragler
+    from kb_server.engine_client.ragler_http import HttpRagler
     from kb_server.uploads import Uploads
 
 SERVER_VERSION = "3.0.0"
@@ -35,7 +37,7 @@ class Services:
     one.
 
     Raises:
-        SettingsError: `KB_ENGINE_URL` or `KB_API_KEY` cannot be used.
+        SettingsError: the URL or the key of the engine or of RAGler's backend cannot be used.
     """
 
     def __init__(
@@ -45,15 +47,19 @@ class Services:
         http_base: str | None = None,
         instance: str | None = None,
         engine: Engine | None = None,
+        ragler: Ragler | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        _check_engine(settings)
+        _check("KB_ENGINE_URL", settings.engine_url, "KB_API_KEY", settings.engine_api_key)
+        _check("RAGLER_API_URL", settings.ragler_api_url, "RAGLER_API_KEY", settings.ragler_api_key)
         self.settings = settings
         self.clock = clock
         self.http_base = http_base
         self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
         self._engine = engine
         self._http_engine: HttpEngine | None = None
+        self._ragler = ragler
+        self._http_ragler: HttpRagler | None = None
         self._uploads: Uploads | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,6 +85,18 @@ class Services:
         return self._engine
 
     @property
+    def ragler(self) -> Ragler:
+        """The client of RAGler's backend; it connects when it is first called."""
+        if self._ragler is None:
+            self._ragler = self._http_ragler = self._connect_ragler()
+        return self._ragler
+
+    @property
+    def ragler_is_configured(self) -> bool:
+        """Whether RAGler's backend can be asked: there is a key for it, or it is the engine."""
+        return bool(self.settings.ragler_api_key) or self.settings.ragler_is_engine
+
+    @property
     def uploads(self) -> Uploads:
         """The uploads; the staging folder is made when one is started."""
         if self._uploads is None:
@@ -94,8 +112,9 @@ class Services:
         if self._uploads is not None:
             await self._uploads.close()
             self._uploads = None
-        if self._http_engine is not None:
-            await self._http_engine.close()
+        for client in (self._http_engine, self._http_ragler):
+            if client is not None:
+                await client.close()
 
     def _connect(self) -> HttpEngine:
         # Imported here: aiohttp takes longer to import than a stdio server may take to start.
@@ -104,6 +123,16 @@ class Services:
         return HttpEngine(
             self.settings.engine_url,
             self.settings.engine_api_key,
+            silence=self.settings.request_timeout_ms / 1000,
+            clock=self.clock,
+        )
+
+    def _connect_ragler(self) -> HttpRagler:
+        from kb_server.engine_client.ragler_http import HttpRagler
+
+        return HttpRagler(
+            self.settings.ragler_api_url,
+            ragler_key(self.settings),
             silence=self.settings.request_timeout_ms / 1000,
             clock=self.clock,
         )
@@ -131,13 +160,18 @@ def http_base(settings: ServerSettings, port: int | None = None) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
 
 
-def _check_engine(settings: ServerSettings) -> None:
+def ragler_key(settings: ServerSettings) -> str:
+    """The bearer key of RAGler's backend; the engine's where that is the engine and has no other."""
+    return settings.ragler_api_key or (settings.engine_api_key if settings.ragler_is_engine else "")
+
+
+def _check(url_variable: str, url: str, key_variable: str, key: str) -> None:
     try:
-        parts = urlsplit(settings.engine_url)
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise SettingsError("KB_ENGINE_URL: takes the engine's base URL, such as http://engine:8000")
-    if not (settings.engine_api_key.isascii() and settings.engine_api_key.isprintable()):
-        raise SettingsError("KB_API_KEY: takes printable ASCII characters only")
+        raise SettingsError(f"{url_variable}: takes a base URL, such as http://engine:8000")
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError(f"{key_variable}: takes printable ASCII characters only")

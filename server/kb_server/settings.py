@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import msgspec
 
 from kb_contracts.settings import Setting, Settings
 
 MEBIBYTE = 1024 * 1024
+RAGLER = "ragler"
 
 
 class ServerSettings(Settings, frozen=True, kw_only=True):
@@ -24,6 +26,15 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     host: Annotated[str, Setting("KB_MCP_HOST", "address to listen on")] = "127.0.0.1"
     port: Annotated[int, Setting("KB_MCP_PORT", "port to listen on"), msgspec.Meta(ge=0, le=65535)] = 3000
+    ragler_port: Annotated[
+        int,
+        Setting(
+            "MCP_SERVER_PORT",
+            "port to listen on where KB_MCP_PORT is not set: whatever it shows once this is set, otherwise "
+            "only a server with KB_TOOLSETS=ragler",
+        ),
+        msgspec.Meta(ge=0, le=65535),
+    ] = 3001
     workers: Annotated[
         int, Setting("KB_WORKERS", "processes that share the port"), msgspec.Meta(ge=1, le=64)
     ] = 1
@@ -57,12 +68,40 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=list)
     text_file: Annotated[str, Setting("KB_TEXT_FILE", "the file behind the textfile toolset")] = ""
     text_description: Annotated[str, Setting("KB_TEXT_DESCRIPTION", "what that file is about")] = ""
+    ragler_api_url: Annotated[
+        str, Setting("RAGLER_API_URL", "base URL of RAGler's backend, behind the ragler toolset")
+    ] = "http://localhost:3000"
+    ragler_api_key: Annotated[
+        str,
+        Setting(
+            "RAGLER_API_KEY",
+            "bearer key for every call of RAGler's backend; KB_API_KEY where that is the engine itself",
+            secret=True,
+        ),
+    ] = ""
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"
     enable_metrics: Annotated[bool, Setting("ENABLE_METRICS", "serve Prometheus metrics at /metrics")] = True
     request_timeout_ms: Annotated[
         int,
-        Setting("REQUEST_TIMEOUT", "milliseconds of silence from the engine before a call fails"),
+        Setting("REQUEST_TIMEOUT", "milliseconds of silence from engine or backend before a call fails"),
         msgspec.Meta(ge=1),
     ] = 30_000
+
+    @property
+    def ragler_is_engine(self) -> bool:
+        """Whether RAGler's backend is the engine: then `KB_API_KEY` is its key, and there need not be one."""
+        return self.ragler_api_url.rstrip("/") == self.engine_url.rstrip("/")
+
+    @classmethod
+    def _gather(
+        cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
+    ) -> tuple[Self, dict[str, str]]:
+        """As for every part; RAGler's port takes the place of ours where only RAGler's was meant."""
+        settings, sources = super()._gather(environ, file, flags)
+        is_set = sources["ragler_port"] != "default"
+        if sources["port"] == "default" and (is_set or settings.toolsets == [RAGLER]):
+            settings = msgspec.structs.replace(settings, port=settings.ragler_port)
+            sources["port"] = "MCP_SERVER_PORT"
+        return settings, sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,6 +22,7 @@ from kb_server.engine_client.errors import (
 )
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 _JSON_TYPES = frozenset({"application/json", "application/problem+json"})
 _SHOWN = 300
@@ -44,6 +45,11 @@ class RawAnswer:
     body: bytes
     retry_after: str | None = None
 
+    @property
+    def is_success(self) -> bool:
+        """Whether its status is one of 2xx."""
+        return 200 <= self.status < 300
+
 
 def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
     """The answer as `model`; members that it does not know are passed over.
@@ -51,13 +57,22 @@ def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
     Raises:
         EngineFault: it is not a success, or not what the contract says.
     """
-    if not 200 <= answer.status < 300:
+    if not answer.is_success:
         raise fault_of(operation, answer, now=datetime.now(UTC))
+    return fitted(operation, answer, lambda body: msgspec.json.decode(body, type=model))
+
+
+def fitted(operation: Operation, answer: RawAnswer, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of the JSON of a success; it raises as msgspec does.
+
+    Raises:
+        EngineBadAnswer: it is no JSON, or `read` cannot make anything of it.
+    """
     if answer.content_type != "application/json":
         shown = answer.content_type[:80] or "no content type"
         raise EngineBadAnswer(f"It answered {_call(operation)} with {shown}, not with JSON.")
     try:
-        return msgspec.json.decode(answer.body, type=model)
+        return read(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineBadAnswer(
             f"Its answer to {_call(operation)} does not fit: {str(error)[:_SHOWN]}",
@@ -67,7 +82,7 @@ def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
 
 def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> EngineFault:
     """The fault that an answer outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
-    problem = _problem(answer)
+    problem = problem_of(answer)
     wait = _retry_after(answer, problem, now)
     code = problem.get("code")
     detail = _words(problem, answer)
@@ -90,7 +105,7 @@ def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> Engin
     return Refused("engine_refused", detail, retry_after=wait)
 
 
-def _problem(answer: RawAnswer) -> dict[str, Any]:
+def problem_of(answer: RawAnswer) -> dict[str, Any]:
     """The members of a problem document; none where the body is something else."""
     if answer.content_type not in _JSON_TYPES:
         return {}
@@ -112,7 +127,7 @@ def _members(problem: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(problem: Mapping[str, Any], answer: RawAnswer) -> str:
-    for member in ("detail", "title"):
+    for member in ("detail", "title", "message"):  # the last is what others call it
         if isinstance(words := problem.get(member), str) and words:
             return words[:_SHOWN]
     return f"It answered with the status {answer.status}."

@@ -5,6 +5,7 @@ EngineFault                code                  sent again  what happened
  +-- EngineUnreachable     engine_unreachable    yes         refused, reset, no such host, TLS, open circuit
  +-- EngineTimeout         engine_timeout        no          connected, and then silence
  +-- EngineBusy            engine_busy           yes         429 or 503, with `retry_after` where it said so
+ +-- RateLimited           rate_limited          no          RAGler's 429: what this server may ask is used up
  +-- EngineUnauthorized    engine_unauthorized   no          401 or 403: it refuses the server's KB_API_KEY
  +-- EngineTooOld          engine_too_old        no          its version is under MIN_ENGINE_VERSION
  +-- EngineFailed          engine_failed         no ***      another 5xx
@@ -63,6 +64,15 @@ class EngineBusy(EngineFault):
 
     code = "engine_busy"
     transient = True
+
+
+class RateLimited(EngineFault):
+    """The backend counts this server's calls and takes no more for now.
+
+    Not sent again: it counts in whole minutes, and what asks meanwhile keeps others of this server waiting.
+    """
+
+    code = "rate_limited"
 
 
 class EngineUnauthorized(EngineFault):

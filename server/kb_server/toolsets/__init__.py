@@ -14,6 +14,7 @@ TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
     "kb-extra": "kb_server.toolsets.kb_extra",
     "knowledge": "kb_server.toolsets.knowledge",
+    "ragler": "kb_server.toolsets.ragler",
     "textfile": "kb_server.toolsets.textfile",
 }
 """Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""

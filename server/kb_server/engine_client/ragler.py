@@ -1,0 +1,101 @@
+"""RAGler's backend as the server sees it: search over collections, a coroutine an operation.
+
+What is read is read liberally, for the backend need not be kb's engine: members that are not known are
+passed over, and one that is left out or null is left out here too.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from kb_contracts.ragler import VectorSearchRequest
+
+
+class PassageMetadata(msgspec.Struct, kw_only=True):
+    """Where a passage is from. `collection_id` is null where it is in no collection."""
+
+    collection_id: str | None = None
+    source_type: str | UnsetType = UNSET
+    context_breadcrumbs: str | UnsetType = UNSET
+    heading: str | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+    last_modified_by: str | UnsetType = UNSET
+    last_modified_at: str | UnsetType = UNSET
+
+
+class Passage(msgspec.Struct, kw_only=True):
+    """A passage that answers; `score` is from 0 to 1."""
+
+    content: str
+    source_url: str | UnsetType = UNSET
+    score: float
+    metadata: PassageMetadata = msgspec.field(default_factory=PassageMetadata)
+
+    def __post_init__(self) -> None:
+        """A cosine may be a hair over 1, and under 0 where nothing is alike."""
+        self.score = min(max(self.score, 0.0), 1.0)
+
+
+class Passages(msgspec.Struct, kw_only=True, rename="camel"):
+    """Best first. `total` counts what matches, `execution_time` is in milliseconds."""
+
+    results: list[Passage]
+    total: int | UnsetType = UNSET
+    execution_time: float | UnsetType = UNSET
+
+
+class Collection(msgspec.Struct, kw_only=True):
+    """A collection; `created_by` is an email address."""
+
+    id: str
+    name: str
+    description: str | UnsetType = UNSET
+    chunk_count: int | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+
+
+class Collections(msgspec.Struct, kw_only=True):
+    """All collections."""
+
+    collections: list[Collection]
+
+
+class Statistics(msgspec.Struct, kw_only=True):
+    """`avg_chunk_size` is in tokens; `last_published` is when something in it last changed."""
+
+    total_tokens: int | UnsetType = UNSET
+    avg_chunk_size: float | UnsetType = UNSET
+    last_published: str | UnsetType = UNSET
+
+
+class CollectionDetail(Collection, kw_only=True):
+    """A collection with all that is known of it."""
+
+    updated_at: str | UnsetType = UNSET
+    target_audience: list[str] | UnsetType = UNSET
+    usage_scenarios: list[str] | UnsetType = UNSET
+    statistics: Statistics | UnsetType = UNSET
+
+
+class Ragler(Protocol):
+    """RAGler's backend.
+
+    Raises (all methods but `reachable`): `EngineFault`, as the tree in `errors` has it. A collection that
+    does not exist is `Refused` with the reason `collection_not_found`, what is not allowed `forbidden`.
+    """
+
+    async def search(self, request: VectorSearchRequest) -> Passages:
+        """Find passages by meaning, in one collection or in all."""
+
+    async def collections(self) -> list[Collection]:
+        """All collections."""
+
+    async def collection(self, collection_id: str) -> CollectionDetail:
+        """One collection."""
+
+    async def reachable(self) -> bool:
+        """Whether something answers that does not say that it cannot serve, asked once."""

@@ -1,0 +1,121 @@
+"""RAGler's backend over HTTP, on the transport that the engine's client has: pool, attempts, circuit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from kb_contracts.operations import BY_ID, Operation
+from kb_contracts.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
+from kb_server.clock import SYSTEM_CLOCK, Clock
+from kb_server.engine_client.answers import RawAnswer, fault_of, fitted, problem_of
+from kb_server.engine_client.errors import EngineFault, RateLimited, Refused
+from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
+from kb_server.engine_client.retries import RetryPolicy
+from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+USER = "mcp-server"
+"""Who this server is to the backend, which keeps its rate limits by it."""
+
+NOT_FOUND, FORBIDDEN = "collection_not_found", "forbidden"
+"""Reasons of `Refused` that a status alone is enough for."""
+
+_HEALTH_SECONDS = 3.0
+
+
+class HttpRagler:
+    """A `Ragler` over aiohttp.
+
+    `url` is the backend's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
+    a byte after which a call fails. The session is opened by the first call.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str = "",
+        *,
+        silence: float = 30.0,
+        policy: RetryPolicy | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter)
+        self._key = api_key
+        self._silence = silence
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._http.close()
+
+    async def search(self, request: VectorSearchRequest) -> Passages:
+        """`POST /vector/search`."""
+        # The limit is told also where it is the contract's default: another backend may have its own.
+        body = {**msgspec.to_builtins(request), "limit": request.limit}
+        outgoing = self._outgoing("vectorSearch", body=body)
+        return await self._asked(outgoing, Passages, in_collection=request.collection_id is not None)
+
+    async def collections(self) -> list[Collection]:
+        """`GET /collections`."""
+        return (await self._asked(self._outgoing("listCollections"), Collections)).collections
+
+    async def collection(self, collection_id: str) -> CollectionDetail:
+        """`GET /collections/{id}`."""
+        operation = BY_ID["getCollection"]
+        path = dict.fromkeys(operation.parameters, collection_id)
+        outgoing = self._outgoing(operation.id, path=path)
+        return await self._asked(outgoing, CollectionDetail, in_collection=True)
+
+    async def reachable(self) -> bool:
+        """`GET /readyz`, once and within three seconds; one without such a path is taken to be ready."""
+        outgoing = self._outgoing("getReadiness", silence=min(self._silence, _HEALTH_SECONDS))
+        try:
+            answer = await self._http.observed(outgoing, lambda answer: answer)
+        except EngineFault:
+            return False
+        return answer.status < 500
+
+    def _outgoing(self, operation_id: str, *, silence: float | None = None, **request: Any) -> Outgoing:
+        headers = {**standing_headers(self._key), USER_ID: USER, USER_ROLE: SERVICE}
+        silence = self._silence if silence is None else silence
+        return self._http.outgoing(BY_ID[operation_id], headers, silence=silence, **request)
+
+    async def _asked(self, outgoing: Outgoing, model: type[S], *, in_collection: bool = False) -> S:
+        read = partial(_read, outgoing.operation, model, in_collection)
+        return await self._http.attempted(outgoing, read)
+
+
+def _read(operation: Operation, model: type[S], in_collection: bool, answer: RawAnswer) -> S:
+    """The answer as `model`; `in_collection`: a 404 speaks of the collection that was asked for."""
+    if answer.is_success:
+        return fitted(
+            operation, answer, lambda body: msgspec.convert(_told(msgspec.json.decode(body)), model)
+        )
+    raise _fault(operation, answer, in_collection=in_collection)
+
+
+def _fault(operation: Operation, answer: RawAnswer, *, in_collection: bool) -> EngineFault:
+    fault = fault_of(operation, answer, now=datetime.now(UTC))
+    match answer.status:
+        case 403:
+            return Refused(FORBIDDEN, fault.detail)
+        case 404 if in_collection and problem_of(answer).get("code") != "route_not_found":
+            return Refused(NOT_FOUND, fault.detail)
+        case 429:
+            return RateLimited(fault.detail, retry_after=fault.retry_after)
+        case _:
+            return fault
+
+
+def _told(value: Any) -> Any:
+    """`value` without the members that are null: what is null was not told."""
+    if isinstance(value, dict):
+        return {name: _told(member) for name, member in value.items() if member is not None}
+    return [_told(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,39 @@
+"""What of a search query may stand in a log: its words, without what tells of a person.
+
+Whatever looks like an email address, a phone number, a number or a key is struck out, rather too much than
+too little. A name is a word like others and cannot be told apart: where queries hold names, the field is to
+be dropped where logs are collected.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+STRUCK = "***"
+MAX_CHARS = 200
+"""So much of a query is logged at the most; a longer one ends in an ellipsis."""
+
+_MAX_READ = 4 * MAX_CHARS
+_MAX_WORD = 24
+"""A longer word is a key, a hash or a path rather than a word."""
+_DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}")
+"""Six digits and more, however they are grouped: phones, cards, accounts, dates of birth, IP addresses."""
+_TELLING = ("@", "://", "=")
+"""In an address, a URL and an assignment; the whole word goes."""
+
+
+def sanitised(query: str) -> str:
+    """`query` as it may be logged."""
+    # Compatibility forms and invisible characters would hide an address from what looks for one.
+    plain = "".join(
+        char
+        for char in unicodedata.normalize("NFKC", query[:_MAX_READ])
+        if unicodedata.category(char) != "Cf"
+    )
+    kept = _DIGITS.sub(STRUCK, " ".join(_struck(word) for word in plain.split()))
+    return kept if len(kept) <= MAX_CHARS and len(query) <= _MAX_READ else f"{kept[:MAX_CHARS]}…"
+
+
+def _struck(word: str) -> str:
+    return STRUCK if len(word) > _MAX_WORD or any(sign in word for sign in _TELLING) else word

@@ -30,7 +30,7 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming, build_application
 from kb_contracts.multipart import receive_file
-from kb_contracts.operations import OPERATIONS
+from kb_contracts.operations import OPERATIONS, Part
 from kb_server.clock import Clock
 from kb_server.engine_client.http import HttpEngine
 from kb_server.schema import output_schema
@@ -126,11 +126,12 @@ class FakeEngine:
 
     def application(self, api_key: str) -> web.Application:
         """The engine's HTTP side."""
+        operations = tuple(operation for operation in OPERATIONS if operation.part is Part.ENGINE)
         handlers = {
             operation.id: partial(self._serve, getattr(self, _method(operation.id)))
-            for operation in OPERATIONS
+            for operation in operations
         }
-        return build_application(handlers, api_key=api_key)
+        return build_application(handlers, api_key=api_key, operations=operations)
 
     async def _serve(
         self, handler: Callable[[Incoming], Awaitable[msgspec.Struct]], incoming: Incoming

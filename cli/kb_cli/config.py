@@ -53,6 +53,14 @@ def read(
         raise CliError(Exit.USAGE, str(error)) from error
 
 
+def is_set(
+    kind: type[Settings], variable: str, options: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Whether the environment or the file says what a setting is."""
+    entries = kind.describe(environ, file=config_file(options, environ))
+    return any(entry.variable == variable and entry.source != "default" for entry in entries)
+
+
 def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The file of settings: `--config`, else KB_CONFIG, else ./kb.toml where there is one; checked.
 

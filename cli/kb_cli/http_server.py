@@ -12,7 +12,7 @@ from kb_server.hosting.serve import serve
 from kb_server.observability.cells import SharedCells
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services, http_base
-from kb_server.settings import ServerSettings
+from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
 
@@ -45,7 +45,7 @@ async def run(
             settings,
             endpoints_for(toolsets, shown),
             routes=routes(lambda: services.uploads),
-            ready=lambda: _readiness(services),
+            ready=lambda: _readiness(services, shown),
             metrics=metrics,
         )
 
@@ -68,7 +68,12 @@ def _keep_what_stays() -> None:
     gc.set_threshold(_ALLOCATIONS, 20, 20)
 
 
-async def _readiness(services: Services) -> Readiness:
-    if await services.ready():
-        return Readiness(True)
-    return Readiness(False, f"no engine is ready at {services.settings.engine_url}")
+async def _readiness(services: Services, shown: Sequence[str]) -> Readiness:
+    """Whether what `/mcp` shows can be used: RAGler's tools alone need no engine but their backend."""
+    if list(shown) != [RAGLER]:
+        ready, missing = await services.ready(), f"no engine is ready at {services.settings.engine_url}"
+    elif not services.ragler_is_configured:
+        ready, missing = False, "RAGLER_API_KEY is not set"
+    else:
+        ready, missing = await services.ragler.reachable(), "RAGler's backend is not ready at RAGLER_API_URL"
+    return Readiness(ready, "" if ready else missing)

@@ -115,6 +115,7 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     serve.add_argument("--port", help="port to listen on")
     serve.add_argument("--home", metavar="DIR", help="data folder")
     serve.add_argument("--engine-url", metavar="URL", help="the engine")
+    serve.add_argument("--ragler-url", metavar="URL", help="RAGler's backend")
     serve.add_argument("--toolsets", metavar="NAME,...", help="what /mcp shows")
     serve.add_argument("--workers", metavar="N", help="processes that share the port (default 1)")
     # For the workers themselves: where connections come from, and what they share.
@@ -129,6 +130,7 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     stdio.add_argument("--file", metavar="PATH", help="the text of the toolset textfile")
     stdio.add_argument("--description", metavar="TEXT", help="what that text is about")
     stdio.add_argument("--engine-url", metavar="URL", help="the engine")
+    stdio.add_argument("--ragler-url", metavar="URL", help="RAGler's backend")
     _add_level(stdio)
 
     engine = _command(commands, "engine", "kb_cli.run:engine", "the engine over HTTP", groups.settings)

@@ -95,13 +95,18 @@ def engine(options: argparse.Namespace, _out: Output) -> int:
 
 def _server_settings(options: argparse.Namespace, **flags: Any) -> ServerSettings:
     """The server's settings, and its log set up by them."""
-    shared = {"engine_url": options.engine_url, "log_level": options.log_level}
+    shared = {
+        "engine_url": options.engine_url,
+        "ragler_api_url": options.ragler_url,
+        "log_level": options.log_level,
+    }
     if "toolsets" not in flags:
         shared["toolsets"] = options.toolsets
     settings = read(ServerSettings, options, **shared, **flags)
     from kb_server.observability.logs import configure_logging
 
-    configure_logging(settings.log_level, secrets=(settings.engine_api_key, settings.api_key))
+    secrets = (settings.engine_api_key, settings.ragler_api_key, settings.api_key)
+    configure_logging(settings.log_level, secrets=secrets)
     return settings
 
 

@@ -26,10 +26,11 @@ from mcp.types import CallToolResult, TextContent, Tool
 
 from kb_server.clock import Clock
 from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.ragler_http import HttpRagler
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
 from kb_server.hosting.serve import serve
-from kb_server.services import Services, http_base
+from kb_server.services import Services, http_base, ragler_key
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
@@ -140,16 +141,10 @@ def serving(
 async def _serving(
     settings: ServerSettings, clock: WaitlessClock, shown: Sequence[str], seed: int
 ) -> AsyncIterator[str]:
-    engine = HttpEngine(
-        settings.engine_url,
-        settings.engine_api_key,
-        silence=settings.request_timeout_ms / 1000,
-        clock=clock.clock(),
-        jitter=random.Random(seed).random,  # noqa: S311  # chance that repeats, not a secret
-    )
+    engine, ragler = _clients(settings, clock, seed)
     try:
         # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
-        async with Services(settings, engine=engine) as services:
+        async with Services(settings, engine=engine, ragler=ragler) as services:
             toolsets = [build_toolset(name, services) for name in TOOLSETS]
             app = build_app(settings, endpoints_for(toolsets, shown), routes=routes(lambda: services.uploads))
 
@@ -166,6 +161,28 @@ async def _serving(
                 yield services.http_base
     finally:
         await engine.close()
+        await ragler.close()
+
+
+def _clients(settings: ServerSettings, clock: WaitlessClock, seed: int) -> tuple[HttpEngine, HttpRagler]:
+    """Those of the engine and of RAGler's backend; each draws its jitter from a seed of its own."""
+    silence = settings.request_timeout_ms / 1000
+    return (
+        HttpEngine(
+            settings.engine_url,
+            settings.engine_api_key,
+            silence=silence,
+            clock=clock.clock(),
+            jitter=random.Random(seed).random,  # noqa: S311  # chance that repeats, not a secret
+        ),
+        HttpRagler(
+            settings.ragler_api_url,
+            ragler_key(settings),
+            silence=silence,
+            clock=clock.clock(),
+            jitter=random.Random(seed).random,  # noqa: S311
+        ),
+    )
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kb_cli.child import Child
-from kb_cli.config import config_file, read
+from kb_cli.config import config_file, is_set, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.run import known
@@ -36,7 +36,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
     known(server.toolsets)
     _check_free(server.host, server.port, "KB_MCP_PORT")
     _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
-    return asyncio.run(Up(options, server, out).run())
+    has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
+    return asyncio.run(Up(options, server, out, has_ragler=has_ragler).run())
 
 
 def _check_free(host: str, port: int, variable: str) -> None:
@@ -53,10 +54,13 @@ def _check_free(host: str, port: int, variable: str) -> None:
 
 
 class Up:
-    """The two children and who waits for them."""
+    """The two children and who waits for them. `has_ragler`: `RAGLER_API_URL` names a backend."""
 
-    def __init__(self, options: argparse.Namespace, settings: ServerSettings, out: Output) -> None:
+    def __init__(
+        self, options: argparse.Namespace, settings: ServerSettings, out: Output, *, has_ragler: bool
+    ) -> None:
         self._options = options
+        self._has_ragler = has_ragler
         self._settings = settings
         self._out = out
         self._children: list[Child] = []
@@ -104,6 +108,8 @@ class Up:
             port=options.port,
             toolsets=options.toolsets,
             engine_url=_reachable(engine_url),
+            # Without a backend of its own, the toolset ragler asks this engine, with this engine's key.
+            ragler_url=None if self._has_ragler else _reachable(engine_url),
         )
         url = await server.url()
         if url is None:

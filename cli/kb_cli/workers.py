@@ -136,6 +136,7 @@ class Workers:
             "port": str(self._port),
             "home": options.home,
             "engine-url": options.engine_url,
+            "ragler-url": options.ragler_url,
             "toolsets": options.toolsets,
             "log-level": options.log_level,
             "config": None if config is None else str(config),

@@ -23,7 +23,10 @@ from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from kb_contracts import models as m
+from kb_contracts.ragler import VectorSearchRequest
 from kb_server.engine_client import Refused
+from kb_server.engine_client.errors import RateLimited
+from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
 from kb_server.hosting.lane import Lane
@@ -63,6 +66,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "knowledge-clear": {},
     "knowledge-status": {},
     "knowledge-task-status": {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"},
+    "search_knowledge": {"query": "bees", "collection_id": "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"},
+    "list_collections": {},
+    "get_collection_info": {"collection_id": "8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"},
     "get_kb_info": {},
     "get_kb_content": {},
 }
@@ -89,6 +95,20 @@ class _Engine:
             raise Refused("document_not_found", "There is none.")
 
         return refuse
+
+
+class _Ragler:
+    """Finds one passage in its one collection, and knows no list; the same way each time."""
+
+    async def search(self, _request: VectorSearchRequest) -> Passages:
+        passage = Passage(content='Bees \u2028 keep "warm" \\ \x7f', score=1 / 3)
+        return Passages(results=[passage], total=1, execution_time=0.5)
+
+    async def collection(self, collection_id: str) -> CollectionDetail:
+        return CollectionDetail(id=collection_id, name="\u00fcber", statistics=Statistics(total_tokens=2**40))
+
+    async def collections(self) -> list[Collection]:
+        raise RateLimited("Enough.", retry_after=12.5)
 
 
 def _hit(number: int, text: str) -> m.SearchResult:
@@ -172,7 +192,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     text = home / "text.txt"
     text.write_text("Bees keep warm.\nThey cluster.\n")
     engine: Any = _Engine()
-    services = Services(ServerSettings(home=home, text_file=str(text)), engine=engine)
+    ragler: Any = _Ragler()
+    configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key")
+    services = Services(configured, engine=engine, ragler=ragler)
     toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
     admits = Lane.admits
     with pytest.MonkeyPatch.context() as patch, standing({"fake": Fake().toolset, **toolsets}) as served:

@@ -14,7 +14,7 @@ INSTRUCTIONS = """\
 RAGler's knowledge: published documents in collections, searched by meaning. Use search_knowledge before \
 answering what they may know. Leave collection_id out to search everything; list_collections tells which \
 collections there are, get_collection_info who one is for and how to use it. For a complex question search \
-2-3 variant phrasings and merge the results. Scores run from 0 to 1; the score tells what is similar, not what \
+2-3 variant phrasings and merge the results. Scores run from 0 to 1 and tell what is similar, not what \
 is right. Nothing can be changed from here. Calls are limited by the minute: on the error rate_limited wait \
 retry_after seconds."""
 

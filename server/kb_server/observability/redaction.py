@@ -14,7 +14,6 @@ STRUCK = "***"
 MAX_CHARS = 200
 """So much of a query is logged at the most; a longer one ends in an ellipsis."""
 
-_MAX_READ = 4 * MAX_CHARS
 _MAX_WORD = 24
 """A longer word is a key, a hash or a path rather than a word."""
 _DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}")
@@ -26,13 +25,10 @@ _TELLING = ("@", "://", "=")
 def sanitised(query: str) -> str:
     """`query` as it may be logged."""
     # Compatibility forms and invisible characters would hide an address from what looks for one.
-    plain = "".join(
-        char
-        for char in unicodedata.normalize("NFKC", query[:_MAX_READ])
-        if unicodedata.category(char) != "Cf"
-    )
-    kept = _DIGITS.sub(STRUCK, " ".join(_struck(word) for word in plain.split()))
-    return kept if len(kept) <= MAX_CHARS and len(query) <= _MAX_READ else f"{kept[:MAX_CHARS]}…"
+    visible = (char for char in unicodedata.normalize("NFKC", query) if unicodedata.category(char) != "Cf")
+    words = "".join(visible).split()
+    kept = _DIGITS.sub(STRUCK, " ".join(_struck(word) for word in words))
+    return kept if len(kept) <= MAX_CHARS else f"{kept[:MAX_CHARS]}…"
 
 
 def _struck(word: str) -> str:

@@ -1,0 +1,63 @@
+"""What of a query may stand in a log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_server.observability.redaction import MAX_CHARS, sanitised
+
+
+@pytest.mark.requirement("R58")
+@pytest.mark.parametrize(
+    ("query", "logged"),
+    [
+        ("authentication api", "authentication api"),
+        ("  how do I\n log  in? ", "how do I log in?"),
+        ("mail of anna.meier@company.com please", "mail of *** please"),
+        ("anna＠company.com", "***"),
+        ("an\u200bna@company.com", "***"),
+        ("<anna@localhost>", "***"),
+        ("call +49 (0) 171 123 45 67 now", "call *** now"),
+        ("call 0171/1234567", "call ***"),
+        ("born 1980-01-31", "born ***"),
+        ("card 4111 1111 1111 1111.", "card ***."),
+        ("phone ٠١٢٣٤٥٦٧٨٩", "phone ***"),
+        ("from 192.168.1.10", "from ***"),
+        ("IBAN DE89 3704 0044 0532 0130 00", "IBAN DE***"),
+        ("https://example.com/reset?token=abc", "***"),
+        ("password=hunter2", "***"),
+        ("sk-proj-abcdefghijklmnopqrstuvwx", "***"),
+        ("error 404 in version 3.11", "error 404 in version 3.11"),
+        ("the 5 rules of 2024", "the 5 rules of 2024"),
+    ],
+)
+def test_what_tells_of_a_person_is_struck_out(query: str, logged: str) -> None:
+    """Addresses, phones, numbers and keys, however they are written; words stay."""
+    assert sanitised(query) == logged
+
+
+def test_a_long_query_is_cut_and_shows_it() -> None:
+    """Whatever it is made of."""
+    assert sanitised("word " * 100) == ("word " * 40) + "…"
+    assert sanitised("+49 171 1234567 " * 20 + "word " * 100).endswith(" word…")
+
+
+@given(st.text(max_size=300), st.from_regex(r"[a-z]{1,8}@[a-z]{1,8}\.[a-z]{2,3}", fullmatch=True))
+def test_an_address_between_any_words_is_never_logged(words: str, address: str) -> None:
+    """Also where the cut falls into it."""
+    assert address not in sanitised(f"{words} {address} {words}")
+
+
+@given(st.integers(0, 220))
+def test_a_number_at_the_cut_is_not_half_logged(before: int) -> None:
+    """It is struck out before anything is cut."""
+    assert "12345" not in sanitised("a " * (before // 2) + "1234567890123")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("sign", ["1", "1 ", "+", "@", "(", "a-", ". ", "1....", "\ufdfa"])
+def test_no_query_takes_long(sign: str) -> None:
+    """However it is made: what is looked for is found in one pass."""
+    assert len(sanitised(sign * 100_000)) <= MAX_CHARS + 1

@@ -114,6 +114,15 @@ class Backend:
         """From now on."""
         self._answers[path] = answer
 
+    def fails_once(self, path: str, status: int) -> None:
+        """The next request; those after it are answered as the document shows."""
+
+        async def answer(_request: web.Request) -> web.Response:
+            del self._answers[path]
+            return web.Response(status=status)
+
+        self.does(path, answer)
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Record a request, and answer it."""
         raw = await request.read()

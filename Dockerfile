@@ -67,12 +67,13 @@ LABEL org.opencontainers.image.title="kb server" \
       org.opencontainers.image.description="The MCP server of kb: agents' tools over an engine"
 COPY --from=server-dependencies /opt/kb /opt/kb
 COPY --from=wheel /app /opt/kb
-ENV KB_MCP_HOST=0.0.0.0 KB_MCP_PORT=3000 KB_ENGINE_URL=http://engine:8000
+# The port by the name that gives way, so that KB_MCP_PORT and MCP_SERVER_PORT both move it.
+ENV KB_MCP_HOST=0.0.0.0 MCP_SERVER_PORT=3000 KB_ENGINE_URL=http://engine:8000
 EXPOSE 3000
 VOLUME ["/data"]
 # The server is well without an engine: calls are answered with what is wrong.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_MCP_PORT", "/healthz"]
+  CMD ["python", "-I", "-S", "/usr/local/lib/kb/healthcheck.py", "KB_MCP_PORT,MCP_SERVER_PORT", "/healthz"]
 ENTRYPOINT ["kb"]
 CMD ["serve"]
 

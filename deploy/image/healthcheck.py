@@ -1,8 +1,8 @@
 """Asks the program in this container how it is: status 0 where it answers 200.
 
-    python healthcheck.py VARIABLE PATH
+    python healthcheck.py VARIABLE[,VARIABLE] PATH
 
-VARIABLE names the setting that holds the port. Only what Python itself brings is imported, and little of
+The first VARIABLE that is set holds the port. Only what Python itself brings is imported, and little of
 that: the check runs every few seconds for as long as the container lives.
 """
 
@@ -31,10 +31,22 @@ def status_of(port: int, path: str) -> int:
     return int(status)
 
 
-def main(variable: str, path: str) -> int:
+def port_in(variables: str) -> int:
+    """The port that the settings name.
+
+    Raises:
+        ValueError: none is set, or it is no number.
+    """
+    for variable in variables.split(","):
+        if os.environ.get(variable):
+            return int(os.environ[variable])
+    raise ValueError(f"{variables} is not set")
+
+
+def main(variables: str, path: str) -> int:
     """0 where the program is well, else 1 with the reason."""
     try:
-        status = status_of(int(os.environ[variable]), path)
+        status = status_of(port_in(variables), path)
     except (OSError, ValueError) as error:
         sys.stdout.write(f"{path}: {error}\n")
         return 1

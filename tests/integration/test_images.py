@@ -89,7 +89,7 @@ def test_the_check_fails_where_nobody_listens(part: Container) -> None:
     """It says why in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
-    port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT"
+    port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"
     assert "/nothing: 40" in part.fails("python", check, port, "/nothing")
 
 

@@ -12,6 +12,8 @@ import kubernetes_validate  # type: ignore[import-untyped]  # has no types
 import pytest
 import yaml
 
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
 from tests.stack import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -87,6 +89,27 @@ def test_the_standalone_has_two_replicas_on_port_3001() -> None:
     (container,) = containers("standalone.yml").values()
     assert [port["containerPort"] for port in container["ports"]] == [3001]
     assert environment(container)["KB_MCP_PORT"] == "3001"
+
+
+@pytest.mark.requirement("R35", "R39")
+@pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml", "compose.yml"])
+def test_the_mcp_server_serves_the_three_tools_alone_on_port_3001(name: str) -> None:
+    """What the environment of each file makes of the server's settings, with the secrets filled in."""
+    if name == "compose.yml":
+        given = {
+            key: str(value)
+            for key, value in compose("deploy/ragler/compose.yml")["mcp-server"]["environment"].items()
+        }
+    else:
+        given = environment(containers(name)["mcp-server"])
+    filled = {
+        key: value if isinstance(value, str) and "$" not in value else "filled-in"
+        for key, value in given.items()
+    }
+    settings = ServerSettings.read({"MCP_SERVER_PORT": "3000", **filled})
+    assert (settings.toolsets, settings.port) == (["ragler"], 3001)
+    assert settings.ragler_api_url.endswith(":3000")
+    assert Services(settings).ragler_is_configured
 
 
 @pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml"])

@@ -1,0 +1,337 @@
+"""The tools of the toolset `ragler` in front of kb's engine and of the simulator, as clients meet them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import jsonschema
+import pytest
+from mcp import Client
+
+from kb_contracts.ragler import collection_id
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from kb_simulator import SimulatorSettings, in_thread
+from tests.contract.serving import API_KEY, engine
+from tests.protocol.conftest import BOUND, Served, ServeToolset
+from tests.protocol.messages import (
+    BOTH,
+    PLAIN,
+    call,
+    initialize,
+    modern,
+    modern_headers,
+    request,
+)
+from tests.protocol.test_official_client import MODES, Mode
+from tests.ragler import API_DOCS as NO_COLLECTION
+from tests.ragler import DESCRIPTIONS, THREE
+
+API_DOCS, SUPPORT = collection_id("api-docs"), collection_id("support-faq")
+TOPICS = (
+    ("API authentication: send the API key as a bearer token.", ["api", "authentication"]),
+    ("API authentication fails with 401 where the token has expired.", ["api", "authentication"]),
+    ("Rate limits of the API: a hundred requests a minute.", ["api", "limits"]),
+    ("Authentication of people: single sign-on with the company's account.", ["sso"]),
+    ("Invoices are sent on the first day of a month.", ["billing"]),
+    ("Bees keep warm in a cluster.", []),
+)
+SOURCES = ("confluence", "web", "manual")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What RAGler's operations are asked of."""
+
+    name: str
+    url: str
+
+    def settings(self, home: Path) -> dict[str, Any]:
+        """Of a server in front of it."""
+        return {"ragler_api_url": self.url, "ragler_api_key": API_KEY, "home": home}
+
+
+def filled(name: str, url: str) -> Base:
+    """With three dozen documents: each topic from each source, in two collections; one is described."""
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=60) as http:
+        jobs = [
+            http.post(
+                "/api/v1/jobs",
+                json={
+                    "text": f"{text} ({collection}, {source})",
+                    "tags": [f"collection:{collection}", *tags],
+                    "metadata": {
+                        "source_type": source,
+                        "source_url": f"https://{source}.example/{number}",
+                        "context_breadcrumbs": f"Handbook > {collection}",
+                        "last_modified_by": "dev@company.com",
+                    },
+                },
+            )
+            .raise_for_status()
+            .json()["id"]
+            for collection in ("api-docs", "support-faq")
+            for number, (text, tags) in enumerate(TOPICS)
+            for source in SOURCES
+        ]
+        for job in jobs:
+            ended = http.get(f"/api/v1/jobs/{job}", params={"wait": 30}).raise_for_status().json()
+            assert ended["status"] == "completed", ended
+        described = {
+            "name": "api-docs",
+            "description": "Internal API guides",
+            "created_by": "dev@company.com",
+            "target_audience": ["developers"],
+            "usage_scenarios": ["onboarding"],
+        }
+        http.put(f"/collections/{API_DOCS}", json=described).raise_for_status()
+    return Base(name, url)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
+    """kb's engine with its model."""
+    with engine(tmp_path_factory.mktemp("engine"), embedder="minilm") as url:
+        yield filled("engine", url)
+
+
+@pytest.fixture(scope="module")
+def simulated_base() -> Iterator[Base]:
+    """The simulator."""
+    with in_thread(SimulatorSettings(port=0, api_key=API_KEY)) as running:
+        yield filled("simulator", running.url)
+
+
+@pytest.fixture(params=["real", "simulated_base"])
+def base(request: pytest.FixtureRequest) -> Base:
+    """Each of the two."""
+    chosen: Base = request.getfixturevalue(request.param)
+    return chosen
+
+
+@asynccontextmanager
+async def serving(base: Base, home: Path, serve_toolset: ServeToolset) -> AsyncIterator[Served]:
+    """The server in front of a base."""
+    async with Services(ServerSettings(**base.settings(home))) as services:
+        yield await serve_toolset(build_toolset("ragler", services))
+
+
+@pytest.fixture
+async def served(base: Base, tmp_path: Path, serve_toolset: ServeToolset) -> AsyncIterator[Served]:
+    """The toolset, chosen alone: at `/mcp` and at `/mcp/ragler`."""
+    async with serving(base, tmp_path, serve_toolset) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The official client, which holds every result against the published schema."""
+
+    url: str
+    mode: Mode
+
+    async def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The structured content of a call that must succeed, on a connection of its own."""
+        async with Client(self.url, mode=self.mode, read_timeout_seconds=4 * BOUND) as session:
+            result = await session.call_tool(tool, arguments)
+        assert result.is_error is False, result
+        assert result.structured_content is not None
+        return dict(result.structured_content)
+
+
+@pytest.fixture
+def agent(served: Served, mode: Mode) -> Agent:
+    """Connects in one of the modes."""
+    return Agent(served.mcp, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+class TestIntegration:
+    """The tests that RAGler's document has of its tools."""
+
+    @pytest.mark.requirement("R72")
+    async def test_it_searches_across_all_collections(self, agent: Agent) -> None:
+        """Five results where five were asked for, the first of them good."""
+        result = await agent.ok("search_knowledge", query="API authentication", limit=5)
+        assert len(result["results"]) == 5
+        assert result["results"][0]["score"] > 0.5
+        scores = [found["score"] for found in result["results"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 <= score <= 1 for score in scores)
+        assert result["total"] >= 5
+        assert result["query"] == "API authentication"
+        assert result["execution_time"] >= 0
+
+    @pytest.mark.requirement("R15", "R25", "R73")
+    async def test_it_filters_by_collection(self, agent: Agent) -> None:
+        """Every result says so, and there are as many as there can be."""
+        for wanted in (API_DOCS, SUPPORT):
+            result = await agent.ok(
+                "search_knowledge", query="authentication", collection_id=wanted, limit=100
+            )
+            assert result["results"]
+            assert {found["metadata"]["collection_id"] for found in result["results"]} == {wanted}
+
+    @pytest.mark.requirement("R14", "R25", "R74")
+    async def test_it_applies_metadata_filters(self, agent: Agent) -> None:
+        """Source and tags, both of them; the metadata is that of the document."""
+        result = await agent.ok(
+            "search_knowledge",
+            query="authentication",
+            filters={"source_type": "confluence", "tags": ["api"]},
+            limit=100,
+        )
+        assert len(result["results"]) == 6
+        for found in result["results"]:
+            assert found["metadata"]["source_type"] == "confluence"
+            assert "api" in found["metadata"]["tags"]
+            assert found["source_url"].startswith("https://confluence.example/")
+            assert found["metadata"]["context_breadcrumbs"].startswith("Handbook > ")
+            assert found["metadata"]["last_modified_by"] == "dev@company.com"
+            assert found["metadata"]["last_modified_at"].endswith("Z")
+
+    @pytest.mark.requirement("R8", "R9", "R25")
+    async def test_it_filters_by_date(self, agent: Agent) -> None:
+        """What changed before all time, since, and never."""
+        every = {"query": "authentication", "limit": 100}
+        since = await agent.ok("search_knowledge", **every, filters={"date_from": "1970-01-01T00:00"})
+        assert len(since["results"]) > 10
+        before = await agent.ok("search_knowledge", **every, filters={"date_to": "1969-12-31"})
+        after = await agent.ok("search_knowledge", **every, filters={"date_from": "2999-W01-1"})
+        assert (before["results"], before["total"], after["results"]) == ([], 0, [])
+
+    @pytest.mark.requirement("R10")
+    async def test_any_of_the_tags_will_do(self, agent: Agent) -> None:
+        """Two tags that no document has together."""
+        result = await agent.ok(
+            "search_knowledge",
+            query="authentication, invoices",
+            filters={"tags": ["sso", "billing"]},
+            limit=100,
+        )
+        assert {tag for found in result["results"] for tag in found["metadata"]["tags"]} == {"sso", "billing"}
+
+    @pytest.mark.requirement("R17", "R18", "R75")
+    async def test_it_lists_all_collections(self, agent: Agent) -> None:
+        """With their six members."""
+        collections = (await agent.ok("list_collections"))["collections"]
+        assert {each["name"]: each["id"] for each in collections} == {
+            "api-docs": API_DOCS,
+            "support-faq": SUPPORT,
+        }
+        for each in collections:
+            assert set(each) == {"id", "name", "description", "chunk_count", "created_by", "created_at"}
+            assert each["chunk_count"] == 18
+
+    @pytest.mark.requirement("R20", "R21", "R22", "R23")
+    async def test_it_tells_of_a_collection(self, agent: Agent) -> None:
+        """What was put, and what was counted; who is not described has no audience."""
+        told = await agent.ok("get_collection_info", collection_id=API_DOCS)
+        assert told["description"] == "Internal API guides"
+        assert told["target_audience"] == ["developers"]
+        assert told["usage_scenarios"] == ["onboarding"]
+        assert told["updated_at"] >= told["created_at"]
+        assert set(told["statistics"]) == {"total_tokens", "avg_chunk_size", "last_published"}
+        assert told["statistics"]["total_tokens"] > told["chunk_count"] == 18
+        bare = await agent.ok("get_collection_info", collection_id=SUPPORT)
+        assert "target_audience" not in bare
+
+
+# --- a bare caller --------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R31")
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/ragler"])
+async def test_the_handshake_tells_name_version_and_capabilities(
+    http: aiohttp.ClientSession, served: Served, path: str
+) -> None:
+    """At its own path, and at `/mcp` where it is chosen alone."""
+    async with http.post(served.base + path, json=initialize("2025-06-18"), headers=BOTH) as response:
+        result = (await response.json())["result"]
+    info = result["serverInfo"]
+    assert (info["name"], info["version"]) == ("ragler", "1.0.0")
+    assert result["capabilities"]["tools"] == {"listChanged": False}
+    assert "prompts" not in result["capabilities"]
+    assert "search_knowledge" in result["instructions"]
+
+
+@pytest.mark.requirement("R1")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, served: Served, era: str) -> None:
+    """The second time by the short way."""
+    for _ in range(2):
+        message = call("search_knowledge", query="API authentication", limit=2)
+        if era == "modern":
+            message = modern(message)
+        headers = modern_headers(message) if era == "modern" else PLAIN
+        async with http.post(served.mcp, json=message, headers=headers) as response:
+            assert response.status == 200
+            result = (await response.json())["result"]
+        assert result["isError"] is False
+        assert len(result["structuredContent"]["results"]) == 2
+        assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+
+
+@pytest.mark.requirement("R67")
+async def test_a_collection_that_is_not_there_is_not_found(
+    http: aiohttp.ClientSession, served: Served
+) -> None:
+    """By the search and by the info."""
+    for name, more in (("search_knowledge", {"query": "x"}), ("get_collection_info", {})):
+        message = call(name, collection_id=NO_COLLECTION, **more)
+        async with http.post(served.mcp, json=message, headers=PLAIN) as response:
+            result = (await response.json())["result"]
+        assert result["isError"] is True
+        assert json.loads(result["content"][0]["text"])["error"] == "not_found"
+
+
+@pytest.mark.requirement("R86")
+async def test_the_interface_stays_when_the_store_behind_it_changes(
+    http: aiohttp.ClientSession,
+    real: Base,
+    simulated_base: Base,
+    tmp_path: Path,
+    serve_toolset: ServeToolset,
+) -> None:
+    """SQLite with its vectors or dictionaries in memory: the same list, and answers of the same members."""
+    listings, answers = [], []
+    for base in (real, simulated_base):
+        async with serving(base, tmp_path / base.name, serve_toolset) as running:
+
+            async def asked(message: dict[str, Any], at: Served = running) -> Any:
+                async with http.post(at.mcp, json=message, headers=PLAIN) as response:
+                    return (await response.json())["result"]
+
+            tools = (await asked(request("tools/list")))["tools"]
+            listings.append(tools)
+            calls = (
+                call("search_knowledge", query="API authentication", collection_id=API_DOCS, limit=3),
+                call("list_collections"),
+                call("get_collection_info", collection_id=API_DOCS),
+            )
+            told = [(await asked(each))["structuredContent"] for each in calls]
+            for tool, each in zip(tools, told, strict=True):
+                jsonschema.validate(each, tool["outputSchema"])
+            answers.append([_shape(each) for each in told])
+    assert listings[0] == listings[1]
+    assert {tool["name"]: tool["description"] for tool in listings[0]} == DESCRIPTIONS
+    assert tuple(tool["name"] for tool in listings[0]) == THREE
+    assert answers[0] == answers[1]
+
+
+def _shape(value: Any) -> Any:
+    """The members and their kinds, of a list those of all its items."""
+    if isinstance(value, dict):
+        return {name: _shape(member) for name, member in value.items()}
+    if isinstance(value, list):
+        shapes = {json.dumps(_shape(item), sort_keys=True) for item in value}
+        return sorted(shapes)
+    return "number" if isinstance(value, int | float) else type(value).__name__

@@ -1,0 +1,412 @@
+"""The toolset `ragler` as it is started: by `kb up` out of the box, and from `.mcp.json` over stdio."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import string
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import Client, StdioServerParameters
+
+from tests.mcp_http import Caller
+from tests.protocol.conftest import WAIT
+from tests.protocol.messages import call, initialize
+from tests.protocol.test_official_client import MODES, Mode
+from tests.ragler import NOWHERE, THREE
+from tests.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
+from tests.waiting import until
+
+BIN = Path(sys.executable).parent
+AGENT = "claude-code/1.0"
+
+AVERAGE = """\
+rate(mcp_request_duration_seconds_sum{tool="search_knowledge"}[5m])
+/
+rate(mcp_request_duration_seconds_count{tool="search_knowledge"}[5m])"""
+SUCCESS = """\
+rate(mcp_requests_total{status="success"}[5m])
+/
+rate(mcp_requests_total[5m])"""
+TOP = "topk(10, sum by (collection_id) (increase(mcp_search_results_count[1h])))"
+"""The queries of RAGler's document, to the letter."""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """`kb up` with RAGler's tools, two workers, and no word of a backend or a key."""
+    home = tmp_path_factory.mktemp("ragler")
+    with running_stack(home, KB_TOOLSETS="ragler", KB_EMBEDDER="hash", KB_WORKERS="2") as running:
+        kb = Caller(f"{running.server_url}/mcp/kb")
+        for collection in ("api-docs", "support-faq"):
+            for text in ("API authentication by token", "Invoices come monthly"):
+                kb.ok("kb_addnote", text=f"{text} ({collection})", collection=collection, wait_seconds=20)
+        kb.http.close()
+        yield running
+
+
+@pytest.fixture
+def caller(stack: Stack) -> Iterator[Caller]:
+    """An agent that says who it is."""
+    caller = Caller(stack.mcp_url)
+    caller.http.headers["User-Agent"] = AGENT
+    yield caller
+    caller.http.close()
+
+
+@pytest.fixture(scope="module")
+def collections(stack: Stack) -> dict[str, str]:
+    """The ids of the collections by their names, asked of the engine as somebody else."""
+    answer = httpx.get(f"{stack.engine_url}/collections").raise_for_status().json()
+    return {each["name"]: each["id"] for each in answer["collections"]}
+
+
+# --- out of the box -------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R35", "R36")
+def test_kb_up_points_the_tools_at_its_own_engine(caller: Caller, collections: dict[str, str]) -> None:
+    """Which has no key, so that none need be set."""
+    told = caller.ok("list_collections")["collections"]
+    assert {each["name"]: each["id"] for each in told} == collections
+    found = caller.ok("search_knowledge", query="authentication", collection_id=collections["api-docs"])
+    assert found["results"][0]["content"] == "API authentication by token (api-docs)"
+
+
+@pytest.mark.requirement("R36", "R41")
+def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path) -> None:
+    """Where the engine has one; nobody repeats it as RAGLER_API_KEY."""
+    with running_stack(
+        tmp_path, KB_TOOLSETS="ragler", KB_EMBEDDER="hash", KB_API_KEY="between-them", LOG_LEVEL="warn"
+    ) as stack:
+        caller = Caller(stack.mcp_url)
+        assert caller.ok("list_collections") == {"collections": []}
+        caller.http.close()
+        assert httpx.get(f"{stack.engine_url}/collections").status_code == 401
+
+
+def test_a_backend_that_is_named_is_not_replaced(tmp_path: Path) -> None:
+    """And the server is ready only when that one is."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    environment = {"RAGLER_API_URL": nobody, "RAGLER_API_KEY": "k", "LOG_LEVEL": "warn"}
+    with running_stack(tmp_path, KB_EMBEDDER="hash", **environment) as stack:
+        caller = Caller(f"{stack.server_url}/mcp/ragler")
+        told = caller.refused("list_collections")
+        caller.http.close()
+    assert told["error"] == "backend_unreachable"
+    assert nobody in told["message"]
+
+
+@pytest.mark.requirement("R36", "R39")
+def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) -> None:
+    """On the port of MCP_SERVER_PORT; the calls say it too."""
+    port = free_port()
+    environment = {"KB_TOOLSETS": "ragler", "MCP_SERVER_PORT": str(port), "KB_HOME": str(tmp_path)}
+    process = Process.start("-m", "kb_cli.main", "serve", **environment)
+    try:
+        base = f"http://127.0.0.1:{port}"
+        until(lambda: _answers(f"{base}/healthz"), bool, seconds=30, what="a server on that port")
+        ready = httpx.get(f"{base}/readyz")
+        caller = Caller(f"{base}/mcp")
+        told = caller.refused("search_knowledge", query="x")
+        caller.http.close()
+    finally:
+        assert process.stop() == 0
+    assert (ready.status_code, ready.json()["reason"]) == (503, "RAGLER_API_KEY is not set")
+    assert told["error"] == "not_configured"
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=1.0).is_success
+    except httpx.TransportError:
+        return False
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
+    """The line that a call left at its end."""
+
+    def found() -> list[dict[str, Any]]:
+        lines = [line for line in stack.process.lines if correlation_id in line and "response_time" in line]
+        return [json.loads(line) for line in lines]
+
+    (line,) = until(found, bool, seconds=10, what="the line of the call")
+    return line
+
+
+def traced(caller: Caller, correlation_id: str, tool: str, **arguments: Any) -> None:
+    """A call under an id of the agent's."""
+    message = call(tool, meta={"correlation_id": correlation_id}, **arguments)
+    caller.post(json.dumps(message).encode()).raise_for_status()
+
+
+@pytest.mark.requirement("R54", "R55", "R56", "R57", "R58")
+def test_a_search_leaves_one_line_with_all_the_fields(
+    stack: Stack, caller: Caller, collections: dict[str, str]
+) -> None:
+    """As RAGler's document shows it."""
+    wanted = collections["api-docs"]
+    query = "authentication api for anna@company.com"
+    traced(caller, "req-abc123", "search_knowledge", query=query, collection_id=wanted, limit=2)
+    line = entry(stack, "req-abc123")
+    assert datetime.fromisoformat(line.pop("timestamp")).tzinfo is not None
+    assert line.pop("response_time") > 0
+    told = {name: line[name] for name in ("level", "correlation_id", "tool", "query", "collection_id")}
+    assert told == {
+        "level": "info",
+        "correlation_id": "req-abc123",
+        "tool": "search_knowledge",
+        "query": "authentication api for ***",
+        "collection_id": wanted,
+    }
+    assert (line["result_count"], line["user_agent"]) == (2, AGENT)
+    assert "error" not in line
+    assert "anna@company.com" not in stack.process.output()
+
+
+@pytest.mark.requirement("R59", "R60", "R61", "R62", "R63")
+def test_a_failure_leaves_one_line_with_its_error(stack: Stack, caller: Caller) -> None:
+    """And what it was for; nothing was counted."""
+    traced(caller, "req-lost", "search_knowledge", query="x", collection_id=NOWHERE)
+    line = entry(stack, "req-lost")
+    assert (line["error"], line["collection_id"], line["user_agent"]) == ("not_found", NOWHERE, AGENT)
+    assert isinstance(line["response_time"], float)
+    assert "result_count" not in line
+
+
+@pytest.mark.requirement("R56")
+def test_the_trace_of_the_request_is_the_correlation_id(stack: Stack, caller: Caller) -> None:
+    """Where the agent sends a `traceparent` or a header of its own."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    body = json.dumps(call("list_collections")).encode()
+    caller.post(body, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    assert entry(stack, trace)["tool"] == "list_collections"
+    caller.post(body, **{"X-Correlation-ID": "by-header"})
+    assert entry(stack, "by-header")["tool"] == "list_collections"
+
+
+# --- the metrics ----------------------------------------------------------------------------------
+
+Labels = frozenset[tuple[str, str]]
+Vector = dict[Labels, float]
+Scrape = dict[str, Vector]
+
+_SAMPLE = re.compile(r"(?P<name>\w+)(\{(?P<labels>.*)\})? (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def scraped(stack: Stack) -> Scrape:
+    """All samples, by name and labels; no two are of the same."""
+    found: Scrape = defaultdict(dict)
+    for line in httpx.get(f"{stack.server_url}/metrics").raise_for_status().text.splitlines():
+        if not line.startswith("#"):
+            sample = _SAMPLE.fullmatch(line)
+            assert sample is not None, line
+            labels = frozenset(_LABEL.findall(sample["labels"] or ""))
+            assert labels not in found[sample["name"]], line
+            found[sample["name"]][labels] = float(sample["value"])
+    return found
+
+
+def increase(before: Scrape, after: Scrape, name: str, **wanted: str) -> Vector:
+    """`increase(name{wanted}[…])` over two scrapes: series that are in both, without extrapolation."""
+    return {
+        labels: after[name][labels] - value
+        for labels, value in before[name].items()
+        if wanted.items() <= set(labels)
+    }
+
+
+def divided(above: Vector, below: Vector) -> Vector:
+    """`above / below`: series with the same labels, one to one."""
+    return {labels: value / below[labels] for labels, value in above.items() if below.get(labels)}
+
+
+def of(vector: Vector, **labels: str) -> float:
+    """The one series that has these labels."""
+    (value,) = [value for key, value in vector.items() if labels.items() <= set(key)]
+    return value
+
+
+def busy(caller: Caller, collections: Mapping[str, str]) -> None:
+    """Eight searches that succeed, of sixteen results, and two that fail."""
+    for _ in range(2):
+        caller.ok("search_knowledge", query="authentication")  # four documents
+        for collection in collections.values():
+            caller.ok("search_knowledge", query="authentication", collection_id=collection, limit=1)
+        caller.ok("search_knowledge", query="authentication", collection_id=collections["api-docs"])
+        caller.refused("search_knowledge", query="x", collection_id=NOWHERE)
+
+
+@pytest.mark.requirement("R64", "R65", "R66", "R67")
+def test_the_four_families_count_what_happened(
+    stack: Stack, caller: Caller, collections: dict[str, str]
+) -> None:
+    """Summed over the workers, each series once."""
+    busy(caller, collections)
+    before = scraped(stack)
+    busy(caller, collections)
+    caller.refused("get_collection_info", collection_id=NOWHERE)
+    after = scraped(stack)
+    requests = increase(before, after, "mcp_requests_total", tool="search_knowledge")
+    assert (of(requests, status="success"), of(requests, status="error")) == (8, 2)
+    errors = increase(before, after, "mcp_errors_total", tool="search_knowledge")
+    assert of(errors, error_type="not_found") == 2
+    results = increase(before, after, "mcp_search_results_count")
+    told = {name: of(results, collection_id=id_) for name, id_ in {"all": "all", **collections}.items()}
+    assert told == {"all": 8, "api-docs": 6, "support-faq": 2}
+    buckets = after["mcp_request_duration_seconds_bucket"]
+    bounds = {dict(labels)["le"] for labels in buckets if ("tool", "search_knowledge") in labels}
+    assert {"0.1", "0.5", "1.0", "+Inf"} <= bounds
+    assert of(buckets, tool="search_knowledge", le="+Inf") == of(
+        after["mcp_request_duration_seconds_count"], tool="search_knowledge"
+    )
+    assert of(after["mcp_request_duration_seconds_sum"], tool="search_knowledge") > 0
+
+
+@pytest.mark.requirement("R68")
+def test_the_three_queries_have_what_they_ask_for(
+    stack: Stack, caller: Caller, collections: dict[str, str]
+) -> None:
+    """Their arithmetic over two scrapes, by the names and labels that they use.
+
+    The second divides series of the same labels, as the document has it: what succeeded by itself. Summed
+    by tool it is the rate of success.
+    """
+    busy(caller, collections)
+    before = scraped(stack)
+    busy(caller, collections)
+    after = scraped(stack)
+    family = "mcp_request_duration_seconds"
+    average = divided(
+        increase(before, after, f"{family}_sum", tool="search_knowledge"),
+        increase(before, after, f"{family}_count", tool="search_knowledge"),
+    )
+    assert 0 < of(average, tool="search_knowledge") < 10
+    succeeded = increase(before, after, "mcp_requests_total", status="success")
+    requests = increase(before, after, "mcp_requests_total")
+    assert of(divided(succeeded, requests), tool="search_knowledge") == 1.0
+    both = (
+        of(succeeded, tool="search_knowledge"),
+        sum(value for labels, value in requests.items() if ("tool", "search_knowledge") in labels),
+    )
+    assert both == (8, 10)
+    top = sorted(increase(before, after, "mcp_search_results_count").items(), key=lambda item: -item[1])
+    assert [dict(labels)["collection_id"] for labels, _ in top[:2]] == ["all", collections["api-docs"]]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R68")
+def test_prometheus_itself_evaluates_the_three_queries(
+    stack: Stack, caller: Caller, collections: dict[str, str], tmp_path: Path
+) -> None:
+    """To the letter, over scrapes of its own."""
+    binary = shutil.which("prometheus")
+    if binary is None:
+        pytest.skip("there is no prometheus on the path")
+    with prometheus(binary, stack.server_url, tmp_path) as query:
+        until(lambda: query(TOP), bool, seconds=30, what="two scrapes")
+        busy(caller, collections)
+        average = until(lambda: finite(query(AVERAGE)), bool, seconds=30, what="an average")
+        assert 0 < of(average, tool="search_knowledge") < 10
+        success = until(lambda: finite(query(SUCCESS)), bool, seconds=30, what="a rate of success")
+        assert of(success, tool="search_knowledge", status="success") == 1.0
+
+        def counted() -> Vector:
+            top = query(TOP)
+            return top if of(top, collection_id="all") > 7 else {}
+
+        top = until(counted, bool, seconds=30, what="results by collection")
+        ranked = sorted(top, key=lambda labels: -top[labels])
+        assert [dict(labels)["collection_id"] for labels in ranked[:2]] == ["all", collections["api-docs"]]
+
+
+def finite(vector: Vector) -> Vector:
+    """Nothing happened within the range: 0 / 0."""
+    return {labels: value for labels, value in vector.items() if value == value}
+
+
+@contextmanager
+def prometheus(binary: str, target: str, folder: Path) -> Iterator[Callable[[str], Vector]]:
+    """A Prometheus that scrapes the server each second; what evaluates a query."""
+    address = f"127.0.0.1:{free_port()}"
+    config = folder / "prometheus.yml"
+    scraping = {"job_name": "kb", "static_configs": [{"targets": [target.removeprefix("http://")]}]}
+    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scraping]}))
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+        )
+
+    def query(expression: str) -> Vector:
+        try:
+            answer = httpx.get(f"http://{address}/api/v1/query", params={"query": expression}, timeout=5)
+        except httpx.TransportError:
+            return {}
+        found = answer.raise_for_status().json()["data"]["result"]
+        return {frozenset(each["metric"].items()): float(each["value"][1]) for each in found}
+
+    try:
+        yield query
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+# --- from .mcp.json -------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R31", "R32", "R33", "R34")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
+    stack: Stack, tmp_path: Path, mode: Mode
+) -> None:
+    """With its environment as a client fills it in; the backend is the stack's engine instead of port 3000."""
+    told = json.loads((ROOT / "deploy" / "ragler" / ".mcp.json").read_text("utf-8"))
+    server = told["server"]
+    filled = {
+        name: string.Template(value).substitute(RAGLER_API_KEY="k") for name, value in server["env"].items()
+    }
+    path = os.pathsep.join((str(BIN), os.environ.get("PATH", "")))
+    environment = clean_environment(**{**filled, "RAGLER_API_URL": stack.engine_url, "PATH": path})
+    parameters = StdioServerParameters(
+        command=server["command"], args=server["args"], env=environment, cwd=str(tmp_path)
+    )
+    async with Client(parameters, mode=mode, read_timeout_seconds=WAIT) as session:
+        if session.server_info is not None:  # without a handshake nobody asks for it
+            assert session.server_info.name == told["name"]
+            assert session.server_info.version == told["version"]
+        tools = (await session.list_tools()).tools
+        assert [{"name": tool.name, "description": tool.description} for tool in tools] == told["tools"]
+        assert tuple(tool.name for tool in tools) == THREE
+        found = await session.call_tool("search_knowledge", {"query": "authentication", "limit": 1})
+        assert found.structured_content is not None
+        assert len(found.structured_content["results"]) == 1
+        assert (await session.call_tool("list_collections", {})).is_error is False
+
+
+def test_both_endpoints_say_who_they_are(stack: Stack, caller: Caller) -> None:
+    """RAGler's name at `/mcp` and at its own path, beside the others."""
+    for path, name in (("/mcp", "ragler"), ("/mcp/ragler", "ragler"), ("/mcp/kb", "kb")):
+        answer = caller.http.post(f"{stack.server_url}{path}", json=initialize("2025-06-18"))
+        assert answer.json()["result"]["serverInfo"]["name"] == name

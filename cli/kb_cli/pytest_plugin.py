@@ -72,6 +72,7 @@ def mcp_server(
     fields: dict[str, Any] = {
         "engine_url": engine.url,
         "engine_api_key": engine.api_key,
+        "ragler_api_url": engine.url,
         "port": 0,
         "home": tmp_path_factory.mktemp("kb-home"),
         "request_timeout_ms": _SILENCE_MS,

@@ -39,6 +39,7 @@ from rich.table import Table
 
 from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
 from kb_contracts.models import Document, DocumentList
+from kb_contracts.ragler import collection_id
 from kb_server.settings import ServerSettings
 from kb_simulator.client import ControlClient
 from kb_simulator.faults import CATALOGUE
@@ -129,6 +130,14 @@ def _nothing(bench: Bench) -> Arguments:
     return {}
 
 
+def _known_collection(bench: Bench) -> Arguments:
+    """Its name has been told, so that a search in it is one request."""
+    _noted(bench)
+    known = {"collection_id": collection_id("memory")}
+    bench.client.ok("get_collection_info", **known)
+    return known
+
+
 def _job(bench: Bench) -> str:
     return str(bench.client.ok("kb_addnote", text=_OLD, title=_OLD, wait_seconds=5)["job_id"])
 
@@ -215,8 +224,23 @@ TRIALS: tuple[Trial, ...] = (
         lambda bench: {"job_id": _job(bench)},
         lambda result, _bench: [job["status"] for job in result["jobs"]] == ["completed"],
     ),
+    Trial(
+        "search_knowledge",
+        lambda bench: {"query": "granite", **_known_collection(bench)},
+        lambda result, _bench: [hit["content"] for hit in result["results"]] == [_OLD],
+    ),
+    Trial(
+        "list_collections",
+        _nothing,
+        lambda result, _bench: [each["name"] for each in result["collections"]] == ["memory"],
+    ),
+    Trial(
+        "get_collection_info",
+        lambda bench: {"collection_id": collection_id("memory")} if _noted(bench) else {},
+        lambda result, _bench: (result["name"], result["chunk_count"]) == ("memory", 1),
+    ),
 )
-"""The nine tools."""
+"""The nine tools of `kb`, and the three of `ragler`."""
 
 
 class Machine:
@@ -241,6 +265,8 @@ class Machine:
             **{
                 "engine_url": self._simulator.url,
                 "engine_api_key": key,
+                "ragler_api_url": self._simulator.url,
+                "toolsets": ["kb", "ragler"],
                 "port": 0,
                 "home": self._home / str(number),
                 "request_timeout_ms": _PATIENT_MS,

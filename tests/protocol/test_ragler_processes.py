@@ -381,7 +381,7 @@ def prometheus(binary: str, target: str, folder: Path) -> Iterator[Callable[[str
 async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
     stack: Stack, tmp_path: Path, mode: Mode
 ) -> None:
-    """With its environment as a client fills it in; the backend is the stack's engine instead of port 3000."""
+    """With its environment as a client fills it in; the backend is the stack's engine, not port 3000."""
     told = json.loads((ROOT / "deploy" / "ragler" / ".mcp.json").read_text("utf-8"))
     server = told["server"]
     filled = {

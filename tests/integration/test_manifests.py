@@ -5,6 +5,7 @@ Kubernetes manifests are validated against the schemas of its releases, which co
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # has no types
 import pytest
 import yaml
 
-from kb_server.services import Services
+from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
 from tests.stack import ROOT
 
@@ -190,6 +191,15 @@ def test_the_stack_has_server_and_engine_and_publishes_the_server_on_loopback_al
     (port,) = services["server"]["ports"]
     assert port.startswith("${KB_PUBLISH_ADDRESS:-127.0.0.1}:")
     assert "ports" not in services["engine"]
+
+
+def test_raglers_tools_ask_the_engine_of_the_stack() -> None:
+    """With its key, where no other backend is named."""
+    given = compose("compose.yml")["server"]["environment"]
+    unset = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in given.items()}
+    settings = ServerSettings.read({**unset, "KB_API_KEY": "between-them"})
+    assert settings.ragler_is_engine
+    assert (Services(settings).ragler_is_configured, ragler_key(settings)) == (True, "between-them")
 
 
 @pytest.mark.parametrize("service", ["engine", "server"])

@@ -4,7 +4,8 @@
                                              `------------- EngineFault, never anything else ------------'
 
 `HttpEngine` is in `kb_server.engine_client.http` and not gathered here: it imports aiohttp, and a stdio
-server starts for every conversation.
+server starts for every conversation. RAGler's backend is a port of its own, `ragler.Ragler`, with
+`ragler_http.HttpRagler` on the same transport (`transport.py`): the same attempts, circuit and faults.
 """
 
 from kb_server.engine_client.errors import (
@@ -16,6 +17,7 @@ from kb_server.engine_client.errors import (
     EngineTooOld,
     EngineUnauthorized,
     EngineUnreachable,
+    RateLimited,
     Refused,
 )
 from kb_server.engine_client.port import ENDED, REQUEST_ID, Engine, FileSource
@@ -36,6 +38,7 @@ __all__ = [
     "EngineUnauthorized",
     "EngineUnreachable",
     "FileSource",
+    "RateLimited",
     "Refused",
     "engine_call",
     "tool_error",

@@ -143,6 +143,7 @@ class TestRefused:
             ({"query": "x", "filters": {"tags": [""]}}, "filters.tags[0]"),
             ({"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
             ({"query": "x", "collection": "memory"}, "collection"),
+            ({"query": "x", "limit": True}, "limit"),
         ],
     )
     async def test_what_does_not_fit_is_told_with_the_parameters_name(
@@ -152,6 +153,26 @@ class TestRefused:
         told = await tools.refused("search_knowledge", **arguments)
         assert (told["error"], told["parameter"]) == ("invalid_parameter", parameter)
         assert backend.asked == []
+
+    async def test_half_a_surrogate_pair_is_told(self, tools: RaglerTools, backend: Backend) -> None:
+        """No backend could read it."""
+        for arguments in ({"query": "\ud800"}, {"query": "x", "filters": {"tags": ["\udfff"]}}):
+            assert (await tools.refused("search_knowledge", **arguments))["error"] == "invalid_parameter"
+        assert backend.asked == []
+
+    async def test_what_the_backend_finds_wrong_keeps_its_name(
+        self, tools: RaglerTools, backend: Backend
+    ) -> None:
+        """The contract's code, and the parameter that it names."""
+        problem = {
+            "code": "invalid_parameter",
+            "detail": "A tag has no commas.",
+            "parameter": "filters.tags[0]",
+        }
+        backend.answers(SEARCH, problem, 422)
+        told = await tools.refused("search_knowledge", query="x", filters={"tags": ["a,b"]})
+        assert (told["error"], told["parameter"]) == ("invalid_parameter", "filters.tags[0]")
+        assert "A tag has no commas." in told["message"]
 
     async def test_a_query_is_required(self, tools: RaglerTools) -> None:
         """By its own code."""

@@ -37,9 +37,9 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     ),
     "rate_limited": (
         "rate_limited",
-        "RAGler's backend takes no more calls of this kind for now. Try again in {wait} s.",
+        "RAGler's backend takes no more calls of this kind for now. Try again in {wait}.",
     ),
-    "engine_busy": ("backend_busy", "RAGler's backend is busy: {detail} Try again in a few seconds."),
+    "engine_busy": ("backend_busy", "RAGler's backend is busy: {detail} Try again in {wait}."),
     "engine_unauthorized": (
         "unauthorized",
         "RAGler's backend refused the server's RAGLER_API_KEY; whoever runs the server must set it to one "
@@ -102,10 +102,12 @@ def _error(fault: EngineFault, collection_id: UUID | None) -> ToolError:
     details: dict[str, object] = {} if wait is None else {"retry_after": math.ceil(wait)}
     if reason == "collection_not_found":
         details["collection_id"] = str(collection_id)
+    if isinstance(fault, Refused) and isinstance(parameter := fault.members.get("parameter"), str):
+        details["parameter"] = parameter
     words = {
         "detail": fault.detail,
         "url": fault.url if isinstance(fault, EngineUnreachable) else "",
-        "wait": math.ceil(wait or 0),
+        "wait": "a few seconds" if wait is None else f"{math.ceil(wait)} s",
         "collection": collection_id,
     }
     return ToolError(code, template.format_map(words), **details)

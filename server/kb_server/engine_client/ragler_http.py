@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.operations import BY_ID, Operation
+from kb_contracts.operations import BY_ID
 from kb_contracts.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.answers import RawAnswer, fault_of, fitted, problem_of
-from kb_server.engine_client.errors import EngineFault, RateLimited, Refused
+from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
+from kb_server.engine_client.ragler_answers import read
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
 
@@ -23,9 +21,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 USER = "mcp-server"
 """Who this server is to the backend, which keeps its rate limits by it."""
-
-NOT_FOUND, FORBIDDEN = "collection_not_found", "forbidden"
-"""Reasons of `Refused` that a status alone is enough for."""
 
 _HEALTH_SECONDS = 3.0
 
@@ -68,9 +63,7 @@ class HttpRagler:
 
     async def collection(self, collection_id: str) -> CollectionDetail:
         """`GET /collections/{id}`."""
-        operation = BY_ID["getCollection"]
-        path = dict.fromkeys(operation.parameters, collection_id)
-        outgoing = self._outgoing(operation.id, path=path)
+        outgoing = self._outgoing("getCollection", path={"collection_id": collection_id})
         return await self._asked(outgoing, CollectionDetail, in_collection=True)
 
     async def reachable(self) -> bool:
@@ -88,34 +81,7 @@ class HttpRagler:
         return self._http.outgoing(BY_ID[operation_id], headers, silence=silence, **request)
 
     async def _asked(self, outgoing: Outgoing, model: type[S], *, in_collection: bool = False) -> S:
-        read = partial(_read, outgoing.operation, model, in_collection)
-        return await self._http.attempted(outgoing, read)
-
-
-def _read(operation: Operation, model: type[S], in_collection: bool, answer: RawAnswer) -> S:
-    """The answer as `model`; `in_collection`: a 404 speaks of the collection that was asked for."""
-    if answer.is_success:
-        return fitted(
-            operation, answer, lambda body: msgspec.convert(_told(msgspec.json.decode(body)), model)
+        return await self._http.attempted(
+            outgoing,
+            lambda answer: read(outgoing.operation, answer, model, in_collection=in_collection),
         )
-    raise _fault(operation, answer, in_collection=in_collection)
-
-
-def _fault(operation: Operation, answer: RawAnswer, *, in_collection: bool) -> EngineFault:
-    fault = fault_of(operation, answer, now=datetime.now(UTC))
-    match answer.status:
-        case 403:
-            return Refused(FORBIDDEN, fault.detail)
-        case 404 if in_collection and problem_of(answer).get("code") != "route_not_found":
-            return Refused(NOT_FOUND, fault.detail)
-        case 429:
-            return RateLimited(fault.detail, retry_after=fault.retry_after)
-        case _:
-            return fault
-
-
-def _told(value: Any) -> Any:
-    """`value` without the members that are null: what is null was not told."""
-    if isinstance(value, dict):
-        return {name: _told(member) for name, member in value.items() if member is not None}
-    return [_told(item) for item in value] if isinstance(value, list) else value

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.models import MAX_QUERY_CHARS, MAX_TAGS
-from kb_contracts.ragler import SourceType, VectorFilters, VectorSearchRequest
-from kb_server import collections
+from kb_contracts.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
 from kb_server.engine_client.errors import Refused
 from kb_server.engine_client.ragler import Passage, PassageMetadata, Passages, Ragler
 from kb_server.observability.redaction import sanitised
@@ -163,7 +162,7 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
         raise ToolError(INVALID, "The parameter `query` takes words; got only blanks.", parameter="query")
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:
-        if tag.startswith(collections.PREFIX):
+        if tag.startswith(PREFIX):
             raise ToolError(
                 INVALID,
                 f"The tag {tag[:80]!r} names a collection. Leave it out of `filters.tags` and pass the "
@@ -218,7 +217,7 @@ def _hint(shown: list[FoundPassage], omitted: int) -> str | UnsetType:
     hints = []
     if omitted:
         hints.append(
-            f"{omitted} more results were left out, for an answer has {MAX_CHARS} characters at the most: "
+            f"{omitted} more results were left out: an answer has {MAX_CHARS} characters at the most; "
             "narrow the search with collection_id or filters."
         )
     if any(passage.truncated is True for passage in shown):

@@ -30,8 +30,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         int,
         Setting(
             "MCP_SERVER_PORT",
-            "port to listen on where KB_MCP_PORT is not set: whatever it shows once this is set, otherwise "
-            "only a server with KB_TOOLSETS=ragler",
+            "port to listen on where KB_MCP_PORT is not set; its default counts only with KB_TOOLSETS=ragler",
         ),
         msgspec.Meta(ge=0, le=65535),
     ] = 3001

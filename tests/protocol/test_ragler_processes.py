@@ -21,8 +21,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from tests.mcp_http import Caller
-from tests.protocol.conftest import WAIT
-from tests.protocol.messages import call, initialize
+from tests.protocol.conftest import WAIT, Start, stdio_environment
+from tests.protocol.messages import call, initialize, modern
 from tests.protocol.test_official_client import MODES, Mode
 from tests.ragler import NOWHERE, THREE
 from tests.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
@@ -403,6 +403,28 @@ async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
         assert found.structured_content is not None
         assert len(found.structured_content["results"]) == 1
         assert (await session.call_tool("list_collections", {})).is_error is False
+
+
+@pytest.mark.requirement("R56", "R63")
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+async def test_over_stdio_the_log_names_the_client_of_the_protocol(
+    start: Start, tmp_path: Path, era: str
+) -> None:
+    """There are no headers there."""
+    environment = {**stdio_environment(), "KB_HOME": str(tmp_path)}
+    process = await start(
+        command=("-m", "kb_cli.main", "stdio", "--toolset", "ragler"), environment=environment
+    )
+    asked = call("search_knowledge", 2, meta={"correlation_id": "req-stdio"}, query="call 0171 1234567")
+    if era == "handshake":
+        await process.ask(initialize("2025-11-25"))
+        await process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    told = await process.ask(modern(asked) if era == "modern" else asked)
+    assert json.loads(told["result"]["content"][0]["text"])["error"] == "not_configured"
+    _, _, err = await process.end()
+    (line,) = [json.loads(each) for each in err.splitlines() if b"response_time" in each]
+    assert (line["user_agent"], line["correlation_id"]) == ("test/1", "req-stdio")
+    assert (line["query"], line["error"]) == ("call ***", "not_configured")
 
 
 def test_both_endpoints_say_who_they_are(stack: Stack, caller: Caller) -> None:

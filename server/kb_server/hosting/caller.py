@@ -67,6 +67,11 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
     return call
 
 
+def agent_of(name: str, version: str) -> str:
+    """Who calls, as a `User-Agent` has it, made of what a client says of itself in the protocol."""
+    return f"{name}/{version}"[:_MAX_AGENT]
+
+
 def _trace(traceparent: object) -> str | None:
     match = _TRACEPARENT.match(traceparent) if isinstance(traceparent, str) else None
     return match["trace"] if match and match["trace"] != _NO_TRACE else None

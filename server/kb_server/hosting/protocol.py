@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 
 from kb_server.hosting import cancelling
-from kb_server.hosting.caller import Caller, new_call
+from kb_server.hosting.caller import Caller, agent_of, new_call
 from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
 from kb_server.hosting.cancelling import Cancelling
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Notification, Request
@@ -123,6 +123,9 @@ class ProtocolServer(ReadyServer):
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         meta = context.params.get("_meta") if context.params else None
         call = new_call(meta, context.request or Caller(), context.session.report_progress)
+        if (client := context.session.client_params) is not None:
+            # Over stdio there is no header that says who calls.
+            call.log.setdefault("user_agent", agent_of(client.client_info.name, client.client_info.version))
         try:
             return await self._calls.run(params.name, params.arguments or {}, call)
         except UnknownToolError as error:

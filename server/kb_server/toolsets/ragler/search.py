@@ -29,7 +29,7 @@ _DATES = "ISO 8601 date or time, inclusive, such as 2026-01-31 or 2026-01-31T09:
 
 
 class SearchFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Conditions on the documents."""
+    """Only documents that fit all of these."""
 
     source_type: Annotated[SourceType, Meta(description="only documents from this kind of source")] | None = (
         None
@@ -71,7 +71,7 @@ class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
     limit: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] | None = (
         DEFAULT_LIMIT
     )
-    filters: Annotated[SearchFilters, Meta(description="only documents that fit all of these")] | None = None
+    filters: SearchFilters | None = None
 
 
 class FoundMetadata(PassageMetadata, kw_only=True):

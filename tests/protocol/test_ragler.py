@@ -31,6 +31,8 @@ from tests.protocol.messages import (
     modern_headers,
     request,
 )
+from tests.protocol.sockets import Connect
+from tests.protocol.sockets import connect as connect
 from tests.protocol.test_official_client import MODES, Mode
 from tests.ragler import API_DOCS as NO_COLLECTION
 from tests.ragler import DESCRIPTIONS, THREE
@@ -278,6 +280,15 @@ async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, serv
         assert result["isError"] is False
         assert len(result["structuredContent"]["results"]) == 2
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+
+
+@pytest.mark.requirement("R1")
+async def test_they_are_served_over_websocket_as_well(served: Served, connect: Connect) -> None:
+    """At their own path, as every toolset."""
+    socket = await connect(served, "/mcp/ragler")
+    assert (await socket.greet())["serverInfo"]["name"] == "ragler"
+    answer = await socket.ask(call("search_knowledge", 2, query="API authentication", limit=3))
+    assert len(answer["result"]["structuredContent"]["results"]) == 3
 
 
 @pytest.mark.requirement("R67")

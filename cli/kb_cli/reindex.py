@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from time import sleep
+from typing import TYPE_CHECKING
 
 from kb_cli.config import read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_engine.settings import EngineSettings
 
+if TYPE_CHECKING:
+    from kb_engine.embed import Vectors
+
+_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between attempts at one batch."""
+
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """Embed every chunk with the embedder of the settings and make it the base's own."""
     settings = read(EngineSettings, options, home=options.home, embedder=options.embedder)
-    from kb_engine.embed import EmbedderUnavailable, embedder_from
+    from kb_engine.embed import EmbedderUnavailable, TextRefused, embedder_from
     from kb_engine.store import BaseRefused, EmbedderIdentity, reindex_sqlite
 
     try:
-        embedder = embedder_from(settings.embedder)
+        embedder = embedder_from(settings.embedder, settings)
     except ValueError as error:
         raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     try:
-        embedder.load()
-        count = reindex_sqlite(
-            settings.database,
-            embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
-            embed=embedder.embed,
-            progress=_progress_on(out),
-        )
-    except (BaseRefused, EmbedderUnavailable) as error:
+        with closing(embedder):
+            embedder.load()
+            count = reindex_sqlite(
+                settings.database,
+                embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
+                embed=partial(_patiently, embedder.embed),
+                progress=_progress_on(out),
+            )
+    except EmbedderUnavailable as error:
+        raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
+    except (BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     if options.json:
         out.document({"chunks": count, "embedder": embedder.name, "base": str(settings.database)})
     else:
         out.text(f"{count} chunks embedded with {embedder.name}", style="green")
     return Exit.OK
+
+
+def _patiently(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
+    """The vectors; an endpoint that is out of order for a minute or two does not end the work."""
+    from kb_engine.embed import EmbedderUnavailable
+
+    for wait in _WAITS:
+        try:
+            return embed(texts)
+        except EmbedderUnavailable as error:
+            sleep(max(wait, error.retry_after))
+    return embed(texts)
 
 
 def _progress_on(out: Output) -> Callable[[int, int], None]:

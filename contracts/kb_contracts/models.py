@@ -379,6 +379,7 @@ class Status(Answer):
 
 
 class Health(Answer):
-    """`GET /healthz` and `GET /readyz`."""
+    """`GET /healthz` and `GET /readyz`. `issues`: what does not work although the engine serves."""
 
     status: Literal["ok", "ready"]
+    issues: list[str] = msgspec.field(default_factory=list)

@@ -31,8 +31,9 @@ from kb_contracts.mount import build_application
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
 from kb_engine.api.pages import is_loopback, refuse_pages
-from kb_engine.embed import Embedder, embedder_from
+from kb_engine.embed import Embedder, OpenAIEmbedder, embedder_from
 from kb_engine.encoder import Encoder
+from kb_engine.endpoint_settings import OPENAI
 from kb_engine.extract import Limits
 from kb_engine.ingest import JobEnds, Pipeline, Workers
 from kb_engine.logs import AccessLogger
@@ -115,6 +116,8 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
         max_queued=settings.max_queued_jobs,
     )
+    if isinstance(embedder, OpenAIEmbedder):
+        embedder.expect(store.dimensions)
     spool, ends = Spool(settings.spool_folder), JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     limits = Limits(wall_seconds=settings.extract_timeout, memory_bytes=settings.extract_memory_bytes)
@@ -145,8 +148,12 @@ async def _stop(engine: Engine) -> None:
 
 
 def _embedder(settings: EngineSettings) -> Embedder:
+    if settings.embedder != OPENAI and settings.embedding_url:
+        logger.warning("KB_EMBEDDING_URL is not asked: set KB_EMBEDDER=openai for that")
+    if settings.embedder == OPENAI and settings.sends_key_in_the_clear:
+        logger.warning("OPENAI_API_KEY is sent without encryption; give KB_EMBEDDING_URL with https")
     try:
-        return embedder_from(settings.embedder)
+        return embedder_from(settings.embedder, settings)
     except ValueError as error:
         raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
 

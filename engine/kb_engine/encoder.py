@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -24,9 +25,10 @@ from numpy.typing import NDArray
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
-from kb_engine.embed import Embedder, EmbedderUnavailable, Vectors
+from kb_engine.embed import Embedder, EmbedderUnavailable, TextRefused, Vectors
 from kb_engine.store.port import Scoring
 
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -34,26 +36,39 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 _NICENESS = 10
-_MOST_QUERY_THREADS = 4
+_PROBE = "kb"
+
+
+class OutOfOrder(EngineError):
+    """The embedder cannot be used at the moment: whoever can wait `seconds` may try again."""
+
+    def __init__(self, why: str, seconds: float) -> None:
+        super().__init__(
+            "embedder_unavailable",
+            f"The embedding model cannot be used: {why}. Searches with mode fts still work.",
+            retry_after=seconds,
+        )
+        self.seconds = seconds
 
 
 class Encoder:
-    """Runs one embedder. Every failure of it is an `embedder_unavailable`; loading is tried again later."""
+    """Runs one embedder. Every failure of it is an `embedder_unavailable`, tried again later.
+
+    `failure` says what is wrong while something is.
+    """
 
     def __init__(
         self, embedder: Embedder, *, workers: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._embedder = embedder
         self._clock = clock
-        self._queries = ThreadPoolExecutor(
-            min(_MOST_QUERY_THREADS, os.cpu_count() or 1), thread_name_prefix="query"
-        )
+        self._queries = ThreadPoolExecutor(embedder.queries_at_once, thread_name_prefix="query")
         self._background = ThreadPoolExecutor(
             workers, thread_name_prefix="ingest", initializer=_lower_priority
         )
         self._workers = workers
         self._loading: asyncio.Task[None] | None = None
-        self._failed_at: float | None = None
+        self._rests_until: float | None = None
         self.failure: str | None = None
 
     @property
@@ -91,16 +106,21 @@ class Encoder:
         """How many tokens of a passage the model reads."""
         return self._embedder.max_tokens
 
+    @property
+    def batch_size(self) -> int:
+        """How many passages a call best has."""
+        return self._embedder.batch_size
+
     async def load(self) -> None:
-        """Have the model in memory; callers at the same time share one attempt.
+        """Have the model at hand; callers at the same time share one attempt.
 
         Raises:
-            EngineError: `embedder_unavailable`; for some seconds after a failure without trying again.
+            OutOfOrder: for some seconds after a failure without trying again.
         """
+        if self._rests:
+            raise self._unavailable()
         if self._embedder.loaded:
             return
-        if self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS:
-            raise self._unavailable()
         self.begin_loading()
         if self._loading is not None:
             await asyncio.shield(self._loading)  # who waits may give up; the load goes on for the others
@@ -112,17 +132,37 @@ class Encoder:
         if not self._embedder.loaded and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._load())
 
+    def begin_recovery(self) -> None:
+        """Where the embedder is out of order, find out whether it still is, and return at once.
+
+        Nobody may be asking it for anything, and whoever looks wants to know how it is now.
+        """
+        if self.failure is None or self._rests or (self._loading is not None and not self._loading.done()):
+            return
+        self._loading = asyncio.create_task(self._try() if self._embedder.loaded else self._load())
+
     async def query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a query, shape (dimensions,). Raises `embedder_unavailable`."""
+        """The vector of a query, shape (dimensions,).
+
+        Raises:
+            OutOfOrder: the embedder is.
+            EngineError: `embedder_unavailable`, it takes other texts.
+        """
         await self.load()
-        vectors = await self._embed(self._queries, [text])
-        vector: NDArray[np.float32] = vectors[0]
-        return vector
+        return await self._run(self._queries, self._embedder.embed_query, text)
 
     async def passages(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of passages, shape (n, dimensions). Raises `embedder_unavailable`."""
+        """The vectors of passages, shape (n, dimensions). Raises as `query`."""
         await self.load()
-        return await self._embed(self._background, texts)
+        return await self._run(self._background, self._embedder.embed, texts)
+
+    async def answers(self) -> bool:
+        """Whether the embedder takes a plain short text."""
+        try:
+            await self.query(_PROBE)
+        except EngineError:
+            return False
+        return True
 
     async def in_background(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run other work of an ingestion on the threads of low priority."""
@@ -131,7 +171,8 @@ class Encoder:
         )
 
     async def close(self) -> None:
-        """Let the threads end; what has not begun never does."""
+        """Let the threads end; what has not begun never does, and no endpoint is waited for."""
+        await asyncio.to_thread(self._embedder.close)
         if self._loading is not None:
             await asyncio.wait([self._loading])
         await asyncio.to_thread(self._queries.shutdown, cancel_futures=True)
@@ -141,32 +182,49 @@ class Encoder:
         try:
             await asyncio.get_running_loop().run_in_executor(self._queries, self._embedder.load)
         except EmbedderUnavailable as error:
-            self._failed(error)
+            self._failed(error, max(RETRY_SECONDS, error.retry_after))
         except Exception as error:  # a broken model can raise anything; the engine serves words without it
             logger.exception("the embedding model failed to load")
-            self._failed(error)
+            self._failed(error, RETRY_SECONDS)
         else:
-            self.failure = self._failed_at = None
+            self._succeeded()
 
-    async def _embed(self, pool: ThreadPoolExecutor, texts: Sequence[str]) -> Vectors:
+    async def _try(self) -> None:
+        # Whatever it raises has been noted in `failure`, and nobody waits for this task.
+        with suppress(EngineError):
+            await self._run(self._queries, self._embedder.embed_query, _PROBE)
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[A], T], asked: A) -> T:
         try:
-            vectors = await asyncio.get_running_loop().run_in_executor(pool, self._embedder.embed, texts)
+            answer = await asyncio.get_running_loop().run_in_executor(pool, work, asked)
         except EmbedderUnavailable as error:
-            self._failed(error)
+            self._failed(error, error.retry_after)
             raise self._unavailable() from error
-        self.failure = None
-        return vectors
+        except TextRefused as error:
+            self._succeeded()
+            raise EngineError("embedder_unavailable", f"{error}.") from error
+        self._succeeded()
+        return answer
 
-    def _failed(self, error: Exception) -> None:
+    @property
+    def _rests(self) -> bool:
+        """Whether it makes no sense to ask the embedder yet."""
+        return self._rests_until is not None and self._clock() < self._rests_until
+
+    def _succeeded(self) -> None:
+        if self.failure is not None:
+            logger.info("the embedding model can be used again")
+        self.failure = self._rests_until = None
+
+    def _failed(self, error: Exception, rest: float) -> None:
+        if self.failure != str(error):
+            logger.warning("the embedding model cannot be used", extra={"why": str(error)})
         self.failure = str(error)
-        self._failed_at = self._clock()
+        self._rests_until = self._clock() + rest
 
-    def _unavailable(self) -> EngineError:
-        return EngineError(
-            "embedder_unavailable",
-            f"The embedding model cannot be used: {self.failure}. Searches with mode fts still work.",
-            retry_after=RETRY_SECONDS,
-        )
+    def _unavailable(self) -> OutOfOrder:
+        left = 0.0 if self._rests_until is None else self._rests_until - self._clock()
+        return OutOfOrder(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
 
 
 def _lower_priority() -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from kb_contracts.settings import Setting, Settings, SettingsError
+from kb_contracts.settings import Setting, SettingsError
+from kb_engine.endpoint_settings import OPENAI, EndpointSettings
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -21,8 +22,8 @@ def _default_workers() -> int:
     return max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) - 1))
 
 
-class EngineSettings(Settings, frozen=True, kw_only=True):
-    """Settings of the engine. Sizes are bytes, times are seconds."""
+class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
+    """Settings of the engine and of its embedding endpoint. Sizes are bytes, times are seconds."""
 
     home: Annotated[Path, Setting("KB_HOME", "data folder; the engine keeps to its folder `engine`")] = Path(
         "~/.local/share/kb"
@@ -35,7 +36,9 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
     store: Annotated[str, Setting("KB_STORE", "sqlite:PATH; empty: a SQLite base in KB_HOME")] = ""
-    embedder: Annotated[str, Setting("KB_EMBEDDER", "the embedding model: minilm or hash")] = "minilm"
+    embedder: Annotated[
+        str, Setting("KB_EMBEDDER", "minilm, hash, or openai: an endpoint of OpenAI's API")
+    ] = "minilm"
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
@@ -58,6 +61,8 @@ class EngineSettings(Settings, frozen=True, kw_only=True):
     ] = "info"
 
     def __post_init__(self) -> None:
+        if self.embedder == OPENAI:
+            self.check_endpoint()
         if self.store and not self.store.removeprefix(_SQLITE):
             raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
         if self.store and not self.store.startswith(_SQLITE):

@@ -13,6 +13,8 @@ from kb_engine.api.engine import Engine, Phase
 
 _NEARLY_FULL_BYTES = 512 * 1024 * 1024
 _RETRY_SECONDS = 1.0
+# What is open to everybody names no address; `/status` says why.
+_WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
 
 
 class StateApi:
@@ -24,6 +26,7 @@ class StateApi:
     async def status(self, _incoming: Incoming) -> m.Status:
         """Counts, model, queue, storage, and what is wrong."""
         engine = self._engine
+        engine.encoder.begin_recovery()
         counts = await engine.store.counts()
         free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         return m.Status(
@@ -49,7 +52,7 @@ class StateApi:
         return m.Health(status="ok")
 
     async def readiness(self, _incoming: Incoming) -> m.Health:
-        """Whether requests can be served; raises `not_ready`."""
+        """Whether requests can be served; raises `not_ready`. Without its model some still can."""
         if self._engine.phase is not Phase.READY:
             raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)
         try:
@@ -58,7 +61,9 @@ class StateApi:
             raise EngineError(
                 "not_ready", f"The store does not answer: {error.detail}", retry_after=_RETRY_SECONDS
             ) from error
-        return m.Health(status="ready")
+        encoder = self._engine.encoder
+        encoder.begin_recovery()
+        return m.Health(status="ready", issues=[] if encoder.failure is None else [_WITHOUT_MODEL])
 
     def _issues(self, free_bytes: int) -> list[str]:
         issues = []

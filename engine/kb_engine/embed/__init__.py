@@ -1,32 +1,44 @@
-"""Text into vectors: the protocol every embedder keeps, and the two that come with the engine.
+"""Text into vectors: the protocol every embedder keeps, the two that come with the engine, and an endpoint.
 
 Importing this package loads no model and none of the packages that run one.
 """
 
+from collections.abc import Callable
+
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights, Vectors
+from kb_engine.embed.openai import OpenAIEmbedder
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
+from kb_engine.endpoint_settings import OPENAI, EndpointSettings
 
 __all__ = [
     "Embedder",
     "EmbedderUnavailable",
     "HashEmbedder",
     "MiniLM",
+    "OpenAIEmbedder",
     "ScoreWeights",
+    "TextRefused",
     "Vectors",
     "embedder_from",
 ]
 
-_EMBEDDERS: dict[str, type[MiniLM] | type[HashEmbedder]] = {"minilm": MiniLM, "hash": HashEmbedder}
+_EMBEDDERS: dict[str, Callable[[EndpointSettings], Embedder]] = {
+    "minilm": lambda _: MiniLM(),
+    "hash": lambda _: HashEmbedder(),
+    OPENAI: OpenAIEmbedder,
+}
 
 
-def embedder_from(setting: str) -> Embedder:
-    """The embedder that the setting names: "minilm" or "hash". Nothing is loaded yet.
+def embedder_from(setting: str, endpoint: EndpointSettings | None = None) -> Embedder:
+    """The embedder that the setting names: "minilm", "hash", or "openai" for the endpoint of the settings.
 
-    Raises ValueError for any other setting.
+    Nothing is loaded or asked yet.
+
+    Raises:
+        ValueError: any other setting, or no endpoint where one is needed (SettingsError).
     """
-    try:
-        return _EMBEDDERS[setting]()
-    except KeyError:
-        known = " or ".join(_EMBEDDERS)
-        raise ValueError(f"unknown embedder {setting!r}: use {known}") from None
+    if setting not in _EMBEDDERS:
+        *names, last = _EMBEDDERS
+        raise ValueError(f"unknown embedder {setting!r}: use {', '.join(names)} or {last}")
+    return _EMBEDDERS[setting](endpoint or EndpointSettings())

@@ -39,14 +39,25 @@ class ScoreWeights(msgspec.Struct, frozen=True):
 
 
 class EmbedderUnavailable(Exception):
-    """The embedder cannot be loaded; the message names the command or the file that mends it."""
+    """The embedder is out of order; the message names the command, the file or the setting that mends it.
+
+    `retry_after` is how many seconds it makes no sense to ask again; 0: nothing is known.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TextRefused(Exception):
+    """The embedder is in order, but takes one of these texts in no length."""
 
 
 class Embedder(Protocol):
     """Turns texts into vectors that lie close when the texts mean the same.
 
-    One object serves all threads. `embed`, `count_tokens` and `load` block and use a core while they
-    run: call them off the event loop. The first use loads the model.
+    One object serves all threads. `embed`, `embed_query`, `count_tokens`, `load` and `close` block: call
+    them off the event loop. The first use loads the model.
     """
 
     @property
@@ -59,7 +70,7 @@ class Embedder(Protocol):
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """How many numbers a vector has; 0 where only the first use will tell."""
 
     @property
     def max_tokens(self) -> int:
@@ -77,6 +88,14 @@ class Embedder(Protocol):
     def weights(self) -> ScoreWeights:
         """The constants of the fused score for this embedder."""
 
+    @property
+    def batch_size(self) -> int:
+        """How many texts a call of `embed` best has. Between calls a stop is heard."""
+
+    @property
+    def queries_at_once(self) -> int:
+        """How many threads may well ask at the same time for the vector of a query."""
+
     def load(self) -> None:
         """Load the model now; does nothing when it is loaded. Raises EmbedderUnavailable."""
 
@@ -84,4 +103,10 @@ class Embedder(Protocol):
         """How many tokens the model would read, with its own marks, if there were no limit."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, in the order of the texts. Raises EmbedderUnavailable."""
+        """One vector a passage, in the order of the texts. Raises EmbedderUnavailable or TextRefused."""
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """The vector of a question, shape (dimensions,). Raises EmbedderUnavailable or TextRefused."""
+
+    def close(self) -> None:
+        """Let go of what is held outside this process, and end calls that are under way."""

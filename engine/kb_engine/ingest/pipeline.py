@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ import numpy as np
 from kb_contracts.errors import EngineError
 from kb_engine.chunk import chunk
 from kb_engine.embed import Vectors
-from kb_engine.encoder import RETRY_SECONDS, Encoder
+from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder
 from kb_engine.extract import Extraction, Limits, Page, extract, format_of
 from kb_engine.store.port import Prepared, PreparedChunk
 
@@ -28,20 +27,20 @@ T = TypeVar("T")
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
 
-_BATCH = 4  # passages a call: a stop is heard in between, and no thread is gone for long
-_ATTEMPTS = 3
+_MOST_WAIT_SECONDS = 30.0
+_BLAMED = 5  # failures of a batch while the embedder takes other texts: then the batch is at fault
 
 
 class LeaseVoid(Exception):
     """The job was cancelled, or another worker has it: stop, and store nothing."""
 
 
-async def no_progress(_step: str, _done: int, _total: int) -> None:
-    """The `Progress` of work that nobody watches."""
-
-
 class Pipeline:
-    """Prepares notes and files. `pause` waits out an embedder that is down, in seconds."""
+    """Prepares notes and files.
+
+    A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
+    would send it again. `pause` waits, in seconds. A request without `progress` is told at once instead.
+    """
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Pipeline:
         self._limits = limits
         self._pause = pause
 
-    async def note(self, text: str, title: str, progress: Progress = no_progress) -> Prepared:
+    async def note(self, text: str, title: str, progress: Progress | None = None) -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
         return await self._index(_as_pages(text), title, progress)
 
@@ -63,15 +62,16 @@ class Pipeline:
 
         Raises:
             ExtractionFailed: with a code of the contract.
-            EngineError: `embedder_unavailable`.
+            EngineError: `embedder_unavailable` where the embedder refuses this text, but no other.
         """
         await progress("Extracting text", 0, 1)
         extraction = await extract(path, format_of(filename), limits=self._limits)
         return await self._index(extraction, title or extraction.title or filename, progress)
 
-    async def _index(self, extraction: Extraction, title: str, progress: Progress) -> Prepared:
+    async def _index(self, extraction: Extraction, title: str, progress: Progress | None) -> Prepared:
         # How much there is to do is known only now; until then progress stays at nought, never falls.
-        await progress("Splitting into chunks", 0, 1)
+        await _report(progress, "Splitting into chunks", 0, 1)
+        await self._patiently(self._encoder.load, progress, 0, 1)
         chunks = await self._split(extraction)
         vectors = await self._vectors([piece.text for piece in chunks], progress)
         return Prepared(
@@ -84,7 +84,6 @@ class Pipeline:
         )
 
     async def _split(self, extraction: Extraction) -> list[PreparedChunk]:
-        await self._patiently(self._encoder.load)
         stopped = threading.Event()
 
         def count_tokens(passage: str) -> int:
@@ -100,25 +99,58 @@ class Pipeline:
         finally:
             stopped.set()
 
-    async def _vectors(self, texts: Sequence[str], progress: Progress) -> Vectors:
+    async def _vectors(self, texts: Sequence[str], progress: Progress | None) -> Vectors:
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
-        for start in range(0, len(texts), _BATCH):
-            await progress("Generating embeddings", start, len(texts) + 1)
-            batch = texts[start : start + _BATCH]
-            vectors[start : start + len(batch)] = await self._patiently(
-                partial(self._encoder.passages, batch)
+        size, total = self._encoder.batch_size, len(texts) + 1
+        for start in range(0, len(texts), size):
+            await _report(progress, "Generating embeddings", start, total)
+            batch = _Batch(self._encoder, texts[start : start + size])
+            vectors[start : start + len(batch.texts)] = await self._patiently(
+                batch.embed, progress, start, total
             )
-        await progress("Storing", len(texts), len(texts) + 1)
+        await _report(progress, "Storing", len(texts), total)
         return vectors
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for an embedder that is out of order, but not for ever."""
-        for _ in range(_ATTEMPTS - 1):
+    async def _patiently(
+        self, work: Callable[[], Awaitable[T]], progress: Progress | None, done: int, total: int
+    ) -> T:
+        """Wait for an embedder that is out of order, a little longer each time; the job tells of it."""
+        wait = RETRY_SECONDS
+        while True:
             try:
                 return await work()
-            except EngineError:
-                await self._pause(RETRY_SECONDS)
-        return await work()
+            except OutOfOrder as error:
+                if progress is None:
+                    raise
+                await progress("Waiting for the embedding model", done, total)
+                await self._pause(max(wait, error.seconds))
+                wait = min(2 * wait, _MOST_WAIT_SECONDS)
+
+
+class _Batch:
+    """Passages to embed, tried until they are told to be at fault themselves."""
+
+    def __init__(self, encoder: Encoder, texts: Sequence[str]) -> None:
+        self._encoder = encoder
+        self.texts = texts
+        self._blamed = 0
+
+    async def embed(self) -> Vectors:
+        """Their vectors; raises OutOfOrder, and EngineError where they are at fault."""
+        try:
+            return await self._encoder.passages(self.texts)
+        except OutOfOrder as error:
+            if await self._encoder.answers():
+                self._blamed += 1
+            if self._blamed < _BLAMED:
+                raise
+            why = f"It failed {_BLAMED} times on one passage of this, and answered others in between."
+            raise EngineError("embedder_unavailable", f"{error.detail} {why}") from error
+
+
+async def _report(progress: Progress | None, step: str, done: int, total: int) -> None:
+    if progress is not None:
+        await progress(step, done, total)
 
 
 def _as_pages(text: str) -> Extraction:

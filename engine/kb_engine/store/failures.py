@@ -59,9 +59,13 @@ class EmbedderMismatch(BaseRefused):
     def __init__(self, path: Path, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:
         super().__init__(
             path,
-            f"it was filled by the embedder {stored.name} ({stored.dimensions} dimensions), and the settings "
-            f"name {wanted.name} ({wanted.dimensions} dimensions). "
-            "`kb reindex` re-embeds the base with the embedder of the settings.",
+            f"it was filled by the embedder {_described(stored)}, and the settings name "
+            f"{_described(wanted)}. `kb reindex` re-embeds the base with the embedder of the settings.",
         )
         self.stored = stored
         self.wanted = wanted
+
+
+def _described(embedder: EmbedderIdentity) -> str:
+    size = f" ({embedder.dimensions} dimensions)" if embedder.dimensions else ""
+    return f"{embedder.name}{size}"

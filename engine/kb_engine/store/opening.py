@@ -26,8 +26,8 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
         BaseRefused: one of its kinds.
     """
     with latest(path) as db:
-        bind_embedder(db, path, embedder)
-        return _load(db, path, embedder.dimensions)
+        bound = bind_embedder(db, path, embedder)
+        return _load(db, path, bound.dimensions)
 
 
 @contextmanager

@@ -27,10 +27,18 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """Which embedder fills a base; a base filled by another one is refused at opening."""
+    """Which embedder fills a base; a base filled by another one is refused at opening.
+
+    `dimensions` 0: not known yet. An endpoint may be away when the base is opened; then the name counts,
+    and a new base takes the dimensions of the first vectors that it is given.
+    """
 
     name: str
     dimensions: int
+
+    def fits(self, stored: EmbedderIdentity) -> bool:
+        """Whether vectors of this one may be compared with those of the other."""
+        return self.name == stored.name and self.dimensions in {0, stored.dimensions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,10 @@ class Store(Protocol):
 
     Raises (all methods): `EngineError` with a code of the contract; `storage_full` when the disk is.
     """
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers its vectors have; 0: there never was one, and its embedder did not tell."""
 
     async def close(self) -> None:
         """Finish what is under way and let go of the base."""

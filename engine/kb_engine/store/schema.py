@@ -256,14 +256,20 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
             db.pragma("user_version", number)
 
 
-def bind_embedder(db: apsw.Connection, path: Path, wanted: EmbedderIdentity) -> None:
-    """Remember which embedder fills the base. Raises `EmbedderMismatch` where another one has."""
+def bind_embedder(db: apsw.Connection, path: Path, wanted: EmbedderIdentity) -> EmbedderIdentity:
+    """Remember which embedder fills the base; it, with the dimensions that the base knows.
+
+    Raises:
+        EmbedderMismatch: another one has filled it.
+    """
     stored = stored_embedder(db)
-    if stored is None:
+    if stored is None or not stored.dimensions:  # of which there never was a vector
         with transaction(db):
             set_embedder(db, wanted)
-    elif stored != wanted:
+        return wanted
+    if not wanted.fits(stored):
         raise EmbedderMismatch(path, stored, wanted)
+    return stored
 
 
 def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:

@@ -107,6 +107,11 @@ class SqliteStore:
         self._readers = Threads(partial(connect, path), READERS, "kb-read")
         self._closing: asyncio.Future[None] | None = None
 
+    @property
+    def dimensions(self) -> int:
+        """How many numbers its vectors have; 0: there never was one."""
+        return self._index.dimensions
+
     async def close(self) -> None:
         """Finish what is under way, queue again what runs, and let go of the base."""
         if self._closing is None:
@@ -150,6 +155,8 @@ class SqliteStore:
             return
         # Memory is found before the commit: after it nothing may fail.
         staged = self._index.stage(changes)
+        if changes.added and not self._index.dimensions:
+            set_meta(db, "dimensions", str(changes.added[0].vectors.shape[1]))
         # A savepoint makes FTS5 write its words now rather than inside the commit.
         db.execute("SAVEPOINT words; RELEASE words")
         with self._index.guard:

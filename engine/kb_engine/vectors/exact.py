@@ -50,6 +50,8 @@ class Snapshot:
 
     def cosines(self, vector: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Exactly, for each of the rows."""
+        if not rows.size:
+            return np.empty(0, np.float32)  # also where nobody knows yet how long vectors are
         wanted = np.ascontiguousarray(vector, dtype=np.float32)
         if rows.size >= self.count * GATHER_BELOW:
             return _products(self.matrix[: self.count], wanted)[rows]
@@ -80,10 +82,9 @@ def empty(dimensions: int, generation: int = 0, capacity: int = FIRST_CAPACITY) 
 
 
 class ExactIndex:
-    """The latest state, and how the next one is made."""
+    """The latest state, and how the next one is made. `dimensions` 0: those of the first vectors."""
 
     def __init__(self, dimensions: int, capacity: int = FIRST_CAPACITY) -> None:
-        self._dimensions = dimensions
         self._lock = threading.Lock()
         self._latest = empty(dimensions, capacity=max(capacity, FIRST_CAPACITY))
 
@@ -91,6 +92,11 @@ class ExactIndex:
     def guard(self) -> AbstractContextManager[object]:
         """Held while a commit and its change become visible together, and to take a snapshot."""
         return self._lock
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has; 0 until the first vectors tell."""
+        return int(self._latest.matrix.shape[1])
 
     @property
     def snapshot(self) -> Snapshot:
@@ -105,7 +111,7 @@ class ExactIndex:
         """
         state = self._latest
         if changes.cleared:
-            state = empty(self._dimensions, state.generation)
+            state = empty(self.dimensions, state.generation)
         if changes.removed:
             state = _without(state, changes.removed)
         for batch in changes.added:
@@ -117,6 +123,8 @@ class ExactIndex:
         self._latest = staged
 
     def _with(self, state: Snapshot, batch: Batch) -> Snapshot:
+        if not state.matrix.shape[1]:
+            state = empty(batch.vectors.shape[1], state.generation)
         self._check(state, batch)
         end = state.count + len(batch.chunk_ids)
         state = _with_room(state, end)
@@ -128,7 +136,7 @@ class ExactIndex:
         return replace(state, count=end, alive=alive, size=state.size + len(batch.chunk_ids))
 
     def _check(self, state: Snapshot, batch: Batch) -> None:
-        if batch.vectors.shape != (len(batch.chunk_ids), self._dimensions):
+        if batch.vectors.shape != (len(batch.chunk_ids), state.matrix.shape[1]):
             raise ValueError(f"{len(batch.chunk_ids)} chunks, but vectors of shape {batch.vectors.shape}")
         last = state.chunk_ids[state.count - 1 : state.count]
         if np.any(np.diff(np.concatenate([last, batch.chunk_ids])) <= 0):

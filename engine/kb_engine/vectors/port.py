@@ -73,6 +73,10 @@ class VectorIndex(Protocol[S]):
         """Held while a commit and its change become visible together, and to take a snapshot."""
 
     @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has; 0 until the first vectors are published that tell."""
+
+    @property
     def snapshot(self) -> VectorSnapshot:
         """The latest published state."""
 

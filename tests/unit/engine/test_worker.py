@@ -12,7 +12,7 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
-from kb_engine.embed import EmbedderUnavailable
+from kb_engine.embed import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import SqliteStore
 from kb_engine.store.port import NewJob
@@ -198,10 +198,35 @@ async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
 
 
 async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
-    """Twice out of order, then in order."""
-    parts.embedder.failures = 2
-    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert len(parts.pauses) == 2
+    """However long it is away: a little longer each time, half a minute at the most; the job says so."""
+    parts.embedder.failures = 20  # each attempt is followed by one with a plain text
+    job_id = await parts.accept("granite")
+    assert (await parts.ended(job_id)).status == "completed"
+    assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
+    assert (await parts.store.job(job_id)).attempts == 1
+
+
+async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is free for the next job when the embedder is back."""
+    async with asyncio.timeout(SECONDS), parts_in(tmp_path) as parts:
+        waiting = asyncio.Event()
+
+        async def pause(_seconds: float) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as held:
+            held.setattr(parts.workers._pipeline, "_pause", pause)
+            parts.embedder.failures = 2
+            job_id = await parts.accept("granite")
+            await waiting.wait()
+            assert (await parts.store.job(job_id)).step == "Waiting for the embedding model"
+            await parts.store.cancel(job_id, None)
+            await parts.workers.cancel(job_id)
+        assert (await parts.store.job(job_id)).status == "cancelled"
+        assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
 
 
 async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,16 +241,27 @@ async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: 
     parts.embedder.loaded = False
     monkeypatch.setattr(parts.embedder, "load", load)
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert parts.pauses == [RETRY_SECONDS, RETRY_SECONDS]
+    assert parts.pauses == [RETRY_SECONDS, 2 * RETRY_SECONDS]
 
 
-async def test_an_embedder_that_stays_away_fails_the_job(parts: Parts) -> None:
-    """With its code; the next job has its own attempts."""
-    parts.embedder.failures = 3
-    job = await parts.ended(await parts.accept("granite"))
+async def test_a_text_that_the_embedder_always_fails_on_fails_its_job(parts: Parts) -> None:
+    """With a code, once it is plain that other texts pass; the next job is done."""
+    parts.embedder.poison = "basalt"
+    job = await parts.ended(await parts.accept("granite and basalt"))
     assert job.error is not None
     assert (job.status, job.error.code) == ("failed", "embedder_unavailable")
-    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+    assert "answered others" in job.error.message
+    assert len(parts.pauses) == 4
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+
+
+async def test_a_text_that_the_embedder_refuses_fails_its_job_at_once(parts: Parts) -> None:
+    """Waiting would not help, and the embedder is not out of order."""
+    parts.embedder.poison, parts.embedder.error = "basalt", TextRefused
+    job = await parts.ended(await parts.accept("granite and basalt"))
+    assert job.error is not None
+    assert (job.status, job.error.code, parts.pauses) == ("failed", "embedder_unavailable", [])
+    assert parts.encoder.failure is None
 
 
 async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:

@@ -24,7 +24,10 @@ SECONDS = 20.0
 
 
 class TestEmbedder(HashEmbedder):
-    """Hashing; texts with the word `held` wait until `release`, and calls fail while `failures` lasts."""
+    """Hashing; texts with the word `held` wait until `release`, and calls fail while `failures` lasts.
+
+    Calls with a text that holds `poison` always fail.
+    """
 
     __test__ = False
 
@@ -33,6 +36,7 @@ class TestEmbedder(HashEmbedder):
         self.entered = threading.Event()
         self.texts: list[str] = []
         self.failures = 0
+        self.poison: str | None = None
         self.error: type[Exception] = EmbedderUnavailable
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -40,6 +44,8 @@ class TestEmbedder(HashEmbedder):
         self.texts += texts
         if self.failures:
             self.failures -= 1
+            raise self.error("out of order")
+        if self.poison is not None and any(self.poison in text for text in texts):
             raise self.error("out of order")
         if any(HELD in text for text in texts):
             self.entered.set()

@@ -1,0 +1,251 @@
+"""The engine with an embedder behind an endpoint: away, wrong, slow, back again. Nothing accepted is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kb_cli.exits import Exit
+from kb_cli.main import main
+from tests.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
+from tests.faults.test_engine_kill import SECONDS, Running, running
+from tests.stack import Process
+from tests.waiting import until
+
+KEY = "sk-a-key-that-nobody-may-see"
+WAITING = "Waiting for the embedding model"
+
+
+@pytest.fixture
+def served() -> Iterator[EmbeddingEndpoint]:
+    """An endpoint with the vectors of hashing."""
+    with endpoint() as serving:
+        yield serving
+
+
+def issues(engine: Running) -> list[str]:
+    """What the engine says is wrong."""
+    return list(engine.get("/status")["issues"])
+
+
+def search(engine: Running, query: str, mode: str) -> httpx.Response:
+    """The answer, whatever it is."""
+    return engine.http.post("/api/v1/search", json={"query": query, "mode": mode})
+
+
+def found(engine: Running, query: str, mode: str = "hybrid") -> list[int]:
+    """The documents that a search finds, the best first, each once."""
+    response = search(engine, query, mode)
+    assert response.is_success, response.text
+    return list(dict.fromkeys(result["document"]["id"] for result in response.json()["results"]))
+
+
+def ended(engine: Running) -> dict[str, int]:
+    """How many jobs ended in which way, once none waits or runs."""
+    return dict(+engine.all_ended())
+
+
+def job(engine: Running, accepted: dict[str, Any]) -> dict[str, Any]:
+    """The job as it is now."""
+    return engine.get(f"/jobs/{accepted['id']}")
+
+
+def waits(engine: Running, accepted: dict[str, Any]) -> None:
+    """Return when the job waits for its embedder."""
+    until(lambda: job(engine, accepted)["step"], lambda step: step == WAITING, seconds=SECONDS, what=WAITING)
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
+    tmp_path: Path, served: EmbeddingEndpoint
+) -> None:
+    """Words are searched meanwhile, the rest says why not; what was accepted is done when it is back."""
+    served.stop()
+    with running(tmp_path, **served.environment) as engine:
+        accepted = engine.post("/jobs", json={"text": "honey bees keep warm in a cluster"})
+        waits(engine, accepted)
+        (issue,) = issues(engine)
+        assert f"{served.url}/embeddings cannot be reached" in issue
+        ready = engine.http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+        assert "searches by words" in ready.json()["issues"][0]
+        assert served.url not in ready.text
+        assert engine.get("/status")["model"]["loaded"] is False
+        assert found(engine, "bees", "fts") == []
+        for mode in ("hybrid", "vector"):
+            refused = search(engine, "bees", mode)
+            assert (refused.status_code, refused.json()["code"]) == (503, "embedder_unavailable")
+            assert 0 < int(refused.headers["Retry-After"]) <= 5
+        served.start()
+        assert ended(engine) == {"completed": 1}
+        assert (
+            until(lambda: issues(engine), lambda told: told == [], seconds=SECONDS, what="good health") == []
+        )
+        assert found(engine, "honey bees", "vector") == found(engine, "bees", "fts") == [1]
+        model = engine.get("/status")["model"]
+        assert (model["name"], model["dimensions"], model["loaded"]) == ("openai:hashing", 256, True)
+        assert engine.http.get("/readyz").json()["issues"] == []
+    served.stop()
+    with running(tmp_path, **served.environment) as again:  # a base that knows its dimensions
+        assert found(again, "bees", "fts") == [1]
+        assert again.get("/status")["model"]["dimensions"] == 256
+        patched = again.http.patch("/api/v1/notes/1", json={"text": "a note"})
+        assert patched.json()["code"] == "embedder_unavailable"
+        assert again.get("/documents/1")["version"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
+    tmp_path: Path, served: EmbeddingEndpoint
+) -> None:
+    """Each of them done once: those before the outage, those during it, and those accepted in it."""
+    engine = Running(tmp_path, **served.environment, KB_INGEST_WORKERS="2")
+    for number in range(5):
+        engine.post("/jobs", json={"text": f"before{number}word the outage"})
+    assert ended(engine) == {"completed": 5}
+    served.fault = always(503)
+    during = [engine.post("/jobs", json={"text": f"during{number}word the outage"}) for number in range(5)]
+    waits(engine, during[0])
+    assert engine.queue()["failed"] == 0
+    engine.kill()
+    with running(tmp_path, **served.environment, KB_INGEST_WORKERS="2") as again:
+        until(lambda: issues(again), lambda told: "HTTP 503" in str(told), seconds=SECONDS, what="an issue")
+        served.fault = None
+        assert ended(again) == {"completed": 10}
+        assert again.get("/documents")["total"] == 10
+        assert [len(found(again, f"during{n}word", "fts")) for n in range(5)] == [1] * 5
+
+
+def test_a_wrong_key_is_told_and_mended_by_a_restart(tmp_path: Path, served: EmbeddingEndpoint) -> None:
+    """The job waits for it over the restart; neither key is in a log, in an answer or in a body."""
+    served.key = KEY
+    with running(tmp_path, **served.environment, OPENAI_API_KEY="sk-wrong") as engine:
+        accepted = engine.post("/jobs", json={"text": "a secret text"})
+        waits(engine, accepted)
+        (issue,) = issues(engine)
+        assert "HTTP 401: set OPENAI_API_KEY" in issue
+    wrong = engine.process.output()
+    with running(tmp_path, **served.environment, OPENAI_API_KEY=KEY, LOG_LEVEL="debug") as again:
+        assert ended(again) == {"completed": 1}
+        assert job(again, accepted)["attempts"] == 1
+        told = again.http.get("/api/v1/status").text
+    seen = wrong + again.process.output() + told + issue + json.dumps(served.requests)
+    assert "the embedding endpoint answers" in seen
+    assert all(secret not in seen for secret in (KEY, "sk-wrong"))
+    assert "a secret text" not in wrong + again.process.output()
+
+
+def test_a_document_that_is_refused_fails_alone(tmp_path: Path, served: EmbeddingEndpoint) -> None:
+    """With a code and the reason, without a word of it; nothing of it is stored."""
+    served.fault = containing("poison", 400)
+    with running(tmp_path, **served.environment) as engine:
+        bad = engine.post("/jobs", json={"text": "harmless words " * 500 + "poison " * 500})
+        good = engine.post("/jobs", json={"text": "honey bees"})
+        assert ended(engine) == {"completed": 1, "failed": 1}
+        error = job(engine, bad)["error"]
+        assert error["code"] == "embedder_unavailable"
+        assert "refuses a text (HTTP 400)" in error["message"]
+        assert found(engine, "harmless", "fts") == []
+        assert found(engine, "bees") == [job(engine, good)["document_id"]]
+        assert issues(engine) == []
+    assert "poison" not in engine.process.output() + error["message"]
+
+
+def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: EmbeddingEndpoint) -> None:
+    """SIGTERM ends the engine in order while a job waits for an answer; it is done after the next start."""
+    with running(tmp_path, **served.environment) as engine:
+        engine.post("/jobs", json={"text": "honey bees"})
+        assert ended(engine) == {"completed": 1}
+        served.fault = hanging
+        asked = len(served.requests)
+        engine.post("/jobs", json={"text": "a hive"})
+        until(lambda: len(served.requests), lambda count: count > asked, seconds=SECONDS, what="a request")
+    served.fault = None
+    with running(tmp_path, **served.environment) as again:
+        assert ended(again) == {"completed": 2}
+
+
+def test_a_base_goes_from_one_embedder_to_another_and_back(
+    tmp_path: Path,
+    served: EmbeddingEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Refused with the command that re-embeds it, each way; the documents stay."""
+    for name, value in served.environment.items():
+        monkeypatch.setenv(name, value)
+    with running(tmp_path) as engine:
+        engine.post("/jobs", json={"text": "honey bees"})
+        assert ended(engine) == {"completed": 1}
+    for environment, name in ((served.environment, "openai:hashing"), ({"KB_EMBEDDER": "hash"}, "hash-256")):
+        process = Process.start("-m", "kb_engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", **environment)
+        assert process.popen.wait(30) == 1
+        process.stop()
+        assert "kb reindex" in process.output()
+        arguments = ["reindex", "--home", str(tmp_path), "--embedder", environment["KB_EMBEDDER"], "--json"]
+        assert main(arguments) == Exit.OK
+        assert json.loads(capsys.readouterr().out)["embedder"] == name
+        with running(tmp_path, **environment) as engine:
+            assert engine.get("/status")["model"]["name"] == name
+            assert found(engine, "honey bees", "vector") == [1]
+
+
+def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(
+    tmp_path: Path,
+    served: EmbeddingEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Out of order between two batches: waited for a while, then told; the next run does the rest."""
+    with running(tmp_path) as engine:
+        engine.post("/jobs", json={"text": " ".join(f"term{number}" for number in range(6_000))})
+        assert ended(engine) == {"completed": 1}
+        chunks = engine.get("/status")["chunks"]
+    for name, value in served.environment.items():
+        monkeypatch.setenv(name, value)
+    paused: list[float] = []
+    monkeypatch.setattr("kb_cli.reindex.sleep", paused.append)
+    batches = 0
+
+    async def first_batch_only(_request: Any, asked: Any) -> Any:
+        nonlocal batches
+        batches += any("term" in text for text in asked["input"])
+        return await always(503)(_request, asked) if batches > 1 else None
+
+    served.fault = first_batch_only
+    assert main(["reindex", "--home", str(tmp_path)]) == Exit.FAILED
+    assert "run it again" in capsys.readouterr().err
+    assert paused == sorted(paused)
+    assert len(paused) > 3
+    served.fault = None
+    del served.requests[:]
+    assert main(["reindex", "--home", str(tmp_path), "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["chunks"] == chunks
+    assert sum("term" in text for text in served.texts()) == chunks - 32
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, "KB_EMBEDDING_URL"),
+        ({"KB_EMBEDDING_URL": "http://127.0.0.1:1/v1"}, "KB_EMBEDDING_MODEL"),
+        ({"KB_EMBEDDING_URL": "127.0.0.1:1/v1", "KB_EMBEDDING_MODEL": "m"}, "KB_EMBEDDING_URL"),
+    ],
+    ids=["url", "model", "scheme"],
+)
+def test_settings_without_an_endpoint_are_one_line(
+    tmp_path: Path, environment: dict[str, str], words: str
+) -> None:
+    """At the start, with status 2, and with what to set."""
+    process = Process.start("-m", "kb_engine", KB_HOME=str(tmp_path), KB_EMBEDDER="openai", **environment)
+    assert process.popen.wait(30) == 2
+    process.stop()
+    (line,) = process.output().splitlines()
+    assert line.startswith("kb engine: ")
+    assert words in line

@@ -5,6 +5,7 @@ They count where `KB_EMBEDDER=openai`. Nothing here imports an embedder, so that
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -90,8 +91,9 @@ class EndpointSettings(Settings, frozen=True, kw_only=True):
     def sends_key_in_the_clear(self) -> bool:
         """Whether the key goes over a network without TLS."""
         parts = urlsplit(self.embedding_url)
-        local = parts.hostname in {"localhost", "::1"} or (parts.hostname or "").startswith("127.")
-        return bool(self.embedding_key) and parts.scheme == "http" and not local
+        return (
+            bool(self.embedding_key) and parts.scheme == "http" and not _is_this_machine(parts.hostname or "")
+        )
 
     @property
     def scoring(self) -> dict[str, float]:
@@ -124,6 +126,13 @@ def _check_url(url: str) -> None:
         raise SettingsError(f"{shown}: is no http or https URL; write it like {_EXAMPLE}")
     if parts.query or parts.fragment:
         raise SettingsError(f"{shown}: ends in a query or a fragment; give the base URL alone")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _unscored(value: str, why: str) -> SettingsError:

@@ -12,7 +12,7 @@ import pytest
 
 from kb_contracts.errors import EngineError
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder
-from kb_engine.encoder import RETRY_SECONDS, Encoder
+from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder
 from tests.unit.engine.worker_parts import HELD, SECONDS, TestEmbedder
 
 
@@ -115,3 +115,50 @@ async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
     await patient
     assert embedder.attempts == 1
     await encoder.close()
+
+
+async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbedder]) -> None:
+    """For as long as it said; whoever asks meanwhile is told at once how long that is."""
+    embedder, clock = TestEmbedder(), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    embedder.failures, embedder.rest = 1, 40.0
+    for now, left in ((0.0, 40.0), (30.0, 10.0)):
+        clock.now = now
+        with pytest.raises(OutOfOrder) as raised:
+            await encoder.query("granite")
+        assert (raised.value.seconds, raised.value.members["retry_after"]) == (left, left)
+    assert embedder.texts == ["granite"]
+    clock.now = 40.0
+    await encoder.query("granite")
+    assert encoder.failure is None
+    await encoder.close()
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool) -> None:
+    """In the background, once at a time, and not while all is well or while it rests."""
+    embedder, clock = Loading(failures=1), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    encoder.begin_recovery()
+    assert embedder.attempts == 0
+    with pytest.raises(OutOfOrder):
+        await encoder.load()
+    embedder.loaded = loaded
+    encoder.begin_recovery()
+    assert encoder.failure == "the weights are missing"
+    clock.now = RETRY_SECONDS
+    encoder.begin_recovery()
+    encoder.begin_recovery()
+    await encoder.close()  # which waits for the attempt
+    assert (embedder.attempts, encoder.failure) == (1 if loaded else 2, None)
+
+
+async def test_a_failed_recovery_is_told_as_before(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Nobody waits for it, so nobody is bothered."""
+    encoder, embedder = held
+    embedder.failures = 2
+    with pytest.raises(OutOfOrder):
+        await encoder.query("granite")
+    encoder.begin_recovery()
+    await encoder.close()
+    assert (embedder.failures, encoder.failure) == (0, "out of order")

@@ -36,6 +36,7 @@ class TestEmbedder(HashEmbedder):
         self.entered = threading.Event()
         self.texts: list[str] = []
         self.failures = 0
+        self.rest = 0.0
         self.poison: str | None = None
         self.error: type[Exception] = EmbedderUnavailable
 
@@ -44,13 +45,18 @@ class TestEmbedder(HashEmbedder):
         self.texts += texts
         if self.failures:
             self.failures -= 1
-            raise self.error("out of order")
+            raise self._failure()
         if self.poison is not None and any(self.poison in text for text in texts):
-            raise self.error("out of order")
+            raise self._failure()
         if any(HELD in text for text in texts):
             self.entered.set()
             assert self.release.wait(SECONDS)
         return super().embed(texts)
+
+    def _failure(self) -> Exception:
+        if self.error is EmbedderUnavailable:
+            return EmbedderUnavailable("out of order", retry_after=self.rest)
+        return self.error("out of order")
 
 
 @dataclass

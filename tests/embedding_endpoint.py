@@ -73,6 +73,7 @@ class EmbeddingEndpoint:
     def close(self) -> None:
         """Stop for good."""
         self.stop()
+        self._do(_drop_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_SECONDS)
         self._loop.close()
@@ -104,6 +105,14 @@ class EmbeddingEndpoint:
         data = [{"object": "embedding", "index": i, "embedding": v.tolist()} for i, v in enumerate(vectors)]
         answer = {"object": "list", "model": asked["model"], "data": data}
         return web.Response(text=json.dumps(self.shape(answer)), content_type="application/json")
+
+
+async def _drop_all() -> None:
+    """End what still hangs although its caller has gone."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def told(status: int, words: str, **headers: str) -> web.Response:

@@ -34,6 +34,7 @@ _QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long
 _REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
 _BYTES_A_TEXT = 512 * 1024  # 16,384 dimensions, each with 24 digits, sign and commas
 _BYTES_BESIDE = 256 * 1024
+_LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
 _SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
 _PROBE = "kb"
 _BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
@@ -64,6 +65,7 @@ class OpenAIEmbedder:
         self._lock = Lock()
         self._dimensions = settings.embedding_dimensions
         self._weights = calibration.weights(None, settings.scoring)
+        self._at_once = settings.embedding_batch
         self.loaded = False
 
     @property
@@ -113,8 +115,7 @@ class OpenAIEmbedder:
         """One vector a passage; of one beyond the window only its beginning counts."""
         self.load()
         asked = [self._within_window(self._settings.embedding_document_prefix, text) for text in texts]
-        seconds = self._settings.embedding_timeout
-        rows = [self._vectors(batch, seconds) for batch in _batches(asked, self.batch_size)]
+        rows = [self._batch(batch) for batch in _batches(asked, self._at_once)]
         return np.concatenate(rows) if rows else np.empty((0, self._dimensions), np.float32)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
@@ -164,6 +165,20 @@ class OpenAIEmbedder:
                 **msgspec.structs.asdict(self._weights),
             },
         )
+
+    def _batch(self, texts: list[str]) -> Vectors:
+        """The vectors of a batch; how many texts the next one has follows what the endpoint can do in time.
+
+        Fewer after a batch that took too long, then by and by more again: a slow endpoint does its work in
+        small portions, and one that hung for a moment is soon given large ones.
+        """
+        try:
+            vectors = self._vectors(texts, self._settings.embedding_timeout)
+        except NoAnswer:
+            self._at_once = max(1, min(self._at_once, len(texts)) // _LESS_AT_ONCE)
+            raise
+        self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
+        return vectors
 
     def _vectors(self, texts: list[str], seconds: float) -> Vectors:
         """The vectors of texts; those of a refused batch are asked for one by one, cut until they pass."""

@@ -111,7 +111,7 @@ class Wire:
         except TimeoutError as error:
             raise NoAnswer(f"{self._url} did not answer within {seconds:g} s") from error
         except aiohttp.ClientConnectorError as error:
-            raise self._failed(f"cannot be reached ({error.strerror or 'no connection'})") from error
+            raise self._failed(f"cannot be reached ({_why(error)})") from error
         except aiohttp.ClientPayloadError as error:
             raise self._failed("broke off in the middle of its answer") from error
         except aiohttp.ClientResponseError as error:
@@ -136,6 +136,12 @@ class Wire:
 
     def _failed(self, what: str) -> EmbedderUnavailable:
         return EmbedderUnavailable(f"{self._url} {what}", retry_after=_CONNECT_SECONDS)
+
+
+def _why(error: aiohttp.ClientConnectorError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    return error.strerror or "no connection"
 
 
 def _session(headers: dict[str, str]) -> aiohttp.ClientSession:

@@ -28,7 +28,7 @@ def free_port() -> int:
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without any setting of kb, and with `extra`."""
-    ours = ("KB_", "RAGLER_", "MCP_", "OPENAI_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT")
+    ours = ("KB_", "RAGLER_", "MCP_", "OPENAI_", "OTEL_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, **extra}
 

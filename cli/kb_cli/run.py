@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
@@ -29,10 +30,12 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
     from kb_cli.http_server import run as run_server
     from kb_cli.worker import Worker
     from kb_server.hosting.serve import CannotListen, PortInUse
+    from kb_server.observability.tracing import exporting
 
     worker = None if options.worker is None else Worker.of(options.worker)
     try:
-        _runner()(run_server(settings, shown, on_ready=Supervised.of(options).ready, worker=worker))
+        with exporting(os.environ):
+            _runner()(run_server(settings, shown, on_ready=Supervised.of(options).ready, worker=worker))
     except PortInUse as error:
         raise CliError(Exit.FAILED, f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:
@@ -51,8 +54,11 @@ def stdio(options: argparse.Namespace, _out: Output) -> int:
         text_description=options.description,
     )
     names = known(settings.toolsets)
+    from kb_server.observability.tracing import exporting
+
     try:
-        asyncio.run(_serve_stdio(settings, names))
+        with exporting(os.environ):
+            asyncio.run(_serve_stdio(settings, names))
     except SettingsError as error:
         raise CliError(Exit.USAGE, str(error)) from error
     return Exit.OK

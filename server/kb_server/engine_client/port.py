@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +15,9 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 A context variable, since it belongs to the call and not to any one operation.
 """
+
+TRACE: ContextVar[Mapping[str, str] | None] = ContextVar("trace", default=None)
+"""The W3C trace context of that call, as headers; None where nobody collects spans."""
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 """The states that a job does not leave."""

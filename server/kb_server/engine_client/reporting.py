@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
-from kb_server.engine_client.port import REQUEST_ID
+from kb_server.engine_client.port import REQUEST_ID, TRACE
 from kb_server.tool import Call, ToolError
 
 _FAULTS: Mapping[str, str] = {
@@ -57,17 +57,18 @@ _SHOWN_MEMBERS = ("parameter", "current_version")
 
 @contextmanager
 def engine_call(call: Call, **subject: Any) -> Iterator[None]:
-    """Run engine operations for `call`: its correlation id goes along, and faults come out as `ToolError`.
+    """Run engine operations for `call`: its id and trace go along, and faults come out as `ToolError`.
 
     `subject` (`document_id`, `job_id`) is named in the messages and stands in the error beside them.
     """
-    token = REQUEST_ID.set(call.correlation_id)
+    token, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
     try:
         yield
     except EngineFault as fault:
         raise tool_error(fault, **subject) from fault
     finally:
         REQUEST_ID.reset(token)
+        TRACE.reset(trace)
 
 
 def tool_error(fault: EngineFault, **subject: Any) -> ToolError:

@@ -33,7 +33,7 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
-from kb_server.engine_client.port import REQUEST_ID
+from kb_server.engine_client.port import REQUEST_ID, TRACE
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.wire import MAX_BODY_BYTES, Wire
 
@@ -297,12 +297,14 @@ class _Sending:
 
 
 def standing_headers(key: str) -> dict[str, str]:
-    """What every request carries: `key` as the bearer (empty: none), and the correlation id of the call."""
+    """What every request carries: `key` as the bearer (empty: none), and the call's id and trace."""
     sent = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
     if key:
         sent["Authorization"] = f"Bearer {key}"
     if request_id := REQUEST_ID.get():
         sent["X-Request-ID"] = request_id
+    if trace := TRACE.get():
+        sent |= trace
     return sent
 
 

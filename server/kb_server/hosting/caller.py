@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from kb_server.observability import tracing
 from kb_server.tool import Call, Progress, no_progress
 
 ANONYMOUS = "anonymous"
@@ -64,6 +65,8 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
     call = Call(correlation_id(meta, caller), caller.credential, progress)
     if agent := caller.header("User-Agent"):
         call.log["user_agent"] = agent[:_MAX_AGENT]
+    if tracing.ACTIVE is not None:
+        call.trace = tracing.trace_of(meta, caller.header("traceparent"), caller.header("tracestate"))
     return call
 
 

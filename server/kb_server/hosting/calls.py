@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kb_server.hosting.arguments import read_arguments
-from kb_server.observability import logs
+from kb_server.observability import logs, tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema
 from kb_server.tool import Call, Tool, ToolError, Toolset
@@ -136,6 +136,8 @@ class Calls:
             raise UnknownToolError(f"Unknown tool: {name[:64]}. The tools are {', '.join(self._tools)}.")
         logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
+        if tracing.ACTIVE is not None:
+            ending.span = tracing.ACTIVE.begin(published.tool.name, call)
         try:
             try:
                 read = read_arguments(arguments, published.tool.arguments, published.input)
@@ -143,7 +145,7 @@ class Calls:
                 raise await published.tool.refusal(error, call) from None
             return Outcome(msgspec.json.encode(await published.tool.run(read, call)))
         except ToolError as error:
-            ending.error_type = error.code
+            ending.error_type, ending.answered = error.code, True
             return _failure(published.tool, error)
         except asyncio.CancelledError:
             ending.error_type = CANCELLED
@@ -155,6 +157,8 @@ class Calls:
             seconds = perf_counter() - ending.started
             self._count(ending, seconds)
             ending.write(seconds)
+            if ending.span is not None:
+                ending.span.end(ending.error_type, answered=ending.answered)
 
     def _count(self, ending: _Ending, seconds: float) -> None:
         call, name = ending.call, ending.published.tool.name
@@ -173,6 +177,8 @@ class _Ending:
     call: Call
     error_type: str | None = None
     fault: Exception | None = None
+    answered: bool = False
+    span: tracing.ToolSpan | None = None
     started: float = field(default_factory=perf_counter)
 
     def write(self, seconds: float) -> None:

@@ -6,7 +6,6 @@ and WebSocket run the SDK's loop over `ProtocolServer.sdk`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,8 +77,7 @@ class ProtocolServer(ReadyServer):
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
         )
         super().__init__(self._build(), notifications)
-        if not self.sdk.middleware:  # what stands around the kernel must see every request
-            self.lane = Lane(self._calls, self.sdk)
+        self.lane = Lane(self._calls, self.sdk)
 
     async def respond(
         self, connection: Connection, context: DispatchContext[TransportContext], request: Request
@@ -111,8 +109,9 @@ class ProtocolServer(ReadyServer):
             server.add_request_handler("prompts/list", types.PaginatedRequestParams, _list_prompts)
         if self._cancelling is not None:
             self._cancelling.add_to(server)
-        if not any(name.startswith("OTEL_") for name in os.environ):
-            server.middleware.clear()  # the SDK's tracing: a third of a call's cost where nobody collects it
+        # The SDK's tracing: a third of a call's cost where nobody collects it. Where somebody does, `Calls`
+        # makes the spans, for a call may not come by the kernel at all.
+        server.middleware.clear()
         return server
 
     async def _list_tools(self, _context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:

@@ -1,0 +1,302 @@
+"""Spans of a real server in a process of its own, at a collector that speaks OTLP over HTTP."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from tests.collector import ERROR, SERVER, Collector, SeenSpan, collecting
+from tests.contract.serving import API_KEY, engine
+from tests.protocol.messages import BOTH
+from tests.stack import Process, clean_environment, free_port, wait_until_ready
+from tests.waiting import until
+
+SECONDS = 30.0
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+OTHER = "00-11111111111111111111111111111111-2222222222222222-01"
+KEY = "mcp-key-that-nobody-may-see"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """One that listens."""
+    with collecting() as listening:
+        yield listening
+
+
+class Asked:
+    """An engine, and the headers of what it was asked."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, str]] = []
+        self.url = ""
+
+    @property
+    def middleware(self) -> Any:
+        """Notes the headers of every operation."""
+
+        @web.middleware
+        async def note(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            if request.path.startswith("/api/"):
+                self.headers.append({name.lower(): value for name, value in request.headers.items()})
+            return await handler(request)
+
+        return note
+
+    def traces(self) -> set[str | None]:
+        """The traceparents that came with them."""
+        return {headers.get("traceparent") for headers in self.headers}
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Asked]:
+    """An engine that notes what it is asked."""
+    noting = Asked()
+    with engine(tmp_path, middlewares=[noting.middleware]) as url:
+        noting.url = url
+        yield noting
+
+
+class Served:
+    """A server in a process of its own, and a caller."""
+
+    def __init__(self, process: Process, url: str) -> None:
+        self.process = process
+        self.http = httpx.Client(
+            base_url=url, headers={**BOTH, "Authorization": f"Bearer {KEY}"}, timeout=SECONDS
+        )
+
+    def call(
+        self,
+        tool: str,
+        meta: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """What a call is answered."""
+        params: dict[str, Any] = {"name": tool, "arguments": arguments}
+        if meta is not None:
+            params["_meta"] = meta
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return dict(self.http.post("/mcp", json=message, headers=headers or {}).json())
+
+
+@contextmanager
+def served(asked: Asked, **environment: str) -> Iterator[Served]:
+    """`kb serve` before the engine; it must end in order."""
+    port = free_port()
+    settings = {
+        "KB_ENGINE_URL": asked.url,
+        "KB_API_KEY": API_KEY,
+        "KB_MCP_API_KEY": KEY,
+        "KB_MCP_PORT": str(port),
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+        **environment,
+    }
+    process = Process.start("-m", "kb_cli.main", "serve", **settings)
+    server = Served(process, f"http://127.0.0.1:{port}")
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+        yield server
+    finally:
+        server.http.close()
+        assert process.stop() == 0, process.output()
+
+
+def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
+    """The spans of a tool, once there are so many."""
+    return until(
+        lambda: collector.named(tool), lambda seen: len(seen) >= count, seconds=SECONDS, what="a span"
+    )
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_a_call_is_a_span_that_goes_on_in_the_engine(
+    asked: Asked, collector: Collector, variable: str
+) -> None:
+    """Below the caller's, by the conventions; by the short way and by the kernel's alike, each once."""
+    path = "/v1/traces" if "TRACES" in variable else ""
+    with served(asked, **{variable: collector.url + path}) as server:
+        server.call("kb_search", {"traceparent": TRACEPARENT}, query="honey bees")
+        (short,) = spans(collector, "kb_search")
+        server.call("kb_search", {"traceparent": TRACEPARENT, "progressToken": 1}, query="honey bees")
+        kernel = spans(collector, "kb_search", 2)[1]
+    for span in (short, kernel):
+        assert (span.trace_id, span.parent_id, span.kind) == (TRACE, PARENT, SERVER)
+        assert (span.status, span.service) == (0, "kb-server")
+        assert span.attributes == {
+            "mcp.method.name": "tools/call",
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "kb_search",
+            "kb.correlation_id": TRACE,
+        }
+    onward = {f"00-{TRACE}-{span.span_id}-01" for span in (short, kernel)}
+    assert onward <= asked.traces()
+    assert len(collector.spans) == 2
+
+
+def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, collector: Collector) -> None:
+    """A broken one is none, and a caller without any begins a trace; what is not to be sampled is not."""
+    with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_SERVICE_NAME="mine") as server:
+        server.call("kb_search", {"traceparent": TRACEPARENT}, {"traceparent": OTHER}, query="a")
+        server.call("kb_search", None, {"traceparent": OTHER, "tracestate": "vendor=1"}, query="a")
+        server.call("kb_search", {"traceparent": "00-broken"}, query="a")
+        server.call("kb_search", {"traceparent": 7}, query="a")
+        server.call("kb_search", {"traceparent": TRACEPARENT[:-2] + "00"}, query="a")
+        server.call("kb_search", query="a")
+        seen = spans(collector, "kb_search", 5)
+    assert [span.trace_id for span in seen[:2]] == [TRACE, OTHER.split("-")[1]]
+    assert [span.parent_id for span in seen[2:]] == ["", "", ""]
+    assert len({span.trace_id for span in seen}) == 5
+    assert {span.service for span in seen} == {"mine"}
+    assert any(headers.get("tracestate") == "vendor=1" for headers in asked.headers)
+    assert all("traceparent" in headers for headers in asked.headers if "x-request-id" in headers)
+
+
+def test_an_error_is_told_by_its_code_alone(asked: Asked, collector: Collector) -> None:
+    """What the caller may mend, and what the engine refuses; no word of either."""
+    with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as server:
+        server.call("kb_search", query="a", top="a secret text")
+        server.call("kb_get", document_id=4711)
+        refused, missing = spans(collector, "kb_search")[0], spans(collector, "kb_get")[0]
+    for span, code in ((refused, "invalid_parameter"), (missing, "document_not_found")):
+        assert (span.status, span.status_message, span.events) == (ERROR, "", 0)
+        assert (span.attributes["error.type"], span.attributes["kb.error"]) == ("tool_error", code)
+
+
+def test_no_text_and_no_key_is_in_what_is_sent(asked: Asked, collector: Collector) -> None:
+    """Neither queries nor notes nor arguments that are refused."""
+    with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as server:
+        server.call("kb_search", query="secretquery")
+        server.call("kb_addnote", text="secretnote", tags=["secrettag"], wait_seconds=10)
+        server.call("kb_search", query="a", secretname="secretvalue")
+        spans(collector, "kb_search", 2)
+        spans(collector, "kb_addnote")
+    sent = b"".join(collector.bodies)
+    assert b"kb_addnote" in sent
+    assert b"secret" not in sent
+    assert KEY.encode() not in sent
+    assert API_KEY.encode() not in sent
+
+
+@pytest.mark.parametrize("state", ["down", "hangs"])
+def test_a_collector_that_fails_slows_and_fails_no_call(
+    asked: Asked, collector: Collector, state: str
+) -> None:
+    """Nor the end of the server; with more spans than are kept."""
+    collector.hangs = True
+    url = collector.url if state == "hangs" else f"http://127.0.0.1:{free_port()}"
+    with served(
+        asked,
+        OTEL_EXPORTER_OTLP_ENDPOINT=url,
+        OTEL_BSP_MAX_QUEUE_SIZE="16",
+        OTEL_BSP_MAX_EXPORT_BATCH_SIZE="8",
+    ) as server:
+        began = time.monotonic()
+        for _ in range(60):
+            assert "result" in server.call("kb_search", query="honey bees")
+        took = time.monotonic() - began
+    assert took < SECONDS
+    assert collector.spans == []
+
+
+def test_spans_that_wait_are_sent_at_the_end(asked: Asked, collector: Collector) -> None:
+    """A server that stops loses none."""
+    with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="60000") as server:
+        server.call("kb_search", query="honey bees")
+        assert collector.spans == []
+    assert len(collector.named("kb_search")) == 1
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OTEL_SERVICE_NAME": "mine"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_RESOURCE_ATTRIBUTES": "a=b"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
+    ],
+)
+def test_without_an_endpoint_nothing_is_imported(environment: dict[str, str]) -> None:
+    """Neither OpenTelemetry's SDK nor an exporter; whatever other variables of it there are."""
+    program = (
+        "import os, sys\n"
+        "from kb_server.observability import tracing\n"
+        "with tracing.exporting(os.environ):\n"
+        "    assert tracing.ACTIVE is None\n"
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry.exporter')]\n"
+        "assert 'opentelemetry.sdk.trace' not in sys.modules and 'requests' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env=clean_environment(**environment))
+
+
+def test_without_the_packages_the_server_says_so_and_serves(asked: Asked, tmp_path: Path) -> None:
+    """With the command that installs them."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
+    )
+    with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", PYTHONPATH=str(tmp_path)) as server:
+        assert "result" in server.call("kb_search", query="a")
+    assert "pip install 'kb-for-agents[otel]'" in server.process.output()
+    assert not any("traceparent" in headers for headers in asked.headers)
+
+
+def test_a_wrong_variable_keeps_nobody_from_serving(asked: Asked) -> None:
+    """The log says that no spans are sent."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_BSP_MAX_QUEUE_SIZE": "1"}
+    with served(asked, **environment) as server:
+        assert "result" in server.call("kb_search", query="a")
+    assert "No spans are sent" in server.process.output()
+
+
+def test_stdio_makes_spans_too(asked: Asked, collector: Collector) -> None:
+    """The trace comes in `_meta`, for there are no headers."""
+    meta = {"traceparent": TRACEPARENT}
+    messages = [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "test", "version": "1"},
+            },
+        },
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "kb_search", "arguments": {"query": "bees"}, "_meta": meta},
+        },
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "kb_cli.main", "stdio"],
+        input="".join(json.dumps(message) + "\n" for message in messages),
+        env=clean_environment(
+            KB_ENGINE_URL=asked.url, KB_API_KEY=API_KEY, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url
+        ),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+    (span,) = collector.spans
+    assert (span.name, span.trace_id, span.parent_id) == ("tools/call kb_search", TRACE, PARENT)
+    assert f"00-{TRACE}-{span.span_id}-01" in asked.traces()

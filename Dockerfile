@@ -15,7 +15,7 @@ RUN python -m venv --without-pip /opt/kb
 COPY pyproject.toml deploy/image/requirements.py ./
 
 FROM builder AS server-dependencies
-RUN python requirements.py server >server.txt \
+RUN python requirements.py server otel >server.txt \
  && python -m pip --python /opt/kb/bin/python install --only-binary=:all: -r server.txt
 
 FROM builder AS engine-dependencies

@@ -76,6 +76,8 @@ class EndpointSettings(Settings, frozen=True, kw_only=True):
             if not value.strip():
                 raise SettingsError(f"KB_EMBEDDER={OPENAI} needs {variable}, for example {example}")
         _check_url(self.embedding_url)
+        if not self.embedding_model.isprintable():
+            raise SettingsError(f"KB_EMBEDDING_MODEL={self.embedding_model!r}: is no name of a model")
         # A header takes nothing else, and what is wrong with a key is told without showing it.
         if not (self.embedding_key.isascii() and self.embedding_key.isprintable()):
             raise SettingsError("OPENAI_API_KEY=(secret): has a sign that no key has, such as a line's end")

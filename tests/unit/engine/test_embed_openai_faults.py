@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder, OpenAIEmbedder, TextRefused
 from kb_engine.embed.openai.window import estimated_tokens
@@ -29,15 +20,15 @@ from kb_engine.endpoint_settings import EndpointSettings
 from tests.embedding_endpoint import (
     MODEL,
     EmbeddingEndpoint,
+    Fault,
     Json,
     always,
     containing,
     endpoint,
     hanging,
     longer_than,
+    told,
 )
-
-KEY = "sk-a-key-that-nobody-may-see"
 
 
 @pytest.fixture
@@ -169,9 +160,31 @@ async def no_http(request: web.Request, _asked: Json) -> web.StreamResponse:
     return web.Response()
 
 
+def raw(answer: bytes) -> Fault:
+    """These bytes, whatever they are, and the end of the connection."""
+
+    async def fault(request: web.Request, _asked: Json) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(answer)
+        request.transport.close()
+        return web.Response()
+
+    return fault
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
+        (raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"), "broke off|no HTTP"),
+        (raw(HEAD + b"Content-Length: -1\r\n\r\n{}"), "no HTTP"),
+        (raw(HEAD + b"Content-Length: two\r\n\r\n{}"), "no HTTP"),
+        (raw(HEAD + b"X: \x00\r\n\r\n"), "no HTTP"),
+        (raw(HEAD + b"X: " + b"x" * 100_000 + b"\r\n\r\n"), "no HTTP"),
+        (raw(b"HTTP/1.1 999 \xff\r\n\r\n"), "HTTP"),
+        (raw(HEAD[:20]), "closed the connection"),
         (garbage, "no list of embeddings"),
         (nested, "no list of embeddings"),
         (truncated, "broke off in the middle"),
@@ -339,58 +352,16 @@ def test_a_batch_that_takes_too_long_is_asked_for_in_smaller_parts(served: Embed
     assert len(served.requests[-1]["input"]) == 16
 
 
-def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
-    """The key is not sent then."""
-    with tls_server(tmp_path) as (port, seen):
-        settings = {"embedding_url": f"https://127.0.0.1:{port}/v1", "embedding_model": MODEL}
-        with (
-            closing(OpenAIEmbedder(EndpointSettings(**settings, embedding_key=KEY))) as embedder,
-            pytest.raises(EmbedderUnavailable, match="its certificate is not trusted"),
-        ):
-            embedder.load()
-    assert KEY.encode() not in b"".join(seen)
+@pytest.mark.parametrize("status", [413, 422])
+def test_an_endpoint_that_takes_few_texts_at_once_is_given_few(
+    served: EmbeddingEndpoint, status: int
+) -> None:
+    """Also at loading; what it refuses is asked for one by one."""
 
+    async def few(_request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return told(status, "batch size 16 > maximum 4") if len(asked["input"]) > 4 else None
 
-@contextmanager
-def tls_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Speaks TLS under a certificate of its own making; what it read in the clear."""
-    certificate = folder / "self-signed.pem"
-    certificate.write_bytes(self_signed())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    seen: list[bytes] = []
-
-    def serve(listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                read(listener.accept()[0])
-
-    def read(connection: socket.socket) -> None:
-        with connection, suppress(OSError), context.wrap_socket(connection, server_side=True) as secure:
-            seen.append(secure.recv(65536))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
-        thread.start()
-        yield listener.getsockname()[1], seen
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(20)
-
-
-def self_signed() -> bytes:
-    """A private key and a certificate for it that nobody vouches for, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    start = datetime(2020, 1, 1, tzinfo=UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(start)
-        .not_valid_after(start + timedelta(days=36_500))
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private + certificate.public_bytes(Encoding.PEM)
+    texts = [f"text {number}" for number in range(16)]
+    served.fault = few
+    with asking(served, embedding_batch=16) as embedder:
+        assert np.allclose(embedder.embed(texts), HashEmbedder().embed(texts), atol=1e-6)

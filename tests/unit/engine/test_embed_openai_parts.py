@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from email.utils import format_datetime
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kb_engine.embed import MiniLM
 from kb_engine.embed.openai.answers import BadAnswer, vectors_of, words_of
 from kb_engine.embed.openai.window import cut, estimated_tokens
+from kb_engine.embed.openai.wire import MOST_RETRY_AFTER, seconds_of
 from kb_engine.endpoint_settings import EndpointSettings
 
 TEXTS = {
@@ -90,3 +92,18 @@ def test_words_of_an_error_are_one_plain_line(body: bytes, words: str) -> None:
     """Whichever way the endpoint puts them; without the key."""
     assert words_of(body, "sk-1") == words
     assert len(words_of(json.dumps({"error": "x" * 9999}).encode(), "")) <= 200
+
+
+@given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
+def test_any_retry_after_is_a_time_within_bounds_or_none(header: str) -> None:
+    """Whatever an endpoint writes there."""
+    seconds = seconds_of(header)
+    assert seconds is None or 0 <= seconds <= MOST_RETRY_AFTER
+
+
+@pytest.mark.parametrize(
+    "header", ["Wed, 21 Oct 99999 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:00 +99999999", ""]
+)
+def test_a_date_that_is_none_is_passed_over(header: str) -> None:
+    """It fails nothing."""
+    assert seconds_of(header) in {None, 0.0}

@@ -29,6 +29,7 @@ def test_an_endpoint_is_a_url_and_a_model() -> None:
     [
         ({"KB_EMBEDDING_URL": ""}, "needs KB_EMBEDDING_URL, for example http://127.0.0.1:11434/v1"),
         ({"KB_EMBEDDING_MODEL": " "}, "needs KB_EMBEDDING_MODEL"),
+        ({"KB_EMBEDDING_MODEL": "a\nb"}, "KB_EMBEDDING_MODEL"),
         ({"KB_EMBEDDING_URL": "127.0.0.1:11434"}, "KB_EMBEDDING_URL.*http"),
         ({"KB_EMBEDDING_URL": "file:///v1"}, "KB_EMBEDDING_URL.*http"),
         ({"KB_EMBEDDING_URL": "http://host:port/v1"}, "KB_EMBEDDING_URL"),

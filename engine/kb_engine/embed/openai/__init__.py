@@ -145,13 +145,8 @@ class OpenAIEmbedder:
         settings = self._settings
         questions = [settings.embedding_query_prefix + text for text in calibration.QUESTIONS]
         passages = [settings.embedding_document_prefix + text for text in calibration.PASSAGES]
-        try:
-            rows = [
-                self._ask(batch, settings.embedding_timeout, ours=True)
-                for batch in _batches([*questions, *passages], self.batch_size)
-            ]
-        except _Refused as refused:
-            raise self._out_of_order(f"refuses the request (HTTP {refused.status})", refused.words) from None
+        self._prove_in_order(settings.embedding_timeout)
+        rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
         vectors = np.concatenate(rows)
         self._weights = calibration.weights(
             calibration.measured(vectors[: len(questions)], vectors[len(questions) :]), settings.scoring
@@ -175,18 +170,22 @@ class OpenAIEmbedder:
         try:
             vectors = self._vectors(texts, self._settings.embedding_timeout)
         except NoAnswer:
-            self._at_once = max(1, min(self._at_once, len(texts)) // _LESS_AT_ONCE)
+            self._ask_for_less(len(texts))
             raise
         self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
         return vectors
+
+    def _ask_for_less(self, asked: int) -> None:
+        self._at_once = max(1, min(self._at_once, asked) // _LESS_AT_ONCE)
 
     def _vectors(self, texts: list[str], seconds: float) -> Vectors:
         """The vectors of texts; those of a refused batch are asked for one by one, cut until they pass."""
         try:
             return self._ask(texts, seconds)
         except _Refused as refused:
-            self._prove_in_order(refused)
+            self._prove_in_order(self._query_seconds)
             if len(texts) > 1:
+                self._ask_for_less(len(texts))  # that many may be too many
                 return np.concatenate([self._vectors([text], seconds) for text in texts])
             return self._vector_of_beginning(texts[0], refused, seconds)
 
@@ -208,12 +207,12 @@ class OpenAIEmbedder:
         where = self._settings.embeddings_url
         raise TextRefused(f"{where} refuses a text (HTTP {refused.status}), also in part, and takes others")
 
-    def _prove_in_order(self, refused: _Refused) -> None:
-        """Raises EmbedderUnavailable where the endpoint refuses a plain short text as well."""
+    def _prove_in_order(self, seconds: float) -> None:
+        """Raises EmbedderUnavailable where the endpoint refuses even a plain short text."""
         try:
-            self._ask([_PROBE], self._query_seconds, ours=True)
-        except _Refused as again:
-            raise self._out_of_order(f"refuses the request (HTTP {again.status})", again.words) from refused
+            self._ask([_PROBE], seconds, ours=True)
+        except _Refused as refused:
+            raise self._out_of_order(f"refuses the request (HTTP {refused.status})", refused.words) from None
 
     def _ask(self, texts: list[str], seconds: float, *, ours: bool = False) -> Vectors:
         """One request. Raises EmbedderUnavailable, or _Refused where another request may fare better.

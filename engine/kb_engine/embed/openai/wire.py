@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from kb_engine.embed.protocol import EmbedderUnavailable
 
@@ -114,7 +115,7 @@ class Wire:
             raise self._failed(f"cannot be reached ({_why(error)})") from error
         except aiohttp.ClientPayloadError as error:
             raise self._failed("broke off in the middle of its answer") from error
-        except aiohttp.ClientResponseError as error:
+        except (aiohttp.ClientResponseError, HttpProcessingError, ValueError) as error:
             raise self._failed("answers what is no HTTP") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._failed(f"closed the connection ({type(error).__name__})") from error
@@ -132,7 +133,7 @@ class Wire:
                 read += part
                 if len(read) > most_bytes:
                     raise self._failed(f"answers with more than {most_bytes} bytes")
-            return Reply(answer.status, bytes(read), _seconds_of(answer.headers.get("Retry-After")))
+            return Reply(answer.status, bytes(read), seconds_of(answer.headers.get("Retry-After")))
 
     def _failed(self, what: str) -> EmbedderUnavailable:
         return EmbedderUnavailable(f"{self._url} {what}", retry_after=_CONNECT_SECONDS)
@@ -161,8 +162,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _seconds_of(header: str | None) -> float | None:
-    """`Retry-After`: seconds or a date."""
+def seconds_of(header: str | None) -> float | None:
+    """What `Retry-After` asks for, in seconds or as a date; None where it is neither."""
     if header is None:
         return None
     try:
@@ -170,10 +171,10 @@ def _seconds_of(header: str | None) -> float | None:
     except ValueError:
         try:
             moment = parsedate_to_datetime(header)
-        except ValueError:
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            seconds = (moment - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
             return None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        seconds = (moment - datetime.now(UTC)).total_seconds()
     if not seconds >= 0:  # also what is not a number
         return 0.0
     return min(seconds, MOST_RETRY_AFTER)

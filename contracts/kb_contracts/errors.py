@@ -38,7 +38,7 @@ job (in a failed job's `error`, never as a status of its own)
 engine
   queue_full                429   engine    later   too many jobs wait
   storage_full              507   engine    later   no space is left
-  embedder_unavailable      503   engine    later   the embedding model cannot be loaded
+  embedder_unavailable      503   engine    later   the embedding model cannot be used
   not_ready                 503   engine    later   starting or shutting down
   internal                  500   engine    later   a fault of the engine; details are in its log
 """

@@ -23,7 +23,7 @@ from kb_engine.embed.openai.answers import BadAnswer, WrongLength, vectors_of, w
 from kb_engine.embed.openai.window import cut, estimated_tokens
 from kb_engine.embed.openai.wire import NoAnswer, Reply, Wire
 from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
-from kb_engine.endpoint_settings import EndpointSettings
+from kb_engine.endpoint_settings import MOST_DIMENSIONS, EndpointSettings
 
 __all__ = ["OpenAIEmbedder"]
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _BATCH_CHARS = 100_000
 _QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
 _REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
-_BYTES_A_TEXT = 512 * 1024  # 16,384 dimensions, each with 24 digits, sign and commas
+_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
 _BYTES_BESIDE = 256 * 1024
 _LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
 _SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
@@ -226,7 +226,8 @@ class OpenAIEmbedder:
         }
         if self._settings.embedding_dimensions:
             body["dimensions"] = self._settings.embedding_dimensions
-        most = _BYTES_BESIDE + len(texts) * _BYTES_A_TEXT
+        numbers = len(texts) * (self._dimensions or MOST_DIMENSIONS)
+        most = _BYTES_BESIDE + numbers * _BYTES_A_NUMBER
         reply = self._wire.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
         if reply.status != 200:
             said = words_of(reply.body, self._settings.embedding_key) if ours else ""

@@ -150,7 +150,7 @@ def test_a_document_that_is_refused_fails_alone(tmp_path: Path, served: Embeddin
         assert ended(engine) == {"completed": 1, "failed": 1}
         error = job(engine, bad)["error"]
         assert error["code"] == "embedder_unavailable"
-        assert "refuses a text (HTTP 400)" in error["message"]
+        assert "HTTP 400 for one text" in error["message"]
         assert found(engine, "harmless", "fts") == []
         assert found(engine, "bees") == [job(engine, good)["document_id"]]
         assert issues(engine) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from numpy.typing import NDArray
 
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder, OpenAIEmbedder, TextRefused
 from kb_engine.embed.openai.window import estimated_tokens
@@ -85,10 +86,9 @@ def zeros(answer: Json) -> Json:
         (with_index(1), "index"),
         (with_index(7), "index"),
         (with_index(-1), "index"),
-        (with_index(None), "index"),
         (zeros, "zeros"),
-        (lambda answer: {**answer, "data": answer["data"][1:]}, "1 embeddings for 2 texts"),
-        (lambda answer: {**answer, "data": answer["data"] * 2}, "4 embeddings for 2 texts"),
+        (lambda answer: {**answer, "data": answer["data"][1:]}, "0 embeddings for 1 texts"),
+        (lambda answer: {**answer, "data": answer["data"] * 2}, "2 embeddings for 1 texts"),
         (lambda answer: {**answer, "data": []}, "0 embeddings"),
         (lambda answer: {"embeddings": answer["data"]}, "no list of embeddings"),
         (lambda answer: "all is well", "no list of embeddings"),
@@ -275,7 +275,14 @@ def test_threads_may_share_it(served: EmbeddingEndpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(400, "no"), (413, "no"), (422, "no"), (500, "input is too large")]
+    ("status", "words"),
+    [
+        (400, "no"),
+        (413, "no"),
+        (422, "no"),
+        (500, "input is too large"),
+        (500, "json: unsupported value: NaN"),
+    ],
 )
 def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture, status: int, words: str
@@ -292,12 +299,33 @@ def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
     assert long[:20] not in caplog.text
 
 
+def test_a_text_that_the_model_makes_nothing_of_is_embedded_by_its_beginning(
+    served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a number overflows within the model; its neighbours are whole."""
+    whole = HashEmbedder().embed
+
+    def overflowing(texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = whole(texts)
+        vectors[["overflow" in text for text in texts]] = 0.0
+        return vectors
+
+    text = "honey bees " * 20 + "overflow"
+    with asking(served) as embedder:
+        embedder.load()
+        served.embed = overflowing
+        assert np.allclose(embedder.embed(["bees", text]), whole(["bees", text[: len(text) // 2]]), atol=1e-6)
+        with pytest.raises(TextRefused, match="zeros"):
+            embedder.embed(["bees", "overflow"])
+    assert "beginning" in caplog.text
+
+
 def test_a_text_that_is_refused_in_any_length_is_told_apart(served: EmbeddingEndpoint) -> None:
     """From an endpoint that refuses everything; neither quotes it."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = containing("poison", 400)
-        with pytest.raises(TextRefused, match="HTTP 400") as refused:
+        with pytest.raises(TextRefused, match="answers HTTP 400 for one text") as refused:
             embedder.embed(["bees", "poison " * 100])
         served.fault = always(400, "the model does not embed")
         with pytest.raises(EmbedderUnavailable, match="does not embed"):

@@ -49,6 +49,14 @@ def test_a_cut_text_is_a_beginning_within_the_window(text: str, most: int) -> No
     assert estimated_tokens(kept) <= most or len(kept) == 1
 
 
+@pytest.mark.parametrize("indices", [(None, 1), (0, None), (0, 0), (1, 2), (-1, 0)])
+def test_an_index_is_told_of_all_or_of_none(indices: tuple[int | None, ...]) -> None:
+    """Otherwise nobody knows whose vector is whose."""
+    data = [{"embedding": [1.0], "index": index} for index in indices]
+    with pytest.raises(BadAnswer, match="index"):
+        vectors_of(json.dumps({"data": data}).encode(), count=2, dimensions=0)
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_vectors_or_a_bad_answer(body: bytes) -> None:
     """Nothing else is raised."""

@@ -38,15 +38,20 @@ _LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
 _SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
 _PROBE = "kb"
 _BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
-_TOO_LONG = (b"too large", b"too long", b"context length", b"context size")
+# What endpoints say with a status of 500 of a text that is longer than they can take, and of one that their
+# model makes numbers of that are none.
+_ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
 
 
 class _Refused(Exception):
-    """The endpoint calls the request wrong; `words` are its own, empty where it may quote a document."""
+    """The endpoint does not take these texts, and may take others, or parts of them.
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
+    `words` are its own, empty where it may quote a document.
+    """
+
+    def __init__(self, what: str, words: str = "") -> None:
+        super().__init__(what)
+        self.what = what
         self.words = words
 
 
@@ -190,7 +195,10 @@ class OpenAIEmbedder:
             return self._vector_of_beginning(texts[0], refused, seconds)
 
     def _vector_of_beginning(self, text: str, refused: _Refused, seconds: float) -> Vectors:
-        """Some endpoints cut what is longer than the model's window, others refuse it: these are helped."""
+        """Some endpoints cut what is longer than the model's window, others refuse it: these are helped.
+
+        So are models that make nothing of a text as a whole, which happens, and something of a part.
+        """
         whole = len(text)
         while len(text) > _SHORTEST:
             text = text[: max(_SHORTEST, len(text) // 2)]
@@ -200,19 +208,19 @@ class OpenAIEmbedder:
                 refused = again
             else:
                 logger.warning(
-                    "a passage was too long for the embedding model; lower KB_EMBEDDING_MAX_TOKENS",
-                    extra={"characters": whole, "embedded": len(text)},
+                    "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
+                    extra={"why": refused.what, "characters": whole, "embedded": len(text)},
                 )
                 return vector
         where = self._settings.embeddings_url
-        raise TextRefused(f"{where} refuses a text (HTTP {refused.status}), also in part, and takes others")
+        raise TextRefused(f"{where} {refused.what} for one text, also in part, and takes others")
 
     def _prove_in_order(self, seconds: float) -> None:
         """Raises EmbedderUnavailable where the endpoint refuses even a plain short text."""
         try:
             self._ask([_PROBE], seconds, ours=True)
         except _Refused as refused:
-            raise self._out_of_order(f"refuses the request (HTTP {refused.status})", refused.words) from None
+            raise self._out_of_order(refused.what, refused.words) from None
 
     def _ask(self, texts: list[str], seconds: float, *, ours: bool = False) -> Vectors:
         """One request. Raises EmbedderUnavailable, or _Refused where another request may fare better.
@@ -237,15 +245,15 @@ class OpenAIEmbedder:
         except WrongLength as wrong:
             raise self._out_of_order(self._other_length(wrong)) from wrong
         except BadAnswer as bad:
-            raise self._out_of_order(f"answers with {bad}", rest=0.0) from bad
+            raise _Refused(f"answers with {bad}") from bad
         self._dimensions = vectors.shape[1]
         return vectors
 
     def _fault(self, reply: Reply, said: str) -> EmbedderUnavailable | _Refused:
         """What a status other than 200 means, and what to do about it."""
-        too_long = reply.status >= 500 and any(words in reply.body.lower() for words in _TOO_LONG)
-        if reply.status in {400, 413, 422} or too_long:
-            return _Refused(reply.status, said)
+        its_fault = reply.status >= 500 and any(words in reply.body.lower() for words in _ITS_FAULT)
+        if reply.status in {400, 413, 422} or its_fault:
+            return _Refused(f"answers HTTP {reply.status}", said)
         if reply.status in {401, 403}:
             mend = "set OPENAI_API_KEY to a key that it takes"
         elif reply.status in {404, 405}:

@@ -320,6 +320,20 @@ def test_a_text_that_the_model_makes_nothing_of_is_embedded_by_its_beginning(
     assert "beginning" in caplog.text
 
 
+def test_a_text_is_not_cut_for_a_fault_that_passes(served: EmbeddingEndpoint) -> None:
+    """One nonsensical answer: the whole text is asked for again."""
+    turns = iter([True])
+
+    async def once(request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return await half(request, asked) if next(turns, False) else None
+
+    text = "honey bees " * 20
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = once
+        assert np.allclose(embedder.embed_query(text), HashEmbedder().embed([text])[0], atol=1e-6)
+
+
 def test_a_text_that_is_refused_in_any_length_is_told_apart(served: EmbeddingEndpoint) -> None:
     """From an endpoint that refuses everything; neither quotes it."""
     with asking(served) as embedder:

@@ -199,19 +199,18 @@ class OpenAIEmbedder:
 
         So are models that make nothing of a text as a whole, which happens, and something of a part.
         """
-        whole = len(text)
-        while len(text) > _SHORTEST:
-            text = text[: max(_SHORTEST, len(text) // 2)]
+        for length in _ever_shorter(len(text)):  # beginning with the whole: the fault may have passed
             try:
-                vector = self._ask([text], seconds)
+                vector = self._ask([text[:length]], seconds)
             except _Refused as again:
                 refused = again
-            else:
+                continue
+            if length < len(text):
                 logger.warning(
                     "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
-                    extra={"why": refused.what, "characters": whole, "embedded": len(text)},
+                    extra={"why": refused.what, "characters": len(text), "embedded": length},
                 )
-                return vector
+            return vector
         where = self._settings.embeddings_url
         raise TextRefused(f"{where} {refused.what} for one text, also in part, and takes others")
 
@@ -276,6 +275,14 @@ class OpenAIEmbedder:
     def _out_of_order(self, what: str, words: str = "", rest: float = _REST_SECONDS) -> EmbedderUnavailable:
         said = f" ({words})" if words else ""
         return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{said}", retry_after=rest)
+
+
+def _ever_shorter(length: int) -> Iterator[int]:
+    """The length, its half, a quarter, and so on down to the shortest that is tried."""
+    yield length
+    while length > _SHORTEST:
+        length = max(_SHORTEST, length // 2)
+        yield length
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:

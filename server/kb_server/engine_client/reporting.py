@@ -61,11 +61,19 @@ def engine_call(call: Call, **subject: Any) -> Iterator[None]:
 
     `subject` (`document_id`, `job_id`) is named in the messages and stands in the error beside them.
     """
+    with on_behalf_of(call):
+        try:
+            yield
+        except EngineFault as fault:
+            raise tool_error(fault, **subject) from fault
+
+
+@contextmanager
+def on_behalf_of(call: Call) -> Iterator[None]:
+    """What is sent meanwhile carries the call's correlation id and trace."""
     token, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
     try:
         yield
-    except EngineFault as fault:
-        raise tool_error(fault, **subject) from fault
     finally:
         REQUEST_ID.reset(token)
         TRACE.reset(trace)

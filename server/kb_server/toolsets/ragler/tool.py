@@ -12,8 +12,8 @@ import msgspec
 
 from kb_contracts.ragler import WINDOW_SECONDS
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
-from kb_server.engine_client.port import REQUEST_ID
 from kb_server.engine_client.ragler import Ragler
+from kb_server.engine_client.reporting import on_behalf_of
 from kb_server.tool import Call, ToolError
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -83,14 +83,12 @@ class RaglerTool(ServiceTool[A, R]):
 
 @contextmanager
 def asking(call: Call, collection_id: UUID | None = None) -> Iterator[None]:
-    """Ask the backend for `call`: its correlation id goes along, and faults come out as `ToolError`."""
-    token = REQUEST_ID.set(call.correlation_id)
-    try:
-        yield
-    except EngineFault as fault:
-        raise _error(fault, collection_id) from fault
-    finally:
-        REQUEST_ID.reset(token)
+    """Ask the backend for `call`: its id and trace go along, and faults come out as `ToolError`."""
+    with on_behalf_of(call):
+        try:
+            yield
+        except EngineFault as fault:
+            raise _error(fault, collection_id) from fault
 
 
 def _error(fault: EngineFault, collection_id: UUID | None) -> ToolError:

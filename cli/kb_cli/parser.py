@@ -284,6 +284,9 @@ def _add_writers(commands: Any, groups: _Groups) -> None:
     )  # fmt: skip
     add.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a folder with all below it")
     add.add_argument("--no-wait", action="store_true", help="do not wait until they can be found")
+    add.add_argument(
+        "--force-ocr", action="store_true", help="read PDF by OCR even where it holds text; others as always"
+    )
 
     remove = _command(
         commands, "rm", "kb_cli.commands.documents:remove", "remove documents", groups.engine, groups.output

@@ -32,8 +32,9 @@ class Result(msgspec.Struct):
     reason: str | None = None
 
     def told(self) -> str:
-        """One line with the outcome, the path, and the document or the reason."""
-        last = self.reason or (f"document {self.document_id}" if self.document_id else "")
+        """One line with the outcome, the path, the document where there is text in it, and the reason."""
+        document = f"document {self.document_id}" if self.document_id and self.outcome != "empty" else ""
+        last = ": ".join(filter(None, (document, self.reason)))
         return f"{self.outcome}\t{self.path}\t{last}".rstrip()
 
 

@@ -190,6 +190,13 @@ class FileFields(Request):
     metadata: dict[str, Any] = {}
     source_path: SourcePath | None = None
     dedup_scope: Annotated[str, Meta(max_length=200)] = ""
+    force_ocr: Annotated[
+        bool,
+        Meta(
+            description="read a PDF by OCR even where it holds text; JPG and PNG always are, and any other "
+            "format is refused. A document of the same file is then the same only where it was read by OCR"
+        ),
+    ] = False
 
 
 class JobError(Answer):
@@ -235,7 +242,11 @@ class JobList(Answer):
 
 
 class Document(Answer):
-    """A document without its chunks. `status` is `empty` where no text was found, with the reason."""
+    """A document without its chunks. `status` is `empty` where no text was found, with the reason.
+
+    A searchable document has a `status_reason` where some of its pages could not be read. `extraction_method`
+    is `text_extraction`, `image_analysis` (OCR), `mixed_extraction` (some pages by OCR) or another word.
+    """
 
     id: int
     uid: str

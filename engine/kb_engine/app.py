@@ -120,7 +120,12 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         embedder.expect(store.dimensions)
     spool, ends = Spool(settings.spool_folder), JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
-    limits = Limits(wall_seconds=settings.extract_timeout, memory_bytes=settings.extract_memory_bytes)
+    limits = Limits(
+        wall_seconds=settings.extract_timeout,
+        ocr_seconds=settings.ocr_timeout,
+        ocr_pages=settings.ocr_pages,
+        memory_bytes=settings.extract_memory_bytes,
+    )
     pipeline = Pipeline(encoder, limits)
     workers = Workers(store=store, spool=spool, pipeline=pipeline, ends=ends, count=settings.ingest_workers)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

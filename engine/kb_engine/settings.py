@@ -43,8 +43,16 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
     extract_timeout: Annotated[
-        float, Setting("KB_EXTRACT_TIMEOUT", "seconds that reading one file may take"), msgspec.Meta(gt=0)
+        float,
+        Setting("KB_EXTRACT_TIMEOUT", "seconds that reading one file may take, or one page by OCR"),
+        msgspec.Meta(gt=0),
     ] = 300.0
+    ocr_timeout: Annotated[
+        float, Setting("KB_OCR_TIMEOUT", "seconds that OCR of one PDF may take"), msgspec.Meta(gt=0)
+    ] = 4 * 3600.0
+    ocr_pages: Annotated[
+        int, Setting("KB_OCR_PAGES", "pages of one PDF that are read by OCR"), msgspec.Meta(ge=1)
+    ] = 500
     extract_memory_bytes: Annotated[
         int,
         Setting("KB_EXTRACT_MEMORY_BYTES", "memory that reading one file may take"),

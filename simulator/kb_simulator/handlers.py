@@ -198,10 +198,11 @@ def _check_text(text: str) -> None:
 async def _file(identity: str, upload: Upload) -> submission.Submission:
     received = upload.received
     check_metadata(received.fields.metadata)
+    _check_ocr(received.fields, upload.format)
     if received.size <= _AT_ONCE_BYTES:
-        content = _text(upload.data, upload.format)
+        content = _text(upload)
     else:
-        content = await asyncio.to_thread(_text, upload.data, upload.format)
+        content = await asyncio.to_thread(_text, upload)
     return submission.file(
         identity,
         received.fields,
@@ -213,9 +214,18 @@ async def _file(identity: str, upload: Upload) -> submission.Submission:
     )
 
 
-def _text(data: bytes, kind: Format) -> Extracted | m.JobError:
+def _check_ocr(fields: m.FileFields, kind: Format) -> None:
+    if fields.force_ocr and not kind.takes_ocr:
+        raise EngineError(
+            "invalid_parameter",
+            f"force_ocr is for PDF, JPG and PNG, not for {kind.label}; send the file without it.",
+            parameter="force_ocr",
+        )
+
+
+def _text(upload: Upload) -> Extracted | m.JobError:
     try:
-        return extract(data, kind)
+        return extract(upload.data, upload.format, force_ocr=upload.received.fields.force_ocr)
     except ExtractionFailed as error:
         return m.JobError(code=error.code, message=error.message)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 _SOURCE_PATH_CHARS = 1_000
+_TAKE_OCR = frozenset({".pdf", ".jpg", ".jpeg", ".png"})  # the engine refuses to force it on others
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace, out: Output) -> int:
         client = stack.enter_context(engine(options))
         progress = stack.enter_context(progress_on(out))
         progress.began(len(found), sum(file.size for file in found))
-        results = Adding(client, tags, progress, wait=not options.no_wait).run(found)
+        adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
+        results = adding.run(found)
     if out.as_json:
         out.document(results)
     else:
@@ -100,6 +102,7 @@ class Adding:
     tags: list[str]
     progress: Progress
     wait: bool = True
+    force_ocr: bool = False
     _refused_kinds: dict[str, str] = field(default_factory=dict)
     _waiting: deque[tuple[Found, str]] = field(default_factory=deque)
     _results: list[Result] = field(default_factory=list)
@@ -157,6 +160,7 @@ class Adding:
             # Longer than the engine takes, it is left out rather than cut to another file's name.
             source_path=source if len(source) <= _SOURCE_PATH_CHARS else None,
             dedup_scope=self.tags[0],
+            force_ocr=self.force_ocr and file.path.suffix.lower() in _TAKE_OCR,
         )
 
     def _keep(self, file: Found, job: m.Job) -> None:
@@ -176,19 +180,21 @@ class Adding:
         if job.document_id is None:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
-        empty = self._emptiness(job.document_id)
-        outcome: Outcome = "empty" if empty else "already there" if job.deduplicated else "added"
-        return Result(path, outcome, job.document_id, job.id, empty)
+        document = self._document(job.document_id)
+        told = document.status_reason if document is not None else None
+        if document is not None and document.status == "empty":  # a scan must not read as success
+            return Result(path, "empty", job.document_id, job.id, told or "no text was found in it")
+        outcome: Outcome = "already there" if job.deduplicated else "added"
+        return Result(path, outcome, job.document_id, job.id, told)
 
-    def _emptiness(self, document_id: int) -> str | None:
-        """Why no text was found in the document; a scan must not read as success."""
+    def _document(self, document_id: int) -> m.Document | None:
+        """The document; None where it was removed meanwhile."""
         try:
-            document = self.client.document(document_id, DocumentQuery(chunks=False))
+            return self.client.document(document_id, DocumentQuery(chunks=False))
         except CliError as error:
             if error.status is Exit.NOT_FOUND:
-                return None  # removed meanwhile
+                return None
             raise
-        return (document.status_reason or "no text was found in it") if document.status == "empty" else None
 
     def _end(self, result: Result) -> None:
         self._results.append(result)

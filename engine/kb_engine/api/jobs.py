@@ -96,6 +96,7 @@ class JobsApi:
             )
             check_metadata(received.fields.metadata)
             assert form is not None  # a received file was opened
+            _check_ocr(received.fields, form)
         return received, form
 
     def _check_length(self, incoming: Incoming) -> None:
@@ -154,6 +155,7 @@ def _file_job(job_id: str, received: ReceivedFile, form: Format) -> NewJob:
         filename=received.filename,
         format=form.name,
         doc_type=msgspec.convert(form.doc_type, m.DocType),
+        force_ocr=fields.force_ocr,
     )
 
 
@@ -162,6 +164,17 @@ def _format(filename: str) -> Format:
         return format_of(filename)
     except ExtractionFailed as error:
         raise EngineError(error.code, error.message, parameter="file") from error
+
+
+def _check_ocr(fields: m.FileFields, form: Format) -> None:
+    """Refuse to promise OCR of what has no pages to look at."""
+    if fields.force_ocr and not form.takes_ocr:
+        raise EngineError(
+            "invalid_parameter",
+            f"force_ocr is for PDF, JPG and PNG; of {form.label} the text itself is taken. "
+            "Send the file without it.",
+            parameter="force_ocr",
+        )
 
 
 def _each_once(tags: Sequence[str]) -> list[str]:

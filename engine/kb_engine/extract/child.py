@@ -1,7 +1,7 @@
 """One file read in a process of its own, which is ended with everything it started when it breaks a limit.
 
-The reader's input is the open file and its output two files without a name, so that a crash of either
-side leaves nothing on the disk.
+The reader's input is the open file, its output goes to files without a name, so that a crash of either
+side leaves nothing on the disk. Of the pages that it reads by OCR it tells through a pipe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,16 +22,15 @@ import msgspec
 from kb_engine.extract.failures import (
     ExtractionFailed,
     crashed,
+    page_too_long,
+    pages_too_long,
     too_long,
     too_much_memory,
-    too_much_text,
 )
-from kb_engine.extract.formats import Format
-from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits
-from kb_engine.extract.report import Failure, Report, Task
-from kb_engine.extract.text import read_text
+from kb_engine.extract.model import Extraction, Limits
+from kb_engine.extract.report import Failure, PageBegun, Report, Task
+from kb_engine.extract.telling import Told, told_by_a_child
 
-_IN_PROCESS = frozenset(["txt", "md"])
 _WORKER = "kb_engine.extract.worker"
 _ERROR_BYTES = 4096
 _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
@@ -39,59 +38,100 @@ _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 _TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 
+OnPage = Callable[[PageBegun], Awaitable[None]]
+"""Called when a page is about to be read by OCR; what it raises ends the reader."""
 
-async def extract(path: Path, fmt: Format, *, limits: Limits = DEFAULT_LIMITS) -> Extraction:
-    """The text of the file at `path`, read as `fmt` whatever its name.
 
-    Text and Markdown are decoded in a thread; every other format is read in a child process, which
-    is killed with its whole group when it takes too long or when the awaiting task is cancelled.
+async def read_in_child(
+    path: Path, reader: str, limits: Limits, on_page: OnPage, known: Extraction | None = None
+) -> Extraction:
+    """The text of the file at `path`, by the reader of that name, which may add to what is known.
 
+    The child is killed with its whole group when it takes too long or when the awaiting task is cancelled.
     Raises ExtractionFailed; OSError when the file cannot be opened.
     """
-    if fmt.name in _IN_PROCESS:
-        return await asyncio.to_thread(_read_here, path, fmt, limits)
-    with _files(path) as files:
-        status = await _run(_command(fmt, limits), files, limits)
+    with _files(path) as files, told_by_a_child(limits.ocr_pages) as told:
+        if known is not None:
+            await asyncio.to_thread(_put, files.known, known)
+        start = None if known is None else files.known.fileno()
+        command = _command(Task(reader, limits, os.getpid(), told.writer, start))
+        status = await _run(command, files, told, limits, on_page)
         return await asyncio.to_thread(_outcome, status, files, limits)
-
-
-def _read_here(path: Path, fmt: Format, limits: Limits) -> Extraction:
-    if path.stat().st_size > limits.text_bytes:
-        raise too_much_text(limits.text_bytes)
-    return read_text(path.read_bytes(), fmt.mime_type).within(limits)
 
 
 class _Files(NamedTuple):
     source: IO[bytes]
+    known: IO[bytes]
     report: IO[bytes]
     errors: IO[bytes]
 
 
 @contextmanager
 def _files(path: Path) -> Iterator[_Files]:
-    with path.open("rb") as source, TemporaryFile() as report, TemporaryFile() as errors:
-        yield _Files(source, report, errors)
+    with (
+        path.open("rb") as source,
+        TemporaryFile() as known,
+        TemporaryFile() as report,
+        TemporaryFile() as errors,
+    ):
+        yield _Files(source, known, report, errors)
 
 
-async def _run(command: list[str], files: _Files, limits: Limits) -> int:
+def _put(file: IO[bytes], known: Extraction) -> None:
+    file.write(msgspec.msgpack.encode(known))
+    file.seek(0)
+
+
+async def _run(command: list[str], files: _Files, told: Told, limits: Limits, on_page: OnPage) -> int:
     """The exit status, negative for a signal. When this returns or raises, the process is gone."""
-    process = await _start(command, files)
+    process = await _start(command, files, told)
+    bounds = _Bounds(limits)
     try:
-        async with asyncio.timeout(limits.wall_seconds):
+        async with asyncio.timeout(limits.wall_seconds) as timeout:
+            while (page := await told.next()) is not None:
+                timeout.reschedule(bounds.after(page))
+                await on_page(page)
             return await process.wait()
     except TimeoutError:
-        raise too_long(limits.wall_seconds) from None
+        raise bounds.broken() from None
     finally:
         await _end(process)
 
 
-async def _start(command: list[str], files: _Files) -> Process:
+class _Bounds:
+    """When a reader has taken too long: each page that it comes to gives it time anew, within a whole."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._last: PageBegun | None = None
+        self._end_of_all = 0.0
+
+    def after(self, page: PageBegun) -> float:
+        """When it has to be further than this page, by the clock of the loop."""
+        now = self._loop.time()
+        if self._last is None:
+            self._end_of_all = now + self._limits.ocr_seconds
+        self._last = page
+        return min(now + self._limits.wall_seconds, self._end_of_all)
+
+    def broken(self) -> ExtractionFailed:
+        """What to say of a reader that was not."""
+        if self._last is None:
+            return too_long(self._limits.wall_seconds)
+        if self._loop.time() >= self._end_of_all:
+            return pages_too_long(self._last.number, self._last.pages, self._limits.ocr_seconds)
+        return page_too_long(self._last.number, self._limits.wall_seconds)
+
+
+async def _start(command: list[str], files: _Files, told: Told) -> Process:
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command,
             stdin=files.source,
             stdout=files.report,
             stderr=files.errors,
+            pass_fds=(told.writer, files.known.fileno()),
             env=_environment(),
             cwd="/",
             start_new_session=True,
@@ -103,6 +143,8 @@ async def _start(command: list[str], files: _Files) -> Process:
         # Cancelled half-way there would be nobody to end what had started.
         await _end(await starting)
         raise
+    finally:
+        told.let_go()
 
 
 async def _end(process: Process) -> None:
@@ -113,9 +155,8 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def _command(fmt: Format, limits: Limits) -> list[str]:
-    task = msgspec.json.encode(Task(fmt.name, limits, os.getpid()))
-    return [sys.executable, "-B", "-P", "-s", "-m", _WORKER, task.decode()]
+def _command(task: Task) -> list[str]:
+    return [sys.executable, "-B", "-P", "-s", "-m", _WORKER, msgspec.json.encode(task).decode()]
 
 
 def _environment() -> dict[str, str]:

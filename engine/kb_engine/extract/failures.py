@@ -18,6 +18,8 @@ FailureCode: TypeAlias = Literal[
 OLE = b"\xd0\xcf\x11\xe0"
 """How an Office file begins that is from before 2007, or locked with a password."""
 
+INSTALL_OCR = "pip install 'kb-for-agents[ocr]'"
+
 _LONGEST_REASON = 200
 _NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
 
@@ -53,6 +55,42 @@ def too_long(most_seconds: float) -> ExtractionFailed:
     return ExtractionFailed(
         "extraction_timeout",
         f"Reading the file took more than {most_seconds:g} seconds. Split it and add the parts.",
+    )
+
+
+def page_too_long(page: int, most_seconds: float) -> ExtractionFailed:
+    """One page was not read by OCR in time."""
+    return ExtractionFailed(
+        "extraction_timeout",
+        f"Page {page:,} was not read by OCR within {most_seconds:g} seconds. "
+        "Take it out of the file and add the rest.",
+    )
+
+
+def pages_too_long(page: int, pages: int, most_seconds: float) -> ExtractionFailed:
+    """All pages together were not read by OCR in time."""
+    return ExtractionFailed(
+        "extraction_timeout",
+        f"Reading the pages by OCR took more than {most_seconds:g} seconds: it came to page {page:,} of "
+        f"{pages:,}. Split the file and add the parts.",
+    )
+
+
+def too_many_pages(pages: int, most: int) -> ExtractionFailed:
+    """More pages than are read by OCR."""
+    return ExtractionFailed(
+        "extraction_failed",
+        f"{pages:,} pages would have to be read by OCR; {most:,} are the most of one file. "
+        "Split it and add the parts.",
+    )
+
+
+def no_ocr(package: str) -> ExtractionFailed:
+    """The extra `ocr` is not installed."""
+    return ExtractionFailed(
+        "ocr_failed",
+        f"This engine cannot read pictures: the package {package} is missing. "
+        f"Install it with {INSTALL_OCR}, then send the file again.",
     )
 
 

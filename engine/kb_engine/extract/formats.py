@@ -23,10 +23,12 @@ class Format(msgspec.Struct, frozen=True):
     mime_type: str
     doc_type: str
     """What a document made of such a file is said to be in a search's filter."""
+    takes_ocr: bool = False
+    """Whether it has pages or pixels to look at, so that OCR may be forced."""
 
 
 _ALL = (
-    Format("pdf", "PDF", (".pdf",), "application/pdf", "pdf"),
+    Format("pdf", "PDF", (".pdf",), "application/pdf", "pdf", takes_ocr=True),
     Format(
         "docx",
         "DOCX",
@@ -50,8 +52,8 @@ _ALL = (
     ),
     Format("html", "HTML", (".html", ".htm"), "text/html", "html"),
     Format("svg", "SVG", (".svg",), "image/svg+xml", "image"),
-    Format("jpg", "JPG", (".jpg", ".jpeg"), "image/jpeg", "image"),
-    Format("png", "PNG", (".png",), "image/png", "image"),
+    Format("jpg", "JPG", (".jpg", ".jpeg"), "image/jpeg", "image", takes_ocr=True),
+    Format("png", "PNG", (".png",), "image/png", "image", takes_ocr=True),
     Format("md", "Markdown", (".md", ".markdown"), "text/markdown", "markdown"),
     Format("txt", "text", (".txt", ".text", ".log"), "text/plain", "text"),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 _LONGEST_TITLE = 200
+_LONGEST_GIVEN = 500
 
 # Only lines that could open a fence, be a heading, or underline one are looked at, so that a text of
 # many megabytes is scanned by the expression and not line by line in Python. Nothing in it backtracks.
@@ -67,6 +68,12 @@ def headings(text: str) -> Iterator[Heading]:
 def title_of(text: str) -> str | None:
     """The first heading of the first level, if there is one with words."""
     return next((found.title for found in headings(text) if found.level == 1 and found.title), None)
+
+
+def given_title(given: str | None) -> str | None:
+    """The title that a file says it has, on one line; None where it says nothing by it."""
+    title = " ".join((given or "").replace("\0", "").split())[:_LONGEST_GIVEN]
+    return None if title.lower() in ("", "untitled") else title
 
 
 def _line_above(text: str, start: int, after: int) -> tuple[int, str] | None:

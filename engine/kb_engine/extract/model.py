@@ -8,7 +8,8 @@ import msgspec
 
 from kb_engine.extract.failures import too_much_text
 
-Method: TypeAlias = Literal["text_extraction", "image_analysis"]
+Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extraction"]
+"""From the file's own text, by OCR, or some pages the one way and some the other."""
 
 PLAIN_TEXT = "text/plain"
 
@@ -30,6 +31,8 @@ class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
     method: Method
     mime_type: str
     """Of the file that was read."""
+    remark: str | None = None
+    """For people: which pages were not read, and why."""
 
     @property
     def is_markdown(self) -> bool:
@@ -50,7 +53,11 @@ class Limits(msgspec.Struct, frozen=True):
     """What the reading of one file may take before it is stopped."""
 
     wall_seconds: float = 300.0
-    """From the start of the reader to its end."""
+    """From the start of the reader to its end; of one that reads pages by OCR, from each page to the next."""
+    ocr_seconds: float = 4 * 3600.0
+    """The pages of one file that are read by OCR, all together."""
+    ocr_pages: int = 500
+    """How many pages of one file are read by OCR at the most."""
     memory_bytes: int = 2 << 30
     """Address space of the process that reads, the programs it is made of included (about 200 MB)."""
     text_bytes: int = 64 << 20

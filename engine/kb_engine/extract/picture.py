@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.extract.failures import ExtractionFailed, damaged, unsafe
+from kb_engine.extract.failures import ExtractionFailed, damaged, no_ocr, unsafe
 from kb_engine.extract.formats import Format
 from kb_engine.extract.markdown import escaped, one_line
 from kb_engine.extract.model import Extraction, Page
@@ -41,8 +41,10 @@ _MEMORY_SIGNS = ("alloc", "insufficient memory")
 _LEAST_CERTAINTY = 0.8
 
 # The recognizer shrinks a picture to a longest side of 2,000 pixels: of a tall one nothing would be legible.
-_LONGEST_SIDE = 2000
-_TALLEST = 1.5  # of a piece that is longer, in widths
+LONGEST_SIDE = 2000
+"""In pixels; what is larger is shrunk before it is read."""
+TALLEST = 1.5
+"""The height of a piece that is longer than that, in widths."""
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
 _SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
 _WIDEST_GAP = 2.0  # between pieces of one line, in heights
@@ -53,10 +55,22 @@ def read_picture(data: bytes, fmt: Format) -> Extraction:
     """The words in a picture as one page without a number. Raises ExtractionFailed."""
     if not data.startswith(_MARKS[fmt.name]):
         raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
-    recognize = _recognizer()
-    blocks = [_in_lines(recognize(piece)) for piece in _pieces(_decoded(data, fmt))]
-    text = "\n\n".join(filter(None, blocks))
+    text = recognizer()(_decoded(data, fmt))
     return Extraction([Page(None, text)], None, "image_analysis", fmt.mime_type)
+
+
+def recognizer() -> Callable[[Pixels], str]:
+    """What reads the words of a picture as Markdown, with its models loaded; that takes about a second.
+
+    Raises ExtractionFailed "ocr_failed" without the extra `ocr`; calling it does where it breaks.
+    """
+    recognize = _recognizer()
+
+    def read(pixels: Pixels) -> str:
+        blocks = [_in_lines(recognize(piece)) for piece in _pieces(pixels)]
+        return "\n\n".join(filter(None, blocks))
+
+    return read
 
 
 class _Found(NamedTuple):
@@ -70,22 +84,17 @@ class _Found(NamedTuple):
 
 
 def _recognizer() -> Callable[[Pixels], list[_Found]]:
-    """The models, loaded; about a second."""
     # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         package = import_module("rapidocr")
     except ModuleNotFoundError as error:
-        raise ExtractionFailed(
-            "ocr_failed",
-            f"This engine cannot read pictures: the package {error.name} is missing. "
-            "Install it with pip install 'kb-for-agents[ocr]', then send the file again.",
-        ) from None
+        raise no_ocr(error.name or "rapidocr") from None
     models = Path(str(package.__file__)).parent / "models"
     engine = package.RapidOCR(
         params={
             "Global.log_level": "critical",
-            "Global.max_side_len": _LONGEST_SIDE,
+            "Global.max_side_len": LONGEST_SIDE,
             "Global.text_score": _LEAST_CERTAINTY,
             # Its guess which lines stand on their head is often wrong, and turns those that do not.
             "Global.use_cls": False,
@@ -144,7 +153,7 @@ def _decoded(data: bytes, fmt: Format) -> Pixels:
 def _pieces(pixels: Pixels) -> Iterator[Pixels]:
     """A tall picture in pieces from top to bottom, cut where there is least to be seen."""
     height, width, _ = pixels.shape
-    most = max(_LONGEST_SIDE, int(width * _TALLEST))
+    most = max(LONGEST_SIDE, int(width * TALLEST))
     top = 0
     while height - top > most:
         begin = top + int(most * _CUT_FROM)

@@ -8,6 +8,9 @@ from kb_engine.extract.failures import ExtractionFailed
 from kb_engine.extract.headings import title_of
 from kb_engine.extract.model import PLAIN_TEXT, Extraction, Page
 
+FEW_LETTERS = 100
+"""A page with fewer may be a scan that bears a stamp or its number as text."""
+
 # UTF-32's little-endian mark begins with UTF-16's, so it is asked first.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -47,3 +50,13 @@ def read_text(data: bytes, mime_type: str) -> Extraction:
     text = decode(data, encoding_by_mark(data) or "utf-8")
     title = None if mime_type == PLAIN_TEXT else title_of(text)
     return Extraction([Page(None, text)], title, "text_extraction", mime_type)
+
+
+def letters(text: str) -> int:
+    """How many characters are not white space."""
+    return len("".join(text.split()))
+
+
+def has_few_letters(text: str) -> bool:
+    """Whether there is so little text on a page that there may be more to see on it."""
+    return letters(text) < FEW_LETTERS

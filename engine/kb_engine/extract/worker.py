@@ -20,7 +20,7 @@ import msgspec
 from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
 from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.model import Extraction, Limits
-from kb_engine.extract.report import Failure, Report, Task
+from kb_engine.extract.report import SCANS, Failure, PageBegun, Report, Task
 
 _NICENESS = 10
 _OPEN_FILES = 64
@@ -34,7 +34,7 @@ def main() -> None:
     """Read the file and report. Never returns: it leaves without the clean-up of what may be broken."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
     _end_with(task.parent)
-    _bind(task.limits)
+    _bind(task)
     # The report has the standard output for itself; whatever prints, prints into the errors.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -45,7 +45,7 @@ def main() -> None:
 
 def _report(task: Task) -> Report:
     try:
-        return _reader(task.format)(sys.stdin.buffer.read()).within(task.limits)
+        return _reader(task)(sys.stdin.buffer.read()).within(task.limits)
     except ExtractionFailed as failed:
         return Failure.of(failed)
     except MemoryError:
@@ -65,9 +65,9 @@ def _not_imported(error: ImportError, limits: Limits) -> ExtractionFailed:
     )
 
 
-def _reader(name: str) -> Callable[[bytes], Extraction]:
-    """What reads a format, imported only now: the parsers are most of the start-up."""
-    match name:
+def _reader(task: Task) -> Callable[[bytes], Extraction]:
+    """What reads the file, imported only now: the parsers are most of the start-up."""
+    match task.reader:
         case "html":
             from kb_engine.extract.html import read_html as read
         case "pdf":
@@ -83,10 +83,26 @@ def _reader(name: str) -> Callable[[bytes], Extraction]:
         case "jpg" | "png":
             from kb_engine.extract.picture import read_picture
 
-            read = partial(read_picture, fmt=FORMATS[name])
+            read = partial(read_picture, fmt=FORMATS[task.reader])
+        case "scans":
+            from kb_engine.extract.scans import read_scans
+
+            read = partial(read_scans, known=_known(task), limits=task.limits, tell=partial(_tell, task))
         case _:
-            raise ExtractionFailed("unsupported_format", f"No reader for the format {name}.")
+            raise ExtractionFailed("unsupported_format", f"No reader for the format {task.reader}.")
     return read
+
+
+def _known(task: Task) -> Extraction | None:
+    if task.known is None:
+        return None
+    with os.fdopen(task.known, "rb") as file:
+        return msgspec.msgpack.decode(file.read(), type=Extraction)
+
+
+def _tell(task: Task, page: PageBegun) -> None:
+    os.write(task.told, page.record)
+    _set_alarm(task.limits)
 
 
 def _end_with(parent: int) -> None:
@@ -97,15 +113,21 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _bind(limits: Limits) -> None:
+def _bind(task: Task) -> None:
+    limits = task.limits
+    seconds = limits.wall_seconds + (limits.ocr_seconds if task.reader == SCANS else 0)
     os.nice(_NICENESS)
     # The parent ends a reader that takes too long; these end one whose parent no longer can.
-    signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_SLACK_SECONDS)
-    _limit(resource.RLIMIT_CPU, math.ceil(limits.wall_seconds) + 1)
+    _set_alarm(limits)
+    _limit(resource.RLIMIT_CPU, math.ceil(seconds) + 1)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.text_bytes + _REPORT_SLACK_BYTES)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
+
+
+def _set_alarm(limits: Limits) -> None:
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_SLACK_SECONDS)
 
 
 def _limit(what: int, most: int) -> None:

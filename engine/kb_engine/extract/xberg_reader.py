@@ -9,8 +9,8 @@ from typing import NamedTuple
 import xberg
 
 from kb_engine.extract.failures import ExtractionFailed, damaged, locked, unsafe
+from kb_engine.extract.headings import given_title
 
-_LONGEST_TITLE = 500
 _LONGEST_REASON = 200
 
 # Sizes are bounded in bytes, by xberg and by the process that it runs in. A ratio says little: a long
@@ -63,7 +63,7 @@ def read_markdown(data: bytes, mime_type: str, label: str) -> Reading:
     """Read a file of a known kind; `label` is the kind's name for people. Raises ExtractionFailed."""
     document = _read(data, mime_type, label, _MARKDOWN)
     pages = [page.content for page in document.pages or []] or [document.content]
-    return Reading([_clean(page) for page in pages], _title(document.metadata.title))
+    return Reading([_clean(page) for page in pages], given_title(document.metadata.title))
 
 
 def read_plain_pages(data: bytes, mime_type: str, label: str) -> list[str]:
@@ -89,11 +89,6 @@ async def _extract(given: xberg.ExtractInput, config: xberg.ExtractionConfig) ->
 
 def _clean(markdown: str) -> str:
     return _ESCAPED.sub(lambda found: found["bare"] or found[0], markdown).replace("\0", "").strip("\n")
-
-
-def _title(given: str | None) -> str | None:
-    title = " ".join((given or "").replace("\0", "").split())[:_LONGEST_TITLE]
-    return None if title.lower() in ("", "untitled") else title
 
 
 def _failure(reason: str, label: str) -> ExtractionFailed:

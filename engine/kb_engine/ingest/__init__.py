@@ -1,6 +1,7 @@
 """Ingestion: from an accepted job to a document that can be found."""
 
-from kb_engine.ingest.pipeline import LeaseVoid, Pipeline, Progress
+from kb_engine.ingest.pipeline import LeaseVoid, Pipeline
+from kb_engine.ingest.steps import Progress
 from kb_engine.ingest.titles import title_of
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.ingest.workers import Workers

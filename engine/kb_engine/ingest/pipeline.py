@@ -20,12 +20,10 @@ from kb_engine.chunk import chunk
 from kb_engine.embed import Vectors
 from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder
 from kb_engine.extract import Extraction, Limits, Page, extract, format_of
+from kb_engine.ingest.steps import Progress, Steps
 from kb_engine.store.port import Prepared, PreparedChunk
 
 T = TypeVar("T")
-
-Progress = Callable[[str, int, int], Awaitable[None]]
-"""Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
 
 _MOST_WAIT_SECONDS = 30.0
 _BLAMED = 5  # failures of a batch while the embedder takes other texts: then the batch is at fault
@@ -55,32 +53,42 @@ class Pipeline:
 
     async def note(self, text: str, title: str, progress: Progress | None = None) -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
-        return await self._index(_as_pages(text), title, progress)
+        return await self._index(_as_pages(text), title, Steps(progress))
 
-    async def file(self, path: Path, filename: str, title: str | None, progress: Progress) -> Prepared:
+    async def file(
+        self,
+        path: Path,
+        filename: str,
+        title: str | None,
+        progress: Progress,
+        *,
+        force_ocr: bool = False,
+    ) -> Prepared:
         """A file's text, chunks and vectors; without a `title`, its own or its name.
 
         Raises:
             ExtractionFailed: with a code of the contract.
             EngineError: `embedder_unavailable` where the embedder refuses this text, but no other.
         """
-        await progress("Extracting text", 0, 1)
-        extraction = await extract(path, format_of(filename), limits=self._limits)
-        return await self._index(extraction, title or extraction.title or filename, progress)
+        steps = Steps(progress)
+        await steps.extracting()
+        extraction = await extract(
+            path, format_of(filename), force_ocr=force_ocr, limits=self._limits, on_page=steps.page
+        )
+        return await self._index(extraction, title or extraction.title or filename, steps)
 
-    async def _index(self, extraction: Extraction, title: str, progress: Progress | None) -> Prepared:
-        # How much there is to do is known only now; until then progress stays at nought, never falls.
-        await _report(progress, "Splitting into chunks", 0, 1)
-        await self._patiently(self._encoder.load, progress, 0, 1)
+    async def _index(self, extraction: Extraction, title: str, steps: Steps) -> Prepared:
+        await steps.splitting()
+        await self._patiently(self._encoder.load, steps)
         chunks = await self._split(extraction)
-        vectors = await self._vectors([piece.text for piece in chunks], progress)
+        vectors = await self._vectors([piece.text for piece in chunks], steps)
         return Prepared(
             title=title,
             extraction_method=extraction.method,
             pages=_count_pages(extraction),
             chunks=chunks,
             vectors=vectors,
-            status_reason=None if chunks else _why_empty(extraction),
+            status_reason=extraction.remark or (None if chunks else _why_empty(extraction)),
         )
 
     async def _split(self, extraction: Extraction) -> list[PreparedChunk]:
@@ -99,30 +107,26 @@ class Pipeline:
         finally:
             stopped.set()
 
-    async def _vectors(self, texts: Sequence[str], progress: Progress | None) -> Vectors:
+    async def _vectors(self, texts: Sequence[str], steps: Steps) -> Vectors:
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
-        size, total = self._encoder.batch_size, len(texts) + 1
+        size = self._encoder.batch_size
         for start in range(0, len(texts), size):
-            await _report(progress, "Generating embeddings", start, total)
+            await steps.embedding(start, len(texts))
             batch = _Batch(self._encoder, texts[start : start + size])
-            vectors[start : start + len(batch.texts)] = await self._patiently(
-                batch.embed, progress, start, total
-            )
-        await _report(progress, "Storing", len(texts), total)
+            vectors[start : start + len(batch.texts)] = await self._patiently(batch.embed, steps)
+        await steps.storing(len(texts))
         return vectors
 
-    async def _patiently(
-        self, work: Callable[[], Awaitable[T]], progress: Progress | None, done: int, total: int
-    ) -> T:
+    async def _patiently(self, work: Callable[[], Awaitable[T]], steps: Steps) -> T:
         """Wait for an embedder that is out of order, a little longer each time; the job tells of it."""
         wait = RETRY_SECONDS
         while True:
             try:
                 return await work()
             except OutOfOrder as error:
-                if progress is None:
+                if not steps.watched:
                     raise
-                await progress("Waiting for the embedding model", done, total)
+                await steps.waiting()
                 await self._pause(max(wait, error.seconds))
                 wait = min(2 * wait, _MOST_WAIT_SECONDS)
 
@@ -148,11 +152,6 @@ class _Batch:
             raise EngineError("embedder_unavailable", f"{error.detail} {why}") from error
 
 
-async def _report(progress: Progress | None, step: str, done: int, total: int) -> None:
-    if progress is not None:
-        await progress(step, done, total)
-
-
 def _as_pages(text: str) -> Extraction:
     # Agents write Markdown: a note's headings are worth keeping, and plain text loses nothing by it.
     return Extraction([Page(None, text)], None, "text_extraction", "text/markdown")
@@ -164,11 +163,12 @@ def _count_pages(extraction: Extraction) -> int | None:
 
 
 def _why_empty(extraction: Extraction) -> str:
+    pages = _count_pages(extraction)
     if extraction.method == "image_analysis":
-        return "No words were recognized in the picture."
-    if (pages := _count_pages(extraction)) is None:
+        return f"No words were recognized {f'on its pages ({pages:,})' if pages else 'in the picture'}."
+    if pages is None:
         return "There is no text in it."
-    return f"No text was found on its pages ({pages}). Scanned pages need a text layer to be found."
+    return f"There is no text on its pages ({pages:,}), and nothing to be seen that could be read."
 
 
 def _chunks(

@@ -20,7 +20,8 @@ from uuid import uuid4
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.extract import ExtractionFailed
-from kb_engine.ingest.pipeline import LeaseVoid, Pipeline, Progress
+from kb_engine.ingest.pipeline import LeaseVoid, Pipeline
+from kb_engine.ingest.steps import Progress
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, Store
@@ -153,7 +154,11 @@ class Workers:
         if job.spool is None or job.filename is None:
             raise LookupError(f"job {job.id} has neither a text nor a file")
         return await self._pipeline.file(
-            self._spool.path(job.spool), job.filename, _given_title(job), progress
+            self._spool.path(job.spool),
+            job.filename,
+            _given_title(job),
+            progress,
+            force_ocr=job.force_ocr,
         )
 
     def _progress(self, leased: LeasedJob) -> Progress:

@@ -132,7 +132,7 @@ def _outcome(prepared: Prepared) -> dict[str, Any]:
     searchable = bool(prepared.chunks)
     return {
         "status": "searchable" if searchable else "empty",
-        "status_reason": None if searchable else prepared.status_reason or NO_TEXT,
+        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
         "extraction_method": prepared.extraction_method,
         "pages": prepared.pages,
         "chunk_count": len(prepared.chunks),

@@ -7,11 +7,12 @@ import apsw
 from kb_contracts import models as m
 from kb_engine.store import documents, jobs, tags
 from kb_engine.store.connection import value
-from kb_engine.store.port import LeasedJob, NewJob, Prepared
+from kb_engine.store.port import OCR_METHOD, LeasedJob, NewJob, Prepared
 from kb_engine.store.write import Write
 
 _SAME = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
 _STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
+_BY_OCR = " AND extraction_method = ?"
 
 
 def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
@@ -41,13 +42,15 @@ def duplicate_of(db: apsw.Connection, job: NewJob) -> int | None:
     """The oldest document of the same kind, content and scope.
 
     Where the scope is itself a tag of the job (a collection), the document must still carry it: one
-    that was moved elsewhere since is no duplicate here.
+    that was moved elsewhere since is no duplicate here. Nor, for a job that forces OCR, is one whose text
+    was taken from the file: whoever asks for that wants it read in the other way.
     """
-    values = [job.kind, job.sha256, job.dedup_scope]
+    wanted, values = _SAME, [job.kind, job.sha256, job.dedup_scope]
     if job.dedup_scope in job.tags:
-        found = value(db, _SAME + _STILL_THERE, [*values, job.dedup_scope])
-    else:
-        found = value(db, _SAME, values)
+        wanted, values = wanted + _STILL_THERE, [*values, job.dedup_scope]
+    if job.force_ocr:
+        wanted, values = wanted + _BY_OCR, [*values, OCR_METHOD]
+    found = value(db, wanted, values)
     return None if found is None else int(found)
 
 

@@ -53,6 +53,7 @@ def _columns(new: NewJob, now: str) -> dict[str, Any]:
         "filename": new.filename,
         "format": new.format,
         "doc_type": new.doc_type,
+        "force_ocr": new.force_ocr,
         "step": "queued",
         "created_at": now,
     }

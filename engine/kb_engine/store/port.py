@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from kb_contracts import models as m
 from kb_contracts import ragler as r
 
+OCR_METHOD = "image_analysis"
+"""The `extraction_method` of a document all of whose words were read by OCR."""
+
 Vectors = NDArray[np.float32]
 """Shape (n, dimensions), each row of length 1."""
 
@@ -74,6 +77,7 @@ class NewJob:
     filename: str | None = None
     format: str | None = None
     doc_type: m.DocType = "note"
+    force_ocr: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,10 @@ class PreparedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What extraction, chunking and embedding made of a source. No chunks: the document is `empty`."""
+    """What extraction, chunking and embedding made of a source. No chunks: the document is `empty`.
+
+    `status_reason` says why, or what of a document with chunks could not be read.
+    """
 
     title: str
     extraction_method: str
@@ -218,7 +225,8 @@ class Store(Protocol):
 
         A document of the same kind, SHA-256 and `dedup_scope` is not doubled: the job closes with its
         id and `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing
-        one) and the further source path is kept.
+        one) and the further source path is kept. For a job with `force_ocr` only a document that was read
+        by OCR alone (`OCR_METHOD`) is the same.
         """
 
     async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:

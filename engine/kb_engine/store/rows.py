@@ -47,7 +47,7 @@ _NEW_JOB = (
     "format", "doc_type",
 )  # fmt: skip
 _TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
-LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "tags", "metadata", "lease", "attempts"])
+LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts"])
 
 
 def json_text(content: Any) -> str:
@@ -103,7 +103,12 @@ def _progress(fields: dict[str, Any]) -> float:
 
 def leased_job(row: Row) -> LeasedJob:
     """A job as a worker gets it, from `LEASED_COLUMNS`."""
-    *values, tags, metadata, lease, attempts = row
+    *values, force_ocr, tags, metadata, lease, attempts = row
     fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
-    wanted = NewJob(**fields, tags=msgspec.json.decode(tags), metadata=msgspec.json.decode(metadata))
+    wanted = NewJob(
+        **fields,
+        force_ocr=bool(force_ocr),
+        tags=msgspec.json.decode(tags),
+        metadata=msgspec.json.decode(metadata),
+    )
     return LeasedJob(lease=lease, attempts=attempts, job=wanted)

@@ -229,12 +229,17 @@ def _third(db: apsw.Connection) -> None:
     db.execute(_VERSION_3)
 
 
+def _fourth(db: apsw.Connection) -> None:
+    """A job knows whether its file is to be read by OCR although it holds text."""
+    db.execute("ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0")
+
+
 def _source_type(metadata: str) -> str | None:
     found = json.loads(metadata).get("source_type")
     return found if isinstance(found, str) else None
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third)
+MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth)
 """The migration at index n leads from version n to version n + 1."""
 
 

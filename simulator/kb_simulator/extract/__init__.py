@@ -17,23 +17,27 @@ FormatName = Literal["txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "svg", 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file; `label` is its name for people, `extensions` are in lower case, with the dot."""
+    """A kind of file; `label` is its name for people, `extensions` are in lower case, with the dot.
+
+    `takes_ocr`: whether it has pages or pixels to look at, so that OCR may be forced.
+    """
 
     name: FormatName
     label: str
     doc_type: DocType
     extensions: tuple[str, ...]
+    takes_ocr: bool = False
 
 
 FORMATS = (
-    Format("pdf", "PDF", "pdf", (".pdf",)),
+    Format("pdf", "PDF", "pdf", (".pdf",), takes_ocr=True),
     Format("docx", "DOCX", "docx", (".docx",)),
     Format("pptx", "PPTX", "pptx", (".pptx",)),
     Format("xlsx", "XLSX", "xlsx", (".xlsx",)),
     Format("html", "HTML", "html", (".html", ".htm")),
     Format("svg", "SVG", "image", (".svg",)),
-    Format("jpg", "JPG", "image", (".jpg", ".jpeg")),
-    Format("png", "PNG", "image", (".png",)),
+    Format("jpg", "JPG", "image", (".jpg", ".jpeg"), takes_ocr=True),
+    Format("png", "PNG", "image", (".png",), takes_ocr=True),
     Format("md", "Markdown", "markdown", (".md", ".markdown")),
     Format("txt", "text", "text", (".txt", ".text", ".log")),
 )
@@ -58,13 +62,15 @@ def format_of(filename: str) -> Format:
     return known
 
 
-def extract(data: bytes, kind: Format) -> Extracted:
+def extract(data: bytes, kind: Format, *, force_ocr: bool = False) -> Extracted:
     """The text of a file.
 
     Raises:
         ExtractionFailed: `file_corrupt`, `undecodable_text`, `extraction_failed`, `extraction_memory` or
-            `ocr_failed`, which every picture gives.
+            `ocr_failed`, which every picture gives, and every PDF of which OCR is forced.
     """
+    if force_ocr:
+        raise _no_ocr()
     # Each reader is imported when it is needed: the standard library's parsers would double the start-up.
     match kind.name:
         case "pdf":
@@ -80,12 +86,15 @@ def extract(data: bytes, kind: Format) -> Extracted:
         case "svg":
             from kb_simulator.extract.svg import read_svg as read
         case "jpg" | "png":
-            raise ExtractionFailed(
-                "ocr_failed",
-                "The simulator reads no pictures, nor does an engine without the extra `ocr`.",
-            )
+            raise _no_ocr()
         case _:
             from kb_simulator.extract.plain import read_plain
 
             read = partial(read_plain, markdown=kind.name == "md")
     return read(data)
+
+
+def _no_ocr() -> ExtractionFailed:
+    return ExtractionFailed(
+        "ocr_failed", "The simulator reads no pictures, nor does an engine without the extra `ocr`."
+    )

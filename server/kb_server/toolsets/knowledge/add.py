@@ -17,7 +17,7 @@ from kb_server import collections
 from kb_server.engine_client import ENDED, FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge.files import open_below, source, unreadable
-from kb_server.toolsets.knowledge.formats import PICTURES, format_of
+from kb_server.toolsets.knowledge.formats import TAKE_OCR, format_of
 from kb_server.toolsets.knowledge.tasks import document_of, failure, seconds_between
 from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, shown_name
 
@@ -58,7 +58,11 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
         | None
     ) = None
     force_ocr: Annotated[
-        bool, Meta(description="force OCR even where text can be extracted; refused for all but JPG and PNG")
+        bool,
+        Meta(
+            description="force OCR even where text can be extracted: of a PDF, for example, whose text comes "
+            "out garbled. JPG and PNG are always read by OCR; refused for other formats"
+        ),
     ] = False
     async_: Annotated[
         bool, Meta(description="true: answer at once with a task_id; false: wait for the document")
@@ -93,8 +97,9 @@ class KnowledgeAddTool(KnowledgeTool[KnowledgeAddArguments, KnowledgeAddResult])
 Add a document or image to the knowledge base for semantic search.
 
 The file lies on the server's machine, in a folder that the server may read. Formats: PDF, DOCX, PPTX, XLSX, \
-HTML, JPG, PNG and SVG. Answers at once with a task_id; ask knowledge-task-status when the document can be \
-searched. With "async": false the answer waits for that.
+HTML, JPG, PNG and SVG; pictures and scanned pages are read by OCR, some seconds each. Answers at once with a \
+task_id; ask knowledge-task-status when the document can be searched. With "async": false the answer waits \
+for that.
 
 Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \
 false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
@@ -177,16 +182,17 @@ def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
 
 
 def _check_ocr(form: str) -> None:
-    """A picture is read by OCR in any case; the engine's contract has no word for it elsewhere.
+    """Refuse what the engine would refuse once it had the file.
 
     Raises:
-        ToolError: `ocr_failed`.
+        ToolError: `invalid_parameter`.
     """
-    if form not in PICTURES:
+    if form not in TAKE_OCR:
         raise ToolError(
-            "ocr_failed",
-            f"OCR cannot be forced for {form.upper()}: the engine reads the text that such a file holds, and "
-            "only pictures by OCR. Call again without force_ocr.",
+            INVALID,
+            f"OCR cannot be forced for {form.upper()}, which has no pages to look at: its text is taken. "
+            "Call again without force_ocr.",
+            parameter="force_ocr",
         )
 
 
@@ -204,6 +210,7 @@ def _fields(arguments: KnowledgeAddArguments) -> m.FileFields:
         metadata=metadata,
         source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
         dedup_scope=tags[0],
+        force_ocr=arguments.force_ocr,
     )
 
 

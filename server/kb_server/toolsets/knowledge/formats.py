@@ -8,8 +8,8 @@ from kb_server.tool import ToolError
 
 FORMATS = ("pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg")
 
-PICTURES = ("jpg", "png")
-"""Those whose words can only be had by OCR."""
+TAKE_OCR = ("pdf", "jpg", "png")
+"""Those that have pages or pixels to look at."""
 
 _ALSO = {"htm": "html", "jpeg": "jpg"}
 

@@ -1,0 +1,165 @@
+"""PDFium: what is on the pages of a PDF, and the pages as pictures.
+
+It comes with the extra `ocr`, in the package pypdfium2 (Apache-2.0 or BSD-3-Clause; PDFium is BSD-3-Clause).
+It is C++ and reads hostile files: use it in a process that may be ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from importlib import import_module
+from itertools import islice
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from kb_engine.extract.failures import damaged, locked, no_ocr
+from kb_engine.extract.headings import given_title
+from kb_engine.extract.picture import LONGEST_SIDE, TALLEST, Pixels
+
+T = TypeVar("T")
+
+MOST_HEIGHT = 10_000
+"""Of a page as a picture, in pixels."""
+
+_LABEL = "PDF"
+_DOTS_A_POINT = 200 / 72
+_MOST_OBJECTS = 10_000  # looked at on one page
+_DEEPEST = 8  # of forms inside one another
+_IMAGE, _FORM = 3, 5  # FPDF_PAGEOBJ_IMAGE, FPDF_PAGEOBJ_FORM
+_LOCKED = (4, 5)  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
+
+
+class Look(NamedTuple):
+    """What a page has on it."""
+
+    is_bare: bool
+    """Nothing at all."""
+    covered: float
+    """The part of it, 0 to 1, that its largest picture takes."""
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Pages]:
+    """The pages of a PDF. Raises ExtractionFailed: locked, damaged, or the package is missing."""
+    try:
+        package = import_module("pypdfium2")
+    except ModuleNotFoundError as error:
+        raise no_ocr(error.name or "pypdfium2") from None
+    try:
+        document = package.PdfDocument(data)
+    except package.PdfiumError as error:
+        raise (locked(_LABEL) if error.err_code in _LOCKED else damaged(_LABEL, str(error))) from None
+    with closing(document):
+        if document.get_formtype():
+            document.init_forms()  # what was filled in is drawn with it
+        yield Pages(package, document)
+
+
+class Pages:
+    """The pages of an open PDF, numbered from 1."""
+
+    def __init__(self, package: ModuleType, document: Any) -> None:
+        self._package = package
+        self._document = document
+
+    def __len__(self) -> int:
+        return len(self._document)
+
+    @property
+    def title(self) -> str | None:
+        """What the file says its title is."""
+        try:
+            return given_title(self._document.get_metadata_value("Title"))
+        except UnicodeDecodeError:
+            return None
+
+    def look(self, number: int) -> Look | None:
+        """What is on a page; None where PDFium cannot show it."""
+        return self._of_page(number, self._looked)
+
+    def pixels(self, number: int) -> Pixels | None:
+        """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
+        return self._of_page(number, self._rendered)
+
+    def _of_page(self, number: int, ask: Callable[[Any], T]) -> T | None:
+        try:
+            with closing(self._document[number - 1]) as page:
+                return ask(page)
+        except (self._package.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
+            return None
+
+    def _looked(self, page: Any) -> Look:
+        raw = self._package.raw
+        is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
+        largest = max(self._pictures(page), default=_NO_PICTURE)
+        return Look(is_bare, largest.area / _area(page.get_bbox()))
+
+    def _rendered(self, page: Any) -> Pixels:
+        width, height = page.get_size()
+        fineness = max(self._pictures(page), default=_NO_PICTURE).fineness
+        with closing(page.render(scale=scale(width, height, fineness))) as bitmap:
+            return np.array(bitmap.to_numpy())
+
+    def _pictures(self, page: Any) -> Iterator[_Picture]:
+        frame = page.get_bbox()
+        for item in islice(page.get_objects(max_depth=1), _MOST_OBJECTS):
+            if item.type == _IMAGE:
+                yield self._picture(item, item, frame)
+            elif item.type == _FORM:
+                # What is inside is placed within the form, which is placed on the page.
+                inside = page.get_objects(filter=[_IMAGE], max_depth=_DEEPEST, form=item, level=1)
+                for image in islice(inside, _MOST_OBJECTS):
+                    yield self._picture(image, item, frame)
+
+    def _picture(self, image: Any, placed: Any, frame: _Box) -> _Picture:
+        try:
+            width, height = image.get_px_size()
+            box = placed.get_bounds()
+        except self._package.PdfiumError:
+            return _NO_PICTURE
+        area = _area(box)
+        fineness = math.sqrt(width * height / area) if area > 0 else 0.0
+        return _Picture(_area(_common(box, frame)), fineness)
+
+
+_Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points."""
+
+
+class _Picture(NamedTuple):
+    """A picture on a page: what it takes of it, in square points, and how fine it is, in pixels a point."""
+
+    area: float
+    fineness: float
+
+
+_NO_PICTURE = _Picture(0.0, 0.0)
+
+
+def scale(width: float, height: float, fineness: float) -> float:
+    """How many pixels a point of a page is to have.
+
+    The page is `width` by `height` points large, and its picture has `fineness` pixels a point. 200 dots an
+    inch, or as fine as the picture, but no more than the recognizer looks at: that also bounds a page of any
+    size to `LONGEST_SIDE` by `MOST_HEIGHT` pixels.
+    """
+    tall = min(max(height / width, 1.0), TALLEST)
+    return min(max(_DOTS_A_POINT, fineness), LONGEST_SIDE / tall / width, MOST_HEIGHT / height)
+
+
+def _area(box: _Box) -> float:
+    left, bottom, right, top = box
+    return max(0.0, right - left) * max(0.0, top - bottom)
+
+
+def _common(one: _Box, other: _Box) -> _Box:
+    return (
+        max(one[0], other[0]),
+        max(one[1], other[1]),
+        min(one[2], other[2]),
+        min(one[3], other[3]),
+    )

@@ -1,0 +1,82 @@
+"""The pipe through which a child tells of the pages that it reads by OCR."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kb_engine.extract.failures import crashed
+from kb_engine.extract.report import RECORD_BYTES, PageBegun
+
+_READ_BYTES = 4096
+_MOST_BYTES = 1 << 16  # that wait to be looked at
+
+
+class Told:
+    """The parent's side. `writer` is the descriptor for the child; let go of it once the child has it."""
+
+    def __init__(self, reader: int, writer: int, most_pages: int) -> None:
+        self._reader = reader
+        self._writer: int | None = writer
+        self._most_pages = most_pages
+        self._loop = asyncio.get_running_loop()
+        self._data = b""
+        self._ended = False
+        self._last = -1
+        self._arrived = asyncio.Event()
+        self._loop.add_reader(reader, self._read)
+
+    @property
+    def writer(self) -> int:
+        """The child's end."""
+        assert self._writer is not None, "it was let go of"
+        return self._writer
+
+    def let_go(self) -> None:
+        """Close the child's end here, so that what is told ends with the child."""
+        if self._writer is not None:
+            os.close(self._writer)
+            self._writer = None
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.let_go()
+        self._loop.remove_reader(self._reader)
+        os.close(self._reader)
+
+    async def next(self) -> PageBegun | None:
+        """The next page; None when the child has closed its end.
+
+        Raises ExtractionFailed when what it tells makes no sense, or would keep it alive for ever.
+        """
+        while len(self._data) < RECORD_BYTES:
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
+        page = PageBegun.of(record)
+        if not (self._last < page.done < page.wanted <= self._most_pages and 0 < page.number <= page.pages):
+            raise crashed("it told of a page that is none")
+        self._last = page.done
+        return page
+
+    def _read(self) -> None:
+        data = os.read(self._reader, _READ_BYTES)
+        if not data:
+            self._ended = True
+            self._loop.remove_reader(self._reader)
+        self._data = (self._data + data)[:_MOST_BYTES]
+        self._arrived.set()
+
+
+@contextmanager
+def told_by_a_child(most_pages: int) -> Iterator[Told]:
+    """A pipe, closed at the end. Of `most_pages` a child may tell."""
+    told = Told(*os.pipe(), most_pages)
+    try:
+        yield told
+    finally:
+        told.close()

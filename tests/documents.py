@@ -135,7 +135,7 @@ def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"")
         f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>".encode(),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica-Bold /Encoding /WinAnsiEncoding >>",
-        _stream(filler),
+        pdf_stream(filler),
     ]
     for number, lines in enumerate(pages):
         contents = first_page + 2 * number + 1
@@ -144,9 +144,9 @@ def pdf_of(pages: list[list[str]], *, filler: bytes = b"", trailer: bytes = b"")
                 f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {contents} 0 R "
                 "/Resources << /Font << /F1 3 0 R /F2 4 0 R >> >> >>"
             ).encode(),
-            _stream(_drawing(lines)),
+            pdf_stream(_drawing(lines)),
         ]
-    return _file(objects, trailer)
+    return pdf_file(objects, trailer)
 
 
 def docx_of(paragraphs: list[tuple[str, str]]) -> bytes:
@@ -196,12 +196,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
 
 
-def _stream(data: bytes) -> bytes:
-    return b"<< /Length %d >>\nstream\n%b\nendstream" % (len(data), data)
+def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
+    """A stream of a PDF, with further entries of its dictionary."""
+    return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
 
 
-def _file(objects: list[bytes], trailer: bytes = b"") -> bytes:
-    """The objects, numbered from 1, with the cross-reference table that says where each begins."""
+def pdf_file(objects: list[bytes], trailer: bytes = b"") -> bytes:
+    """A PDF of objects numbered from 1, the first its catalog, with the table that says where each begins."""
     body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     offsets: list[int] = []
     for number, content in enumerate(objects, start=1):

@@ -242,11 +242,7 @@ class JobList(Answer):
 
 
 class Document(Answer):
-    """A document without its chunks. `status` is `empty` where no text was found, with the reason.
-
-    A searchable document has a `status_reason` where some of its pages could not be read. `extraction_method`
-    is `text_extraction`, `image_analysis` (OCR), `mixed_extraction` (some pages by OCR) or another word.
-    """
+    """A document without its chunks. `status` is `empty` where no text was found, with the reason."""
 
     id: int
     uid: str
@@ -261,8 +257,14 @@ class Document(Answer):
     tags: list[str]
     metadata: dict[str, Any]
     status: DocumentStatus
-    status_reason: str | None
-    extraction_method: str
+    status_reason: Annotated[
+        str | None,
+        Meta(description="why it is empty, or which pages of a searchable document were not read"),
+    ]
+    extraction_method: Annotated[
+        str,
+        Meta(description="text_extraction, image_analysis (OCR), mixed_extraction (both) or another word"),
+    ]
     pages: int | None
     chunk_count: Count
     version: int

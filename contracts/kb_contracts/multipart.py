@@ -21,6 +21,8 @@ _FILENAME_CHARS = 255
 _PARTS = 16
 _READ_BYTES = 1 << 18
 _JSON_FIELDS = frozenset({"tags", "metadata"})
+_BOOLEAN_FIELDS = frozenset({"force_ocr"})
+_BOOLEANS = {"true": True, "false": False}
 
 
 class Sink(Protocol):
@@ -111,14 +113,25 @@ async def _field(part: BodyPartReader, name: str) -> Any:
         raw += data
         if len(raw) > _FIELD_BYTES:
             raise EngineError("payload_too_large", f"Part {name!r} is over {_FIELD_BYTES} bytes.")
-    if name not in _JSON_FIELDS:
-        return raw.decode("utf-8")
+    if name in _JSON_FIELDS:
+        return _json(bytes(raw), name)
+    text = raw.decode("utf-8")
+    return _boolean(text, name) if name in _BOOLEAN_FIELDS else text
+
+
+def _json(raw: bytes, name: str) -> Any:
     try:
-        return msgspec.json.decode(bytes(raw))
+        return msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise EngineError(
             "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name
         ) from error
+
+
+def _boolean(text: str, name: str) -> bool:
+    if (value := _BOOLEANS.get(text.lower())) is None:
+        raise EngineError("invalid_parameter", f"Part {name!r} takes true or false.", parameter=name)
+    return value
 
 
 def bare_name(filename: str | None) -> str:

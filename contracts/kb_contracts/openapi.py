@@ -182,10 +182,13 @@ def _multipart(fields: type[msgspec.Struct]) -> Json:
 
 
 def _form_field(schema: Json) -> Json:
-    """A field of a form: text as it is, anything else as a JSON text."""
+    """A field of a form: text as it is, a boolean as its word, anything else as a JSON text."""
     schema = _without_null(schema)
     if schema["type"] == "string":
         return schema
+    if schema["type"] == "boolean":
+        default = msgspec.json.encode(schema["default"]).decode()
+        return {**schema, "type": "string", "enum": ["false", "true"], "default": default}
     del schema["default"]
     example = [schema["items"]["examples"][0]] if schema["type"] == "array" else {}
     return {

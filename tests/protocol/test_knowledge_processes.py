@@ -22,6 +22,7 @@ from tests.mcp_http import Caller
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.protocol.messages import call, initialize, modern, request
 from tests.protocol.test_official_client import MODES, Mode
+from tests.scans import pdf_of_sheets, scan
 from tests.stack import Stack, running_stack
 from tests.waiting import until
 
@@ -155,6 +156,40 @@ def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, fo
     assert (shown["format"], shown["processing_status"]) == (form, "completed")
     assert (shown["chunk_count"], shown["processing_method"]) == (1, added["processing_method"])
     caller.ok("knowledge-remove", document_id=added["document_id"], confirm=True)
+
+
+@pytest.mark.requirement("N8", "N13", "N74", "N87")
+@pytest.mark.slow
+async def test_a_scan_is_read_page_by_page_by_the_real_engine(
+    stack: Stack, caller: Caller, files: Path
+) -> None:
+    """Told page by page; found on its page; and a PDF with text is read so where OCR is forced."""
+    lines = [[f"Line {line} of the {stone} page" for line in range(20)] for stone in ("granite", "zircon")]
+    (files / "scan.pdf").write_bytes(pdf_of_sheets([scan(page) for page in lines]))
+    told: list[tuple[float, str | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        assert total == 1.0
+        told.append((progress, message))
+
+    async with Client(stack.mcp_url, read_timeout_seconds=WAIT) as session:
+        arguments = {"file_path": str(files / "scan.pdf"), "async": False}
+        result = await session.call_tool("knowledge-add", arguments, progress_callback=note)
+    added = result.structured_content
+    assert added is not None
+    assert added["processing_method"] == "image_analysis"
+    steps = [progress for progress, _ in told]
+    assert steps == sorted(set(steps))
+    assert {"Processing page 1 of 2", "Processing page 2 of 2"} <= {message for _, message in told}
+    found = caller.ok("knowledge-search", query="the zircon page", filters={"format": "pdf"})["results"][0]
+    assert (found["document_id"], found["metadata"]["page_num"]) == (added["document_id"], 2)
+
+    (files / "words.pdf").write_bytes(pdf_of([[WORDS]]))
+    plain, forced = add(caller, files / "words.pdf"), add(caller, files / "words.pdf", force_ocr=True)
+    assert (plain["processing_method"], forced["processing_method"]) == ("text_extraction", "image_analysis")
+    assert forced["document_id"] != plain["document_id"]
+    for each in (added, plain, forced):
+        caller.ok("knowledge-remove", document_id=each["document_id"], confirm=True)
 
 
 @pytest.mark.requirement("N65")

@@ -29,7 +29,7 @@ _LABEL = "PDF"
 _DOTS_A_POINT = 200 / 72
 _MOST_OBJECTS = 10_000  # looked at on one page
 _DEEPEST = 8  # of forms inside one another
-_IMAGE, _FORM = 3, 5  # FPDF_PAGEOBJ_IMAGE, FPDF_PAGEOBJ_FORM
+_IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _LOCKED = (4, 5)  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
 
 
@@ -106,14 +106,12 @@ class Pages:
 
     def _pictures(self, page: Any) -> Iterator[_Picture]:
         frame = page.get_bbox()
-        for item in islice(page.get_objects(max_depth=1), _MOST_OBJECTS):
+        placed = None
+        for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
+            if item.level == 0:
+                placed = item  # what is inside a form is placed within that form
             if item.type == _IMAGE:
-                yield self._picture(item, item, frame)
-            elif item.type == _FORM:
-                # What is inside is placed within the form, which is placed on the page.
-                inside = page.get_objects(filter=[_IMAGE], max_depth=_DEEPEST, form=item, level=1)
-                for image in islice(inside, _MOST_OBJECTS):
-                    yield self._picture(image, item, frame)
+                yield self._picture(item, placed, frame)
 
     def _picture(self, image: Any, placed: Any, frame: _Box) -> _Picture:
         try:

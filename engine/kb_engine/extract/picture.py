@@ -45,6 +45,8 @@ LONGEST_SIDE = 2000
 """In pixels; what is larger is shrunk before it is read."""
 TALLEST = 1.5
 """The height of a piece that is longer than that, in widths."""
+_LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
+_NARROWEST = 8  # the height of a piece, in widths
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
 _SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
 _WIDEST_GAP = 2.0  # between pieces of one line, in heights
@@ -67,7 +69,8 @@ def recognizer() -> Callable[[Pixels], str]:
     recognize = _recognizer()
 
     def read(pixels: Pixels) -> str:
-        blocks = [_in_lines(recognize(piece)) for piece in _pieces(pixels)]
+        pieces = (_widened(piece) for piece in _pieces(pixels) if _is_legible(piece))
+        blocks = [_in_lines(recognize(piece)) for piece in pieces]
         return "\n\n".join(filter(None, blocks))
 
     return read
@@ -162,6 +165,18 @@ def _pieces(pixels: Pixels) -> Iterator[Pixels]:
         yield pixels[top:cut]
         top = cut
     yield pixels[top:]
+
+
+def _is_legible(piece: Pixels) -> bool:
+    height, width, _ = piece.shape
+    return min(height, width) * min(1.0, LONGEST_SIDE / max(height, width)) >= _LEAST_SIDE
+
+
+def _widened(piece: Pixels) -> Pixels:
+    """A narrow piece on more ground: the recognizer enlarges it until the shorter side has 700 pixels."""
+    height, width, _ = piece.shape
+    more = height // _NARROWEST - width
+    return piece if more <= 0 else np.pad(piece, ((0, 0), (0, more), (0, 0)), mode="edge")
 
 
 def _in_lines(found: list[_Found]) -> str:

@@ -24,9 +24,11 @@ class Scripted:
 
     answers: list[str | CliError]
     log: list[str] = field(default_factory=list)
+    fields: list[m.FileFields] = field(default_factory=list)
 
-    def add_file(self, filename: str, content: io.BufferedReader, _fields: m.FileFields) -> m.Job:
+    def add_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
         """The next answer."""
+        self.fields.append(fields)
         content.read()
         answer = self.answers.pop(0)
         self.log.append(f"send {filename}")
@@ -57,6 +59,17 @@ def files(tmp_path: Path) -> list[Found]:
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text(name)
     return list(walk([tmp_path]))
+
+
+def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> None:
+    """Other files of the folder go as always; an engine would refuse them otherwise."""
+    for name in ("a.PDF", "b.jpeg", "c.txt", "d.docx"):
+        (tmp_path / name).write_text(name)
+    client = Scripted(["1", "2", "3", "4"])
+    run = adding(client)
+    run.force_ocr = True
+    run.run(walk([tmp_path]))
+    assert [fields.force_ocr for fields in client.fields] == [True, True, False, False]
 
 
 def full() -> QueueFull:

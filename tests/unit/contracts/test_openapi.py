@@ -148,11 +148,20 @@ async def test_a_file_goes_as_multipart(client: Client) -> None:
 
 
 def test_the_form_has_the_file_and_each_field_of_its_model() -> None:
-    """`tags` and `metadata` are JSON texts whose content has a schema; the rest is text."""
+    """`tags` and `metadata` are JSON texts whose content has a schema, a boolean is its word; else text."""
     content = DOCUMENT["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
     fields = content["schema"]["properties"]
     assert content["schema"]["required"] == ["file"]
-    assert fields.keys() == {"file", "title", "tags", "metadata", "source_path", "dedup_scope"}
+    assert fields.keys() == {
+        "file",
+        "title",
+        "tags",
+        "metadata",
+        "source_path",
+        "dedup_scope",
+        "force_ocr",
+    }
+    assert (fields["force_ocr"]["enum"], fields["force_ocr"]["default"]) == (["false", "true"], "false")
     assert {name for name, field in fields.items() if "contentSchema" in field} == {"tags", "metadata"}
     assert all(field["type"] == "string" for field in fields.values())
 

@@ -136,7 +136,7 @@ async def test_what_the_reader_started_is_ended_with_it(
     held = tmp_path / "held"
     os.mkfifo(held)
     script = f"(echo started; exec tail -f /dev/null) > {held} & wait"
-    monkeypatch.setattr(child, "_command", lambda fmt, limits: ["/bin/sh", "-c", script])
+    monkeypatch.setattr(child, "_command", lambda task: ["/bin/sh", "-c", script])
     path = tmp_path / "x"
     path.touch()
     with os.fdopen(os.open(held, os.O_RDONLY | os.O_NONBLOCK), "rb") as listening:
@@ -173,7 +173,7 @@ async def test_every_way_to_die_has_a_clear_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: str
 ) -> None:
     """Crash, kill, garbage, silence."""
-    monkeypatch.setattr(child, "_command", lambda fmt, limits: dying(how))
+    monkeypatch.setattr(child, "_command", lambda task: dying(how))
     path = tmp_path / "x"
     path.touch()
     assert (await failure(path, HTML)).code == code

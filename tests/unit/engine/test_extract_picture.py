@@ -96,6 +96,16 @@ def test_a_tall_picture_is_read_in_pieces() -> None:
     assert [line for line in text(saved(tall)).split("\n") if line] == rows
 
 
+def test_a_picture_of_any_shape_is_read_or_passed_over() -> None:
+    """A line alone, a narrow column, and what is too thin to hold a letter, in the memory of a reader."""
+    assert text(saved(drawn((2000, 30), (20, 2, "The granite quarry opens at seven")))) == (
+        "The granite quarry opens at seven"
+    )
+    assert text(saved(drawn((120, 1800), (20, 900, "quarry")))) == "quarry"
+    for size in ((3, 9_000), (9_000, 3), (12, 2_000), (6_000, 16)):
+        assert text(saved(drawn(size))) == ""
+
+
 def test_what_stands_beside_is_a_line_and_a_gap_is_a_paragraph() -> None:
     """Another column is a line of its own; what Markdown would take for a heading is none."""
     page = drawn((900, 400), (20, 20, "Total"), (700, 20, "12.50 EUR"), (20, 300, "# thank you"))

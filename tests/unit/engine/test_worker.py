@@ -17,6 +17,7 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import SqliteStore
 from kb_engine.store.port import NewJob
 from tests.documents import large_pdf
+from tests.scans import pdf_of_sheets, scan
 from tests.unit.engine.worker_parts import HELD, SECONDS, Parts, parts_in
 
 
@@ -78,6 +79,23 @@ async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     await parts.store.cancel(job_id, None)
     await parts.workers.cancel(job_id)
     assert not any(child.is_running() for child in children)
+
+
+async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: Parts) -> None:
+    """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
+    data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
+    job_id = await parts.accept_file("a.pdf", data)
+    async with asyncio.timeout(SECONDS):
+        while not (job := await parts.store.job(job_id)).step.startswith("Processing"):
+            pass  # asking gives way to the worker
+    assert job.step == f"Processing page {job.completed_steps} of 9"
+    assert job.total_steps == 12
+    children = psutil.Process().children(recursive=True)
+    assert children
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    assert not any(child.is_running() for child in children)
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
 
 
 async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

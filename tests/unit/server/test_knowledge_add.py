@@ -168,15 +168,31 @@ async def test_a_file_just_over_the_limit_does_not_look_like_the_limit(
     await knowledge.ok("knowledge-add", file_path=knowledge.file("b.html", b"x" * MIB))
 
 
-async def test_ocr_that_is_not_there_is_not_pretended(knowledge: Knowledge) -> None:
-    """Whoever asks for it is told, and nothing is queued; of a picture it is how it is read in any case."""
-    refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html"), force_ocr=True)
+@pytest.mark.requirement("N8")
+async def test_forced_ocr_is_asked_of_the_engine(knowledge: Knowledge) -> None:
+    """Which says where it has none; without the word, the text of the same file is taken."""
+    path = knowledge.file("a.pdf", large_pdf(1))
+    refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True, async_=False)
     assert refused["error"] == "ocr_failed"
+    assert (await knowledge.ok("knowledge-add", file_path=path, async_=False))["chunks_created"] >= 1
+
+
+@pytest.mark.requirement("N8")
+@pytest.mark.parametrize("name", ["a.html", "a.docx", "a.pptx", "a.xlsx", "a.svg"])
+async def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(knowledge: Knowledge, name: str) -> None:
+    """Whoever asks for it is told, and nothing is queued, whether or not the file exists."""
+    path = str(knowledge.root / name)
+    refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True)
+    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "force_ocr")
     assert knowledge.engine.state().jobs == []
-    missing = str(knowledge.root / "a.png")
-    assert (await knowledge.refused("knowledge-add", file_path=missing, force_ocr=True))["error"] == (
-        "file_not_found"
-    )
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.jpg", "a.jpeg", "a.png"])
+async def test_ocr_is_forced_on_what_has(knowledge: Knowledge, name: str) -> None:
+    """It gets past the check, to that of the file."""
+    path = str(knowledge.root / name)
+    refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True)
+    assert refused["error"] == "file_not_found"
 
 
 async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:

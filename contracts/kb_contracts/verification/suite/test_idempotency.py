@@ -8,6 +8,7 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.verification.client import Client, answered, fresh_key, problem, together
+from kb_contracts.verification.files import pdf
 from kb_contracts.verification.slow import cancelled, long_note
 
 
@@ -45,6 +46,17 @@ def test_a_retried_file_is_the_same_job(kb: Client) -> None:
     ):
         response = kb.ask("createJob", files={"file": (name, data)}, data={"title": title}, headers=key)
         problem(response, "idempotency_mismatch")
+    assert kb.jobs().total == before + 1
+
+
+def test_forced_ocr_is_another_request(kb: Client) -> None:
+    """Under the key of the same file without it."""
+    before, key = kb.jobs().total, fresh_key()
+    kb.completed(kb.send("a.pdf", pdf(["granite"]), key))
+    response = kb.ask(
+        "createJob", files={"file": ("a.pdf", pdf(["granite"]))}, data={"force_ocr": "true"}, headers=key
+    )
+    problem(response, "idempotency_mismatch")
     assert kb.jobs().total == before + 1
 
 

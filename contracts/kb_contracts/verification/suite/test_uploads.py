@@ -78,6 +78,44 @@ def test_the_same_file_twice_is_one_document(kb: Client) -> None:
     assert (again.deduplicated, again.document_id) == (True, first)
 
 
+@pytest.mark.requirement("N8")
+def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
+    """A PDF that holds text is read by OCR, as another document, once; never is its text passed off as that."""
+    data = pdf(["zircon and feldspar"])
+    plain = kb.file("a.pdf", data)
+    ended = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
+    if ended.status == "failed":
+        assert ended.error is not None
+        assert ended.error.code == "ocr_failed"
+        assert kb.listed() == [plain]
+        return
+    assert ended.document_id not in (None, plain)
+    assert not ended.deduplicated
+    assert kb.document(ended.document_id or 0).extraction_method == "image_analysis"
+    again = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
+    assert (again.deduplicated, again.document_id) == (True, ended.document_id)
+
+
+def test_ocr_that_is_not_forced_leaves_the_text(kb: Client) -> None:
+    """`false` is as nothing: the same file is the same document."""
+    first = kb.file("a.txt", b"granite")
+    again = kb.ended(kb.send("a.txt", b"granite", force_ocr="false"))
+    assert (again.deduplicated, again.document_id) == (True, first)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.txt", b"granite"), ("a.md", b"# granite"), ("a.html", HTML), ("a.docx", docx("granite"))],
+    ids=["txt", "md", "html", "docx"],
+)
+def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(kb: Client, name: str, data: bytes) -> None:
+    """The field is named, and no job comes of it."""
+    before = kb.jobs().total
+    response = kb.ask("createJob", files={"file": (name, data)}, data={"force_ocr": "true"})
+    assert problem(response, "invalid_parameter").parameter == "force_ocr"
+    assert kb.jobs().total == before
+
+
 def test_an_empty_file_is_an_empty_document(kb: Client) -> None:
     """It never reads as success: its status says that nothing can be found, and why."""
     document = kb.document(kb.file("a.txt", b""))
@@ -132,6 +170,10 @@ BODIES = {
     "no end": (file_part(), "invalid_request"),
     "cut off in the file": (file_part()[:-5], "invalid_request"),
     "unknown field": (file_part() + field_part("colour", b"red") + END, "unknown_parameter"),
+    "force_ocr neither true nor false": (
+        file_part(filename="a.pdf") + field_part("force_ocr", b"maybe") + END,
+        "invalid_parameter",
+    ),
     "tags not JSON": (file_part() + field_part("tags", b"a,b") + END, "invalid_parameter"),
     "tags cut off": (file_part() + field_part("tags", b'["a"') + END, "invalid_parameter"),
     "tag with a slash": (file_part() + field_part("tags", b'["a/b"]') + END, "invalid_parameter"),

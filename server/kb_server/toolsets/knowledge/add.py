@@ -97,8 +97,8 @@ class KnowledgeAddTool(KnowledgeTool[KnowledgeAddArguments, KnowledgeAddResult])
 Add a document or image to the knowledge base for semantic search.
 
 The file lies on the server's machine, in a folder that the server may read. Formats: PDF, DOCX, PPTX, XLSX, \
-HTML, JPG, PNG and SVG; pictures and scanned pages are read by OCR, some seconds each. Answers at once with a \
-task_id; ask knowledge-task-status when the document can be searched. With "async": false the answer waits \
+HTML, JPG, PNG and SVG; pictures and scanned pages are read by OCR, some seconds each. Answers at once with \
+a task_id; ask knowledge-task-status when the document can be searched. With "async": false the answer waits \
 for that.
 
 Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \

@@ -168,8 +168,8 @@ def _pieces(pixels: Pixels) -> Iterator[Pixels]:
 
 
 def _is_legible(piece: Pixels) -> bool:
-    height, width, _ = piece.shape
-    return min(height, width) * min(1.0, LONGEST_SIDE / max(height, width)) >= _LEAST_SIDE
+    shorter, longer = sorted(piece.shape[:2])
+    return bool(shorter * min(1.0, LONGEST_SIDE / longer) >= _LEAST_SIDE)
 
 
 def _widened(piece: Pixels) -> Pixels:

@@ -66,7 +66,7 @@ def unread(data: bytes, *, pages: int = 500) -> Extraction:
 
 
 async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
-    """Each page under its number; a stamp on a scan does not stand for it, and an empty page costs nothing."""
+    """Each page under its number; a stamp on a scan does not stand for it, and an empty page is left."""
     told: list[PageBegun] = []
     extraction = await read(tmp_path / "x", MIXED, told=told)
     assert [page.number for page in extraction.pages] == [1, 2, 3, 4, 5, 6]

@@ -76,6 +76,40 @@ async def test_what_differs_is_another_document(base: Base, other: object) -> No
     assert (job.deduplicated, job.document_id) == (False, 2)
 
 
+async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> None:
+    """Whoever forces it wants it read in that way; whoever does not takes either."""
+    plain, forced = new_file("same"), new_file("same", force_ocr=True)
+    first = await base.ingest(plain, prepared("words", extraction_method="text_extraction"))
+    assert await base.store.duplicate_of(forced) is None
+    second = await base.ingest(forced, prepared("seen", extraction_method="image_analysis"))
+    assert (second.deduplicated, second.document_id) == (False, 2)
+    again = await base.ingest(new_file("same", force_ocr=True), prepared("seen"))
+    assert (again.deduplicated, again.document_id) == (True, 2)
+    assert await base.store.duplicate_of(new_file("same")) == first.document_id
+
+
+async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
+    """Forced afterwards or before."""
+    await base.ingest(new_file("same"), prepared("seen", extraction_method="image_analysis"))
+    assert await base.store.duplicate_of(new_file("same", force_ocr=True)) == 1
+    await base.ingest(new_file("other", force_ocr=True), prepared("x", extraction_method="image_analysis"))
+    assert await base.store.duplicate_of(new_file("other")) == 2
+
+
+async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
+    """Also after it was written down and read again."""
+    for forced in (True, False):
+        leased = await base.lease(new_file(str(forced), force_ocr=forced))
+        assert leased.job.force_ocr is forced
+
+
+async def test_a_searchable_document_tells_what_was_not_read(base: Base) -> None:
+    """A reason does not make it empty."""
+    await base.ingest(new_file("x"), prepared("words", status_reason="Page 3 was not read."))
+    document = await base.store.document(1)
+    assert (document.status, document.status_reason) == ("searchable", "Page 3 was not read.")
+
+
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
     """Or the submission would vanish into another collection."""
     scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}

@@ -80,7 +80,7 @@ def test_the_same_file_twice_is_one_document(kb: Client) -> None:
 
 @pytest.mark.requirement("N8")
 def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
-    """A PDF that holds text is read by OCR, as another document, once; never is its text passed off as that."""
+    """A PDF with text becomes another document, read by OCR, once; its text is not passed off as that."""
     data = pdf(["zircon and feldspar"])
     plain = kb.file("a.pdf", data)
     ended = kb.ended(kb.send("a.pdf", data, force_ocr="true"))

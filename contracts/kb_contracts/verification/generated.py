@@ -102,16 +102,19 @@ def _document(operations: Sequence[Operation], *, with_key: bool) -> dict[str, A
     if not with_key:
         described["security"] = []
         del described["components"]["securitySchemes"]
-    for name, part in _json_fields(described):
-        part["format"] = _JSON_FORMAT.format(name=name)
+    fields = _form_fields(described)
+    for name, part in fields.items():
+        if "contentSchema" in part:
+            part["format"] = _JSON_FORMAT.format(name=name)
+    # The files that are sent are texts, of which OCR is not forced: no schema can say that.
+    fields["force_ocr"]["enum"] = ["false"]
     return described
 
 
-def _json_fields(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _form_fields(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
     form = described["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    for name, part in form["schema"]["properties"].items():
-        if "contentSchema" in part:
-            yield name, part
+    fields: dict[str, dict[str, Any]] = form["schema"]["properties"]
+    return fields
 
 
 _TEXTS = st.text(st.characters(min_codepoint=48, max_codepoint=122), min_size=1, max_size=8)

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab
+from tests.scans import pdf_of_sheets, scan
 from tests.stack import ROOT
 
 DOCUMENTS = ROOT / "examples" / "documents"
@@ -114,6 +115,14 @@ def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
     document = completed(engine, engine.post("/jobs", files={"file": ("sign.png", file.getvalue())}))
     assert engine.get(f"/documents/{document}")["extraction_method"] == "image_analysis"
     assert document in engine.documents_with("obsidian")
+
+
+def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> None:
+    """PDFium too comes in a package and needs nothing of the system."""
+    data = pdf_of_sheets([scan(["tourmaline and beryl"])])
+    document = completed(engine, engine.post("/jobs", files={"file": ("scan.pdf", data)}))
+    told = engine.get(f"/documents/{document}")
+    assert (told["extraction_method"], told["status"], told["pages"]) == ("image_analysis", "searchable", 1)
 
 
 def test_tags_narrow_a_search_all_of_them(engine: Engine) -> None:

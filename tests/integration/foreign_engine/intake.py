@@ -68,6 +68,8 @@ def note(text: str) -> Row:
 
 
 def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
+    if request.get("force_ocr") == "true":
+        raise Unreadable("ocr_failed", "This engine only reads the text that a PDF holds.")
     data, kind = path.read_bytes(), format_of(request["filename"]) or ""
     found = read(data, kind)
     made = {

@@ -109,6 +109,8 @@ class Requests:
         _check_metadata(values)
         if format_of(filename) is None:
             raise Refused("unsupported_format", "Send PDF, DOCX, HTML, Markdown or text.", parameter="file")
+        if values.get("force_ocr") == "true" and format_of(filename) != "pdf":
+            raise Refused("invalid_parameter", "There is nothing to look at in it.", parameter="force_ocr")
         if len(content) > MAX_FILE:
             raise Refused("payload_too_large", "The file is over the limit.")
         path = self._spool / uuid4().hex

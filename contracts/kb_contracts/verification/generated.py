@@ -11,7 +11,7 @@ Each phase runs under the target's seed and within its bounds. This is said here
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from enum import StrEnum

@@ -9,6 +9,7 @@ import numpy as np
 
 from kb_engine.store.connection import value
 from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.store.rules import one_vector_each
 from kb_engine.store.tokens import index_text
 from kb_engine.store.write import Write, new_uid
 from kb_engine.vectors import Batch
@@ -22,8 +23,7 @@ def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> No
     Raises:
         ValueError: not one vector for each chunk.
     """
-    if len(prepared.vectors) != len(prepared.chunks):
-        raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
+    one_vector_each(prepared)
     if not prepared.chunks:
         return
     ids = _next_ids(write.db, len(prepared.chunks))

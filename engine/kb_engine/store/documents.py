@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
 from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_engine.store import content, jobs, tags
+from kb_engine.store import content, jobs, rules, tags
 from kb_engine.store.connection import marks, row, rows, value
 from kb_engine.store.port import NewJob, Prepared
-from kb_engine.store.rows import CHUNK_COLUMNS, DOCUMENT_COLUMNS, chunk, document, document_fields, json_text
+from kb_engine.store.rows import CHUNK_COLUMNS, DOCUMENT_COLUMNS, chunk, document, document_fields
 from kb_engine.store.times import following
 from kb_engine.store.write import Write, new_uid
-
-NO_TEXT = "No text was found."
-
-_BY_FILENAME = "coalesce(d.filename, d.title)"
 
 
 def find(db: apsw.Connection, key: int | str) -> m.Document:
@@ -28,15 +22,12 @@ def find(db: apsw.Connection, key: int | str) -> m.Document:
 
 
 def _find_row(db: apsw.Connection, key: int | str) -> tuple[Any, ...]:
-    number = int(key) if isinstance(key, str) and key.isdecimal() else key
-    column = "uid" if isinstance(number, str) else "id"
     found = None
-    if isinstance(number, str) or number <= m.MAX_INTEGER:
-        found = row(db, f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE d.{column} = ?", (number,))  # noqa: S608
+    if (named := rules.named(key)) is not None:
+        column, known_as = named
+        found = row(db, f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE d.{column} = ?", (known_as,))  # noqa: S608
     if found is None:
-        raise EngineError(
-            "document_not_found", f"There is no document {key}. List documents to see which there are."
-        )
+        raise rules.document_not_found(key)
     return found
 
 
@@ -65,8 +56,8 @@ def page(
     offset: int,
 ) -> m.DocumentList:
     """One page of the documents that match, ties by id in the same direction."""
-    condition, values = _conditions(source_path, tag, doc_type)
-    place = _BY_FILENAME if sort_by == "filename" else f"d.{sort_by}"
+    condition, values = rules.listed(source_path, tag, doc_type)
+    place = rules.BY_FILENAME if sort_by == "filename" else f"d.{sort_by}"
     total = value(db, f"SELECT count(*) FROM documents d WHERE {condition}", values)  # noqa: S608
     found = rows(
         db,
@@ -77,19 +68,9 @@ def page(
     return m.DocumentList(documents=[document(one) for one in found], total=total, limit=limit, offset=offset)
 
 
-def _conditions(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
-    asked = {
-        "d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)": source_path,
-        "d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)": tag,
-        "d.doc_type = ?": doc_type,
-    }
-    given = {condition: wanted for condition, wanted in asked.items() if wanted is not None}
-    return " AND ".join(given) or "true", list(given.values())
-
-
 def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     """A new document with all that belongs to it."""
-    columns = _columns(job, prepared, write.now)
+    columns = rules.document_columns(job, prepared, new_uid(), write.now)
     write.db.execute(
         f"INSERT INTO documents ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
         tuple(columns.values()),
@@ -104,40 +85,6 @@ def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     content.insert(write, document_id, prepared.title, prepared)
     write.touch_base()
     return find(write.db, document_id)
-
-
-def _columns(job: NewJob, prepared: Prepared, now: str) -> dict[str, Any]:
-    source_type = job.metadata.get("source_type")
-    return {
-        "uid": new_uid(),
-        "kind": job.kind,
-        "title": prepared.title,
-        "doc_type": job.doc_type,
-        "format": job.format,
-        "filename": job.filename,
-        "source_path": job.source_path,
-        "size_bytes": job.size_bytes,
-        "sha256": job.sha256,
-        "dedup_scope": job.dedup_scope,
-        "metadata": json_text(job.metadata),
-        # A column of its own, so that a filter need not read the JSON of every document.
-        "source_type": source_type if isinstance(source_type, str) else None,
-        "created_at": now,
-        "updated_at": now,
-        **_outcome(prepared),
-    }
-
-
-def _outcome(prepared: Prepared) -> dict[str, Any]:
-    searchable = bool(prepared.chunks)
-    return {
-        "status": "searchable" if searchable else "empty",
-        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
-        "extraction_method": prepared.extraction_method,
-        "pages": prepared.pages,
-        "chunk_count": len(prepared.chunks),
-        "token_count": sum(chunk.tokens for chunk in prepared.chunks),
-    }
 
 
 def add_source(write: Write, document_id: int, source_path: str | None) -> bool:
@@ -188,10 +135,7 @@ def note(db: apsw.Connection, document_id: int) -> tuple[m.Document, str]:
     standing = find(db, document_id)
     text = value(db, "SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
     if text is None:
-        raise EngineError(
-            "not_a_note",
-            f"Document {document_id} came from a file. Add the new file and delete this document.",
-        )
+        raise rules.not_a_note(document_id)
     return standing, str(text)
 
 
@@ -200,17 +144,10 @@ def replace_note(
 ) -> m.Document:
     """Another text in the same note. Raises as `note`, and `version_conflict`."""
     standing, _ = note(write.db, document_id)
-    expect_version(standing, version)
+    rules.expect_version(standing, version)
     content.remove(write, document_id)
     content.insert(write, document_id, title, prepared)
-    raw = text.encode()
-    columns = {
-        "title": title,
-        "sha256": hashlib.sha256(raw).hexdigest(),
-        "size_bytes": len(raw),
-        **_outcome(prepared),
-    }
-    _update(write, document_id, columns)
+    _update(write, document_id, rules.note_columns(text, title, prepared))
     write.db.execute("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
     raise_version(write, document_id)
     return find(write.db, document_id)
@@ -224,20 +161,10 @@ def _update(write: Write, document_id: int, columns: dict[str, Any]) -> None:
     )
 
 
-def expect_version(standing: m.Document, version: int | None) -> None:
-    """Raises `version_conflict` unless the document still has this version."""
-    if version is not None and version != standing.version:
-        raise EngineError(
-            "version_conflict",
-            f"The document has version {standing.version}, not {version}. Read it again and decide anew.",
-            current_version=standing.version,
-        )
-
-
 def add_tags(write: Write, key: int | str, wanted: Sequence[str], if_match: int | None) -> m.Document:
     """Raises `document_not_found` or `version_conflict`."""
     standing = find(write.db, key)
-    expect_version(standing, if_match)
+    rules.expect_version(standing, if_match)
     if tags.add(write, standing.id, wanted):
         raise_version(write, standing.id)
     return find(write.db, standing.id)
@@ -246,7 +173,7 @@ def add_tags(write: Write, key: int | str, wanted: Sequence[str], if_match: int 
 def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
     """Raises `document_not_found`, `version_conflict` or `tag_not_found`."""
     standing = find(write.db, key)
-    expect_version(standing, if_match)
+    rules.expect_version(standing, if_match)
     tags.remove(write, standing.id, tag)
     raise_version(write, standing.id)
     return find(write.db, standing.id)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TypeVar
 
 import apsw
 import msgspec
 
-from kb_contracts.errors import EngineError
+from kb_engine.store import rules
 from kb_engine.store.connection import row
 from kb_engine.store.port import Idempotency
-from kb_engine.store.times import parse, stamp
 from kb_engine.store.write import Write
 
 A = TypeVar("A", bound=msgspec.Struct)
-
-KEPT = timedelta(hours=24)
 
 
 def once(write: Write, idempotency: Idempotency | None, answer: type[A], effect: Callable[[], A]) -> A:
@@ -42,21 +38,16 @@ def stored(db: apsw.Connection, idempotency: Idempotency, now: str) -> bytes | N
         db,
         "SELECT fingerprint, answer FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
-        (idempotency.credential, idempotency.operation, idempotency.key, _horizon(now)),
+        (idempotency.credential, idempotency.operation, idempotency.key, rules.answers_kept_since(now)),
     )
     if found is None:
         return None
-    if found[0] != idempotency.fingerprint:
-        raise EngineError(
-            "idempotency_mismatch",
-            f"The idempotency key {idempotency.key!r} was used for another request. "
-            "Use a new key for a new request.",
-        )
+    rules.same_request(idempotency, found[0])
     return bytes(found[1])
 
 
 def _store(write: Write, idempotency: Idempotency, answer: bytes) -> None:
-    write.db.execute("DELETE FROM idempotency WHERE created_at <= ?", (_horizon(write.now),))
+    write.db.execute("DELETE FROM idempotency WHERE created_at <= ?", (rules.answers_kept_since(write.now),))
     write.db.execute(
         "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at) "
         "VALUES (?, ?, ?, ?, ?, ?)",
@@ -69,7 +60,3 @@ def _store(write: Write, idempotency: Idempotency, answer: bytes) -> None:
             write.now,
         ),
     )
-
-
-def _horizon(now: str) -> str:
-    return stamp(parse(now) - KEPT)

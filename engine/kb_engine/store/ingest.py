@@ -5,14 +5,10 @@ from __future__ import annotations
 import apsw
 
 from kb_contracts import models as m
-from kb_engine.store import documents, jobs, tags
+from kb_engine.store import documents, jobs, rules, tags
 from kb_engine.store.connection import value
-from kb_engine.store.port import OCR_METHOD, LeasedJob, NewJob, Prepared
+from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.write import Write
-
-_SAME = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
-_STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
-_BY_OCR = " AND extraction_method = ?"
 
 
 def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
@@ -39,18 +35,8 @@ def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
 
 
 def duplicate_of(db: apsw.Connection, job: NewJob) -> int | None:
-    """The oldest document of the same kind, content and scope.
-
-    Where the scope is itself a tag of the job (a collection), the document must still carry it: one
-    that was moved elsewhere since is no duplicate here. Nor, for a job that forces OCR, is one whose text
-    was taken from the file: whoever asks for that wants it read in the other way.
-    """
-    wanted, values = _SAME, [job.kind, job.sha256, job.dedup_scope]
-    if job.dedup_scope in job.tags:
-        wanted, values = wanted + _STILL_THERE, [*values, job.dedup_scope]
-    if job.force_ocr:
-        wanted, values = wanted + _BY_OCR, [*values, OCR_METHOD]
-    found = value(db, wanted, values)
+    """The oldest document of the same kind, content and scope."""
+    found = value(db, *rules.same_document(job))
     return None if found is None else int(found)
 
 

@@ -8,26 +8,22 @@ from typing import Any
 import apsw
 
 from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_engine.store import rules
 from kb_engine.store.connection import marks, row, rows, value
 from kb_engine.store.port import LeasedJob, NewJob
-from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, json_text, leased_job
+from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
 from kb_engine.store.states import Event, after_crash, sources, target
 from kb_engine.store.write import Write
 
 KEPT_FINISHED = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
-RETRY_SECONDS = 5.0
 
 
 def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     waiting = value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
-    if waiting >= max_queued:
-        raise EngineError(
-            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=RETRY_SECONDS
-        )
-    columns = _columns(new, write.now)
+    rules.room_in_queue(waiting, max_queued)
+    columns = rules.job_columns(new, write.now)
     write.db.execute(
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
         tuple(columns.values()),
@@ -37,33 +33,11 @@ def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     return find(write.db, new.id)
 
 
-def _columns(new: NewJob, now: str) -> dict[str, Any]:
-    return {
-        "id": new.id,
-        "status": "queued",
-        "kind": new.kind,
-        "title": new.title,
-        "tags": json_text(list(dict.fromkeys(new.tags))),
-        "metadata": json_text(new.metadata),
-        "source_path": new.source_path,
-        "dedup_scope": new.dedup_scope,
-        "sha256": new.sha256,
-        "size_bytes": new.size_bytes,
-        "spool": new.spool,
-        "filename": new.filename,
-        "format": new.format,
-        "doc_type": new.doc_type,
-        "force_ocr": new.force_ocr,
-        "step": "queued",
-        "created_at": now,
-    }
-
-
 def find(db: apsw.Connection, job_id: str) -> m.Job:
     """Raises `job_not_found`."""
     found = row(db, f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
-        raise EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+        raise rules.job_not_found(job_id)
     return job(found)
 
 
@@ -83,7 +57,7 @@ def cancel(write: Write, job_id: str) -> m.Job:
     """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
     standing = find(write.db, job_id)
     if not _end(write, Event.CANCEL, "id = ?", (job_id,)):
-        raise EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
+        raise rules.job_finished(standing)
     prune(write)
     return find(write.db, job_id)
 
@@ -153,7 +127,7 @@ def release(write: Write, max_attempts: int) -> int:
             queued += 1
         else:
             _end(write, Event.FAIL, "id = ?", (job_id,))
-            _set_error(write, job_id, _crashed(attempts))
+            _set_error(write, job_id, rules.crashed(attempts))
     return queued
 
 
@@ -202,12 +176,4 @@ def _requeue(write: Write, job_id: str, attempts: int) -> None:
 def _set_error(write: Write, job_id: str, error: m.JobError) -> None:
     write.db.execute(
         "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?", (error.code, error.message, job_id)
-    )
-
-
-def _crashed(attempts: int) -> m.JobError:
-    return m.JobError(
-        code="worker_crashed",
-        message=f"The engine died {attempts} times while it worked on this. "
-        "The file may be hostile or too large.",
     )

@@ -35,6 +35,7 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
+from kb_engine.store.rules import MAX_ATTEMPTS
 from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
@@ -47,8 +48,6 @@ T = TypeVar("T")
 Clock = Callable[[], datetime]
 
 READERS = 3
-MAX_ATTEMPTS = 3
-"""A job whose process died this often is given up."""
 
 
 def _utc_now() -> datetime:

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 import apsw
 
 from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_engine.store import rules
 from kb_engine.store.connection import rows, value
 from kb_engine.store.write import Write
-
-EXCLUSIVE_PREFIX = "collection:"
-"""Uniting the tags of duplicates never gives a document two tags of this kind."""
 
 _LAST = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
@@ -38,21 +35,14 @@ def add(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 
 def unite(write: Write, document_id: int, tags: Sequence[str]) -> bool:
     """Add the tags of a duplicate, but no second collection; whether anything was added."""
-    taken = any(map(_exclusive, of(write.db, document_id)))
-    wanted = [tag for tag in tags if not _exclusive(tag)]
-    collections = [] if taken else [tag for tag in tags if _exclusive(tag)][:1]
-    return add(write, document_id, [*collections, *wanted])
-
-
-def _exclusive(tag: str) -> bool:
-    return tag.startswith(EXCLUSIVE_PREFIX)
+    return add(write, document_id, rules.tags_to_unite(of(write.db, document_id), tags))
 
 
 def remove(write: Write, document_id: int, tag: str) -> None:
     """Raises `tag_not_found`."""
     write.db.execute("DELETE FROM document_tags WHERE document_id = ? AND tag = ?", (document_id, tag))
     if not write.db.changes():
-        raise EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
+        raise rules.tag_not_found(tag)
 
 
 def page(db: apsw.Connection, prefix: str, limit: int, offset: int) -> m.TagList:

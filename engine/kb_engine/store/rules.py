@@ -1,0 +1,232 @@
+"""What the stores decide alike, whatever keeps the rows: no I/O, no SQL but conditions that all of them read.
+
+Conditions have a `?` for each of their values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
+from kb_engine.store.rows import json_text
+from kb_engine.store.times import parse, stamp
+
+NO_TEXT = "No text was found."
+EXCLUSIVE_PREFIX = "collection:"
+"""Uniting the tags of duplicates never gives a document two tags of this kind."""
+MAX_ATTEMPTS = 3
+"""A job whose process died this often is given up."""
+
+BY_FILENAME = "coalesce(d.filename, d.title)"
+SAME = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
+_BY_OCR = " AND extraction_method = ?"
+_STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
+
+_RETRY_SECONDS = 5.0
+_ANSWERS_KEPT = timedelta(hours=24)
+
+
+# documents
+
+
+def document_columns(job: NewJob, prepared: Prepared, uid: str, now: str) -> dict[str, Any]:
+    """The columns of a new document."""
+    source_type = job.metadata.get("source_type")
+    return {
+        "uid": uid,
+        "kind": job.kind,
+        "title": prepared.title,
+        "doc_type": job.doc_type,
+        "format": job.format,
+        "filename": job.filename,
+        "source_path": job.source_path,
+        "size_bytes": job.size_bytes,
+        "sha256": job.sha256,
+        "dedup_scope": job.dedup_scope,
+        "metadata": json_text(job.metadata),
+        # A column of its own, so that a filter need not read the JSON of every document.
+        "source_type": source_type if isinstance(source_type, str) else None,
+        "created_at": now,
+        "updated_at": now,
+        **_outcome(prepared),
+    }
+
+
+def note_columns(text: str, title: str, prepared: Prepared) -> dict[str, Any]:
+    """The columns that change with a note's text."""
+    raw = text.encode()
+    return {
+        "title": title,
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "size_bytes": len(raw),
+        **_outcome(prepared),
+    }
+
+
+def _outcome(prepared: Prepared) -> dict[str, Any]:
+    searchable = bool(prepared.chunks)
+    return {
+        "status": "searchable" if searchable else "empty",
+        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
+        "extraction_method": prepared.extraction_method,
+        "pages": prepared.pages,
+        "chunk_count": len(prepared.chunks),
+        "token_count": sum(chunk.tokens for chunk in prepared.chunks),
+    }
+
+
+def one_vector_each(prepared: Prepared) -> None:
+    """Raises ValueError: not one vector for each chunk."""
+    if len(prepared.vectors) != len(prepared.chunks):
+        raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
+
+
+def named(key: int | str) -> tuple[str, int | str] | None:
+    """The column and value that a key stands for; None for a number beyond any document's."""
+    number = int(key) if isinstance(key, str) and key.isdecimal() else key
+    if isinstance(number, str):
+        return "uid", number
+    return ("id", number) if number <= m.MAX_INTEGER else None
+
+
+def document_not_found(key: int | str) -> EngineError:
+    """Nobody has this number or uid."""
+    return EngineError(
+        "document_not_found", f"There is no document {key}. List documents to see which there are."
+    )
+
+
+def not_a_note(document_id: int) -> EngineError:
+    """The document has no text of its own."""
+    return EngineError(
+        "not_a_note",
+        f"Document {document_id} came from a file. Add the new file and delete this document.",
+    )
+
+
+def tag_not_found(tag: str) -> EngineError:
+    """The document does not carry it."""
+    return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
+
+
+def expect_version(standing: m.Document, version: int | None) -> None:
+    """Raises `version_conflict` unless the document still has this version."""
+    if version is not None and version != standing.version:
+        raise EngineError(
+            "version_conflict",
+            f"The document has version {standing.version}, not {version}. Read it again and decide anew.",
+            current_version=standing.version,
+        )
+
+
+def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
+    """The condition of a list of documents `d`, and its values."""
+    asked = {
+        "d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)": source_path,
+        "d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)": tag,
+        "d.doc_type = ?": doc_type,
+    }
+    given = {condition: wanted for condition, wanted in asked.items() if wanted is not None}
+    return " AND ".join(given) or "true", list(given.values())
+
+
+def same_document(job: NewJob) -> tuple[str, list[str]]:
+    """The query for the oldest document of the same kind, content and scope, and its values.
+
+    Where the scope is itself a tag of the job (a collection), the document must still carry it: one
+    that was moved elsewhere since is no duplicate here. Nor, for a job that forces OCR, is one whose text
+    was taken from the file: whoever asks for that wants it read in the other way.
+    """
+    wanted, values = SAME, [job.kind, job.sha256, job.dedup_scope]
+    if job.dedup_scope in job.tags:
+        wanted, values = wanted + _STILL_THERE, [*values, job.dedup_scope]
+    if job.force_ocr:
+        wanted, values = wanted + _BY_OCR, [*values, OCR_METHOD]
+    return wanted, values
+
+
+def tags_to_unite(standing: Sequence[str], brought: Sequence[str]) -> list[str]:
+    """Which tags of a duplicate to add: all, but no second collection."""
+    taken = any(map(_exclusive, standing))
+    collections = [] if taken else [tag for tag in brought if _exclusive(tag)][:1]
+    return [*collections, *(tag for tag in brought if not _exclusive(tag))]
+
+
+def _exclusive(tag: str) -> bool:
+    return tag.startswith(EXCLUSIVE_PREFIX)
+
+
+# jobs
+
+
+def job_columns(new: NewJob, now: str) -> dict[str, Any]:
+    """The columns of a job that waits."""
+    return {
+        "id": new.id,
+        "status": "queued",
+        "kind": new.kind,
+        "title": new.title,
+        "tags": json_text(list(dict.fromkeys(new.tags))),
+        "metadata": json_text(new.metadata),
+        "source_path": new.source_path,
+        "dedup_scope": new.dedup_scope,
+        "sha256": new.sha256,
+        "size_bytes": new.size_bytes,
+        "spool": new.spool,
+        "filename": new.filename,
+        "format": new.format,
+        "doc_type": new.doc_type,
+        "force_ocr": new.force_ocr,
+        "step": "queued",
+        "created_at": now,
+    }
+
+
+def room_in_queue(waiting: int, max_queued: int) -> None:
+    """Raises `queue_full` where so many wait already."""
+    if waiting >= max_queued:
+        raise EngineError(
+            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_RETRY_SECONDS
+        )
+
+
+def job_not_found(job_id: str) -> EngineError:
+    """Nobody has this id."""
+    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+
+
+def job_finished(standing: m.Job) -> EngineError:
+    """It cannot be cancelled any more."""
+    return EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
+
+
+def crashed(attempts: int) -> m.JobError:
+    """Why a job is given up that no process survived."""
+    return m.JobError(
+        code="worker_crashed",
+        message=f"The engine died {attempts} times while it worked on this. "
+        "The file may be hostile or too large.",
+    )
+
+
+# idempotency
+
+
+def answers_kept_since(now: str) -> str:
+    """Answers from this instant and before are forgotten."""
+    return stamp(parse(now) - _ANSWERS_KEPT)
+
+
+def same_request(idempotency: Idempotency, fingerprint: str) -> None:
+    """Raises `idempotency_mismatch` where the key came with another request."""
+    if fingerprint != idempotency.fingerprint:
+        raise EngineError(
+            "idempotency_mismatch",
+            f"The idempotency key {idempotency.key!r} was used for another request. "
+            "Use a new key for a new request.",
+        )

@@ -1,9 +1,10 @@
-"""Uploaded files between their acceptance and the end of their job, on disk, one file a job.
+"""Uploaded files between their acceptance and the end of their job, one file a job.
 
     receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed
        └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
-A file belongs to the job of the same name. Only `sweep` looks for files that belong to none.
+A file belongs to the job of the same name. Only `sweep` looks for files that belong to none. Here they lie in
+a folder; where engines share a database they lie there, see `kb_engine.store.postgres.spool`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from kb_contracts.errors import EngineError
 
@@ -23,8 +29,44 @@ T = TypeVar("T")
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class SpoolFile:
+class SpoolFile(Protocol):
     """A file that is being received; a sink for `kb_contracts.multipart`."""
+
+    async def write(self, data: bytes) -> None:
+        """Append bytes. Raises `storage_full`."""
+
+
+class Spool(Protocol):
+    """The uploads that wait for, or are in, their job."""
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Keep `sweep` away from a file whose job is not accepted yet."""
+
+    def receive(self, name: str) -> AbstractAsyncContextManager[SpoolFile]:
+        """A new file to write; durable when the block ends well, gone when it does not.
+
+        Raises:
+            EngineError: `storage_full`.
+        """
+
+    def open(self, name: str) -> AbstractAsyncContextManager[Path]:
+        """The file on this machine's disk, for the length of a block. Raises FileNotFoundError."""
+
+    async def remove(self, name: str) -> None:
+        """Delete the file of that name, if there is one and no job has it."""
+
+    async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
+        """Delete the files that no job needs; how many.
+
+        `needed` is asked after the folder was read: a file accepted in between is then among the needed.
+        """
+
+    async def size(self) -> int:
+        """Bytes of all files."""
+
+
+class _FolderFile:
+    """A file in the folder, open for writing."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -42,8 +84,8 @@ class SpoolFile:
         os.fsync(self._file.fileno())
 
 
-class Spool:
-    """The folder of uploads that wait for, or are in, their job."""
+class FolderSpool:
+    """A folder of uploads; a `Spool`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,15 +106,11 @@ class Spool:
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
-        """A new file to write; durable when the block ends well, gone when it does not.
-
-        Raises:
-            EngineError: `storage_full`.
-        """
+        """A new file to write, synced to the disk when the block ends well."""
         path = self.path(name)
         file = await _on_disk(lambda: path.open("xb"))
         try:
-            received = SpoolFile(file)
+            received = _FolderFile(file)
             yield received
             await received.seal()
             await _on_disk(lambda: _sync_folder(self.folder))
@@ -82,15 +120,17 @@ class Spool:
             raise
         _close(file)
 
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Path]:
+        """The file itself."""
+        yield self.path(name)
+
     async def remove(self, name: str) -> None:
         """Delete the file of that name, if there is one."""
         await asyncio.to_thread(self.path(name).unlink, missing_ok=True)
 
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
-        """Delete the files that no job needs; how many.
-
-        `needed` is asked after the folder was read: a file accepted in between is then among the needed.
-        """
+        """Delete the files that no job needs; how many."""
         held = set(self._held)
         present = await asyncio.to_thread(self._names)
         orphans = present - held - await needed()

@@ -2,8 +2,9 @@
 
 BaseRefused
 ├── BaseInUse          another process owns the base
+├── BaseUnreachable    the server of the base does not answer, or lets nobody in
 ├── BaseUnwritable     the folder or the file cannot be written
-├── NotABase           the file is no SQLite file, is damaged, or belongs to another program
+├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
 ├── BaseTooNew         a later version of the engine has written it
 └── EmbedderMismatch   another embedder filled it
 """
@@ -12,13 +13,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kb_engine.store.address import Address
 from kb_engine.store.port import EmbedderIdentity
+
+Place = Path | Address
+"""Where a base lies."""
 
 
 class BaseRefused(Exception):
     """The base at `path` cannot be opened; the message says why and what to do."""
 
-    def __init__(self, path: Path, why: str) -> None:
+    def __init__(self, path: Place, why: str) -> None:
         super().__init__(f"The base {path} cannot be opened: {why}")
         self.path = path
 
@@ -32,8 +37,12 @@ class BaseInUse(BaseRefused):
         self.pid = pid
 
 
+class BaseUnreachable(BaseRefused):
+    """Its server is down, out of reach, or does not know the user or the database."""
+
+
 class BaseUnwritable(BaseRefused):
-    """The operating system refuses to create or write it."""
+    """The operating system or the server refuses to create or write it."""
 
 
 class NotABase(BaseRefused):
@@ -43,7 +52,7 @@ class NotABase(BaseRefused):
 class BaseTooNew(BaseRefused):
     """Its layout has a higher number than this engine knows; nothing was changed."""
 
-    def __init__(self, path: Path, found: int, known: int) -> None:
+    def __init__(self, path: Place, found: int, known: int) -> None:
         super().__init__(
             path,
             f"its layout has version {found}, this engine knows {known} at the most. "
@@ -56,7 +65,7 @@ class BaseTooNew(BaseRefused):
 class EmbedderMismatch(BaseRefused):
     """Vectors of two embedders cannot be compared, so they are never mixed."""
 
-    def __init__(self, path: Path, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:
+    def __init__(self, path: Place, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:
         super().__init__(
             path,
             f"it was filled by the embedder {_described(stored)}, and the settings name "

@@ -5,12 +5,12 @@ transaction: it happens whole or not at all, and what it acknowledged survives `
 
     api ------ reads, mutations ------.
     worker --- take, report, commit ---+--> Store --> SQLite (FTS5 for words, `vectors` for meaning)
-    search --- search ----------------'
+    search --- search ----------------'     '-> PostgreSQL (postings for words, pgvector for meaning)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -187,6 +187,18 @@ class Counts:
     last_updated: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What another engine on the same base has done, or this one. `resumed`: anything may have happened."""
+
+    kind: Literal["queued", "ended", "cancelled", "cleared", "resumed"]
+    job_id: str | None = None
+    """Of `ended` and `cancelled`."""
+
+
+Heard = Callable[[News], None]
+
+
 class Store(Protocol):
     """The durable half of the engine.
 
@@ -199,6 +211,9 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what is under way and let go of the base."""
+
+    def listen(self, heard: Heard) -> None:
+        """Tell `heard`, on the event loop, what other engines do. Called once, at start."""
 
     # jobs
 
@@ -242,7 +257,7 @@ class Store(Protocol):
         """Close the job as failed; False when the lease is void."""
 
     async def release_all(self) -> int:
-        """Queue again what ran when the last process ended; how many. Called once, at start."""
+        """Queue again what runs nowhere any more; how many. Called once, at start."""
 
     async def spooled(self) -> set[str]:
         """The spool names that waiting or running jobs need."""

@@ -24,7 +24,9 @@ _DOCUMENT = (
     "status", "status_reason", "extraction_method", "pages", "chunk_count", "version", "created_at",
     "updated_at",
 )  # fmt: skip
-DOCUMENT_COLUMNS = ", ".join([*(f"d.{name}" for name in _DOCUMENT), _SOURCES, TAGS])
+DOCUMENT_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _DOCUMENT)
+"""Without sources and tags, which stand behind them."""
+DOCUMENT_COLUMNS = ", ".join([DOCUMENT_COLUMNS_BARE, _SOURCES, TAGS])
 _DOCUMENT_FIELDS = (*_DOCUMENT, "source_paths", "tags")
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
@@ -34,7 +36,9 @@ _SUMMARY = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "version",
     "created_at", "updated_at",
 )  # fmt: skip
-SUMMARY_COLUMNS = ", ".join([*(f"d.{name}" for name in _SUMMARY), TAGS])
+SUMMARY_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _SUMMARY)
+"""Without the tags, which stand behind them."""
+SUMMARY_COLUMNS = ", ".join([SUMMARY_COLUMNS_BARE, TAGS])
 
 _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
@@ -64,8 +68,13 @@ def document_fields(row: Row) -> dict[str, Any]:
     """The members of a document, by name."""
     fields = dict(zip(_DOCUMENT_FIELDS, row, strict=True))
     for name in ("metadata", "source_paths", "tags"):
-        fields[name] = msgspec.json.decode(fields[name])
+        fields[name] = _decoded(fields[name])
     return fields
+
+
+def _decoded(kept: Any) -> Any:
+    # A store that has lists gives lists; in SQLite they come as JSON.
+    return msgspec.json.decode(kept) if isinstance(kept, str) else kept
 
 
 def chunk(row: Row) -> m.Chunk:
@@ -78,7 +87,7 @@ def summary(row: Row) -> tuple[m.DocumentSummary, list[str]]:
     *values, tags = row
     fields = dict(zip(_SUMMARY, values, strict=True))
     fields["metadata"] = msgspec.json.decode(fields["metadata"])
-    return m.DocumentSummary(**fields), msgspec.json.decode(tags, type=list[str])
+    return m.DocumentSummary(**fields), list(_decoded(tags))
 
 
 def job(row: Row) -> m.Job:

@@ -70,7 +70,9 @@ def _score(db: apsw.Connection, vectors: VectorSnapshot, words: Words, query: Qu
             raise ValueError(f"mode {query.mode} needs a vector")
         cosines = vectors.cosines(query.vector, allowed).astype(np.float64)
     if query.mode != "vector":
-        bm25 = words.scores(db, query.text, Corpus(chunk_ids, vectors.size, vectors.generation))
+        bm25 = words.scores(
+            db, query.text, Corpus(len(chunk_ids), vectors.size, vectors.generation, chunk_ids)
+        )
     scores = _combine(cosines, bm25, query.scoring)
     return _Scored(chunk_ids, scores, cosines, bm25, query.scoring)
 

@@ -19,15 +19,14 @@ Condition = tuple[str, Sequence[Any]]
 
 def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
     """The ids of the documents selected; None when that is all of them."""
-    conditions = list(_conditions(selection))
-    if not conditions:
+    where, values = condition(selection)
+    if not where:
         return None
-    where = " AND ".join(sql for sql, _ in conditions)
     # One value for all ids: fetched row by row, each would take the interpreter's lock.
     joined = value(
         db,
         f"SELECT group_concat(d.id) FROM documents d WHERE {where}",  # noqa: S608
-        [one for _, values in conditions for one in values],
+        values,
     )
     return numbers(joined)
 
@@ -35,6 +34,13 @@ def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
 def numbers(joined: str | None) -> Ids:
     """The integers of a `group_concat`."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
+
+
+def condition(selection: Selection) -> Condition:
+    """What documents `d` have to meet, a `?` for each value; empty when that is nothing."""
+    conditions = list(_conditions(selection))
+    where = " AND ".join(sql for sql, _ in conditions)
+    return where, [one for _, values in conditions for one in values]
 
 
 def _conditions(selection: Selection) -> Iterator[Condition]:

@@ -29,6 +29,7 @@ from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
     Found,
+    Heard,
     Idempotency,
     LeasedJob,
     NewJob,
@@ -116,6 +117,9 @@ class SqliteStore:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
+
+    def listen(self, heard: Heard) -> None:
+        """One process owns the base: there is nobody to hear of."""
 
     async def _close(self) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -10,14 +12,29 @@ from kb_contracts import models as m
 from kb_engine.store.connection import rows, value
 from kb_engine.store.port import Counts
 
+Row = Sequence[Any]
+
+GROUPS = (
+    "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents "
+    "GROUP BY doc_type, status"
+)
+QUEUE = "SELECT status, count(*) FROM jobs GROUP BY status"
+
 
 def counts(db: apsw.Connection, path: Path) -> Counts:
     """Totals, from indexes alone."""
-    groups = rows(
-        db,
-        "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents "
-        "GROUP BY doc_type, status",
+    return told(
+        rows(db, GROUPS),
+        rows(db, QUEUE),
+        database_bytes=_bytes_on_disk(path),
+        last_updated=value(db, "SELECT value FROM meta WHERE name = 'last_updated'"),
     )
+
+
+def told(
+    groups: Sequence[Row], queue: Iterable[Row], *, database_bytes: int, last_updated: str | None
+) -> Counts:
+    """The totals, from the rows of `GROUPS` and `QUEUE`."""
     by_status = {
         status: sum(n for _, s, n, _, _ in groups if s == status) for status in ("searchable", "empty")
     }
@@ -26,16 +43,15 @@ def counts(db: apsw.Connection, path: Path) -> Counts:
         by_type[doc_type] = by_type.get(doc_type, 0) + documents
     return Counts(
         documents=m.DocumentCounts(total=sum(by_status.values()), **by_status, by_type=by_type),
-        chunks=sum(chunks for _, _, _, chunks, _ in groups),
-        queue=_queue(db),
-        originals_bytes=sum(size for _, _, _, _, size in groups),
-        database_bytes=_bytes_on_disk(path),
-        last_updated=value(db, "SELECT value FROM meta WHERE name = 'last_updated'"),
+        chunks=sum(int(chunks) for _, _, _, chunks, _ in groups),
+        queue=_queue(dict(queue)),
+        originals_bytes=sum(int(size) for _, _, _, _, size in groups),
+        database_bytes=database_bytes,
+        last_updated=last_updated,
     )
 
 
-def _queue(db: apsw.Connection) -> m.QueueState:
-    found = dict(rows(db, "SELECT status, count(*) FROM jobs GROUP BY status"))
+def _queue(found: Mapping[str, int]) -> m.QueueState:
     return m.QueueState(
         queued=found.get("queued", 0),
         running=found.get("running", 0),

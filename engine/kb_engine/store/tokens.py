@@ -17,7 +17,7 @@ _CJK = (
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 """Han, kana, bopomofo and Hangul: written without spaces, or with particles grown on to the words."""
-_CJK_CHARACTER = re.compile(f"[{_CJK}]")
+CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _CJK_RUN = re.compile(f"[{_CJK}]+")
 
 
@@ -27,7 +27,7 @@ def index_text(text: str) -> str:
     unicode61 takes a run of CJK characters for one word, so that a word inside a sentence is never
     found. The index keeps no text, so this changes nothing that anybody reads.
     """
-    return _CJK_CHARACTER.sub(r" \g<0> ", _valid(text)).replace("\0", " ")
+    return CJK_CHARACTER.sub(r" \g<0> ", _valid(text)).replace("\0", " ")
 
 
 def phrases(db: apsw.Connection, query: str) -> list[str]:

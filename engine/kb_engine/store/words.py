@@ -58,36 +58,75 @@ Known = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
-    """The chunks that count for this search: `allowed` ascending, out of `size` in the base."""
+class Extent:
+    """How many chunks the filters leave, out of `size` in the base, and in which state that is."""
 
-    allowed: Ids
+    left: int
     size: int
     generation: int
 
     @property
     def few(self) -> bool:
         """Whether the filters leave so few that it pays to score these alone."""
-        return len(self.allowed) <= max(FEW_CHUNKS, self.size * FEW_SHARE)
+        return self.left <= max(FEW_CHUNKS, self.size * FEW_SHARE)
 
     @property
     def budget(self) -> float:
         """In how many chunks the words that are asked for may stand together."""
         return max(BUDGET_CHUNKS, self.size * BUDGET_SHARE) * (FEW_ALLOWANCE if self.few else 1)
 
+    def too_frequent(self, count: int) -> bool:
+        """Whether a word in so many chunks tells no more than that it occurs: a stop word."""
+        return not self.few and count > max(self.budget, self.size / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus(Extent):
+    """The chunks that count for this search: `allowed` ascending."""
+
+    allowed: Ids
+
+
+class Counts:
+    """In how many chunks the frequent words stand, as far as it is remembered."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def about(self, phrase: str, extent: Extent) -> int | None:
+        """A count that is good enough to order words by; None where there is none."""
+        count, size, _ = self._counts.get(phrase, (0, 0, 0))
+        return count if count and abs(size - extent.size) <= size * DRIFT else None
+
+    def exactly(self, phrase: str, extent: Extent) -> int | None:
+        """The count in this state of the base; None where it is not known."""
+        count, _, generation = self._counts.get(phrase, (0, 0, -1))
+        return count if generation == extent.generation else None
+
+    def remember(self, phrase: str, count: int, extent: Extent) -> None:
+        """Keep a count that was costly to take."""
+        if count < CACHED_FROM:
+            return
+        if len(self._counts) >= CACHE_SIZE:
+            self._counts.clear()
+        self._counts[phrase] = (count, extent.size, extent.generation)
+
 
 class Words:
     """Keyword scores, and what is remembered of how often words occur."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, tuple[int, int, int]] = {}
+        self._counts = Counts()
 
     def scores(self, db: apsw.Connection, query: str, corpus: Corpus) -> NDArray[np.float64]:
         """BM25 of each allowed chunk; 0 where it holds no word of the query that has a say."""
         found = np.zeros(len(corpus.allowed))
         if not len(found):
             return found
-        kept, rest = _affordable(self._known(db, phrases(db, query), corpus), corpus)
+        kept, rest = affordable(self._known(db, phrases(db, query), corpus), corpus)
         if corpus.few:
             self._score_some(db, kept, corpus, found)
         else:
@@ -102,20 +141,14 @@ class Words:
         return sorted(((phrase, n) for phrase, n in counted if n), key=lambda entry: entry[1])
 
     def _estimate(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
-        count, size, _ = self._counts.get(phrase, (0, 0, 0))
-        if count and abs(size - corpus.size) <= size * DRIFT:
-            return count
-        return self._exact(db, phrase, corpus)
+        about = self._counts.about(phrase, corpus)
+        return self._exact(db, phrase, corpus) if about is None else about
 
     def _exact(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
-        count, _, generation = self._counts.get(phrase, (0, 0, -1))
-        if generation == corpus.generation:
-            return count
+        if (known := self._counts.exactly(phrase, corpus)) is not None:
+            return known
         count = int(value(db, "SELECT count(*) FROM words WHERE words MATCH ?", (phrase,)))
-        if count >= CACHED_FROM:
-            if len(self._counts) >= CACHE_SIZE:
-                self._counts.clear()
-            self._counts[phrase] = (count, corpus.size, corpus.generation)
+        self._counts.remember(phrase, count, corpus)
         return count
 
     def _score_some(
@@ -127,7 +160,7 @@ class Words:
                 _add(found, corpus, chunks, scores * _reweigh(self._exact(db, phrase, corpus), corpus.size))
 
 
-def _affordable(known: list[Known], corpus: Corpus) -> tuple[list[Known], list[Known]]:
+def affordable(known: list[Known], corpus: Extent) -> tuple[list[Known], list[Known]]:
     """The rarest phrases that the budget allows, one at least, and the rest."""
     left = corpus.budget
     for place, (_, count) in enumerate(known):
@@ -139,10 +172,9 @@ def _affordable(known: list[Known], corpus: Corpus) -> tuple[list[Known], list[K
 
 def _score_all(db: apsw.Connection, known: list[Known], corpus: Corpus, found: NDArray[np.float64]) -> None:
     for phrase, count in known:
-        if count > max(corpus.budget, corpus.size / 2):
-            # A stop word and nothing else: that it occurs is all the difference it makes.
+        if corpus.too_frequent(count):
             chunks = numbers(value(db, _PRESENCE, (phrase,)))
-            _add(found, corpus, chunks, np.full(len(chunks), _weight(len(chunks), corpus.size)))
+            _add(found, corpus, chunks, np.full(len(chunks), weight(len(chunks), corpus.size)))
             continue
         chunks, scores = _fetch(db, _SCORES_OF_ALL, phrase)
         if len(chunks):
@@ -163,7 +195,7 @@ def _add(found: NDArray[np.float64], corpus: Corpus, chunks: Ids, scores: NDArra
     found[places[hit]] += scores[hit]
 
 
-def _weight(count: int, size: int) -> float:
+def weight(count: int, size: int) -> float:
     """How much a word tells that stands in `count` of `size` chunks."""
     return math.log1p((size - count + 0.5) / (count + 0.5))
 
@@ -172,4 +204,4 @@ def _reweigh(count: int, size: int) -> float:
     """What turns FTS5's score of one word into ours."""
     ratio = (size - count + 0.5) / (count + 0.5)
     theirs = max(math.log(ratio), _FTS5_LEAST_WEIGHT) if ratio > 0 else _FTS5_LEAST_WEIGHT
-    return _weight(count, size) / theirs
+    return weight(count, size) / theirs

@@ -31,6 +31,11 @@ from kb_engine.store import (
     Vectors,
     open_sqlite,
 )
+from kb_engine.store.postgres import PostgresStore, open_postgres
+from tests.postgres import Database, new_database
+
+Place = Path | Database
+"""Where a base lies."""
 
 DIMENSIONS = 8
 EMBEDDER = EmbedderIdentity("test", DIMENSIONS)
@@ -137,9 +142,22 @@ def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> 
 class Base:
     """An open store, and what a worker would do to it."""
 
-    path: Path
-    store: SqliteStore
+    place: Place
+    store: Any
     clock: TestClock = field(default_factory=TestClock)
+
+    @property
+    def path(self) -> Path:
+        """The file of a SQLite base."""
+        assert isinstance(self.place, Path)
+        return self.place
+
+    async def count(self, table: str) -> int:
+        """How many rows a table has, by a look past the store."""
+        sql = f"SELECT count(*) FROM {table}"
+        if isinstance(self.place, Path):
+            return int(await self.store._readers.run(lambda db: db.execute(sql).get))
+        return int(await self.place.value(sql))
 
     async def lease(self, job: NewJob) -> LeasedJob:
         """Accept a job and take it; nothing else may wait."""
@@ -188,14 +206,37 @@ _SELECTS = set(Selection.__dataclass_fields__)
 
 
 @asynccontextmanager
-async def opened(path: Path, clock: TestClock | None = None, **options: Any) -> AsyncIterator[Base]:
+async def opened(place: Place, clock: TestClock | None = None, **options: Any) -> AsyncIterator[Base]:
     """A base, closed in the end."""
     clock = clock or TestClock()
-    store = await open_sqlite(path, **{"embedder": EMBEDDER, "clock": clock, **options})
+    store = await open_store(place, **{"embedder": EMBEDDER, "clock": clock, **options})
     try:
-        yield Base(path, store, clock)
+        yield Base(place, store, clock)
     finally:
         await store.close()
+
+
+async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStore:
+    """The store that belongs to a place."""
+    if isinstance(place, Path):
+        return await open_sqlite(place, **options)
+    return await open_postgres(place.address, wait=0, **options)
+
+
+async def new_place(kind: str, folder: Path, *, empty: bool = False) -> Place:
+    """A place for a base, of one of the two kinds; `empty`: where no base has ever been."""
+    return folder / "kb.db" if kind == "sqlite" else await new_database(empty=empty)
+
+
+async def died(base: Base, folder: Path) -> Place:
+    """What is left when the process is killed, once the others know of it."""
+    if isinstance(base.place, Path):
+        return left_by_a_crash(base, folder)
+    base.store._leases.clear()
+    await base.place.execute(
+        "UPDATE jobs SET lease_until = now() - interval '1 hour' WHERE lease IS NOT NULL"
+    )
+    return base.place
 
 
 def left_by_a_crash(base: Base, folder: Path) -> Path:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.engine.store_parts import START, Base, axis, between, new_note, opened, prepared
+from tests.unit.engine.store_parts import START, Base, Place, axis, between, new_note, opened, prepared
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """Four documents that differ in everything, an hour apart."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         await base.note(
             "x 1", title="1", tags=["a", "b"], metadata={"source_type": "manual"}, source_path="/docs/1"
         )
@@ -105,9 +104,9 @@ async def test_a_change_of_tags_shows_in_the_next_search(base: Base) -> None:
     assert sorted(await base.titles("x", tags=["a"])) == ["2", "4"]
 
 
-async def test_one_document_in_a_hundred_is_found_however_bad_its_score(tmp_path: Path) -> None:
+async def test_one_document_in_a_hundred_is_found_however_bad_its_score(place: Place) -> None:
     """All others fit better, and are filtered out before the ranking rather than after."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         for number in range(100):
             tags = ["rare"] if number == 57 else ["common"]
             cosine = 0.01 if number == 57 else 0.9

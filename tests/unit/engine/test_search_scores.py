@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from kb_engine.store import Scoring
 from tests.unit.engine.store_parts import (
     SCORING,
     Base,
+    Place,
     axis,
     between,
     new_file,
@@ -24,9 +24,9 @@ from tests.unit.engine.store_parts import (
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         yield base
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from kb_engine.store import words
-from tests.unit.engine.store_parts import Base, axis, new_file, opened, prepared
+from tests.unit.engine.store_parts import Base, Place, axis, new_file, opened, prepared
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         yield base
 
 
@@ -167,11 +167,17 @@ async def test_what_is_remembered_of_words_follows_the_base(
 
 
 async def fresh_score(base: Base) -> float:
-    """The score of chunk 1 as somebody without a memory computes it."""
+    """The best score as somebody without a memory computes it."""
+    if not isinstance(base.place, Path):
+        async with opened(base.place) as newcomer:
+            (best, *_) = (await newcomer.find("apple pear plum", explain=True)).results
+        assert best.explain is not None
+        assert best.explain.bm25 is not None
+        return best.explain.bm25
 
     def score(db: apsw.Connection) -> float:
         ids = np.arange(1, db.execute("SELECT count(*) FROM chunks").get + 1)
-        found = words.Words().scores(db, "apple pear plum", words.Corpus(ids, len(ids), 0))
+        found = words.Words().scores(db, "apple pear plum", words.Corpus(len(ids), len(ids), 0, ids))
         return float(found.max())
 
     return await base.store._readers.run(score)

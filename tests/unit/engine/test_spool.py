@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.errors import EngineError
-from kb_engine.spool import Spool
+from kb_engine.spool import FolderSpool
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
+def spool(tmp_path: Path) -> FolderSpool:
     """An empty spool."""
-    return Spool(tmp_path)
+    return FolderSpool(tmp_path)
 
 
 async def nothing() -> set[str]:
@@ -23,14 +23,14 @@ async def nothing() -> set[str]:
     return set()
 
 
-async def receive(spool: Spool, name: str) -> None:
+async def receive(spool: FolderSpool, name: str) -> None:
     """A file of three bytes."""
     async with spool.receive(name) as file:
         await file.write(b"ab")
         await file.write(b"c")
 
 
-async def test_a_received_file_is_whole(spool: Spool) -> None:
+async def test_a_received_file_is_whole(spool: FolderSpool) -> None:
     """Under its name, until it is removed, which may be done twice."""
     await receive(spool, "one")
     assert spool.path("one").read_bytes() == b"abc"
@@ -41,7 +41,7 @@ async def test_a_received_file_is_whole(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, asyncio.CancelledError])
-async def test_a_file_that_was_cut_off_is_gone(spool: Spool, failure: type[BaseException]) -> None:
+async def test_a_file_that_was_cut_off_is_gone(spool: FolderSpool, failure: type[BaseException]) -> None:
     """Whatever cut it off."""
 
     async def cut_off() -> None:
@@ -54,7 +54,7 @@ async def test_a_file_that_was_cut_off_is_gone(spool: Spool, failure: type[BaseE
     assert not spool.path("one").exists()
 
 
-async def test_a_full_disk_is_storage_full(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_storage_full(spool: FolderSpool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is found out only when the file is synced; nothing is left."""
 
     def full(_descriptor: int) -> None:
@@ -67,7 +67,7 @@ async def test_a_full_disk_is_storage_full(spool: Spool, monkeypatch: pytest.Mon
     assert not spool.path("one").exists()
 
 
-async def test_a_sweep_takes_what_no_job_needs(spool: Spool) -> None:
+async def test_a_sweep_takes_what_no_job_needs(spool: FolderSpool) -> None:
     """And nothing else."""
     for name in ("needed", "orphan"):
         await receive(spool, name)
@@ -79,7 +79,7 @@ async def test_a_sweep_takes_what_no_job_needs(spool: Spool) -> None:
     assert [path.name for path in spool.folder.iterdir()] == ["needed"]
 
 
-async def test_a_sweep_leaves_a_file_whose_job_is_being_accepted(spool: Spool) -> None:
+async def test_a_sweep_leaves_a_file_whose_job_is_being_accepted(spool: FolderSpool) -> None:
     """Also when the acceptance ends while the sweep looks."""
     await receive(spool, "early")
     with spool.hold("early"):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from kb_contracts import models as m
-from tests.unit.engine.store_parts import Base, all_documents, new_file, new_note, opened, prepared
+from tests.unit.engine.store_parts import Base, Place, all_documents, new_file, new_note, opened, prepared
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         yield base
 
 

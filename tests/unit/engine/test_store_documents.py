@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,13 +11,22 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
-from tests.unit.engine.store_parts import Base, all_documents, axis, new_file, new_note, opened, prepared
+from tests.unit.engine.store_parts import (
+    Base,
+    Place,
+    all_documents,
+    axis,
+    new_file,
+    new_note,
+    opened,
+    prepared,
+)
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         yield base
 
 
@@ -292,7 +300,7 @@ def reopened(base: Base) -> Any:
     class Reopened:
         async def __aenter__(self) -> Base:
             await base.store.close()
-            self.context = opened(base.path, base.clock)
+            self.context = opened(base.place, base.clock)
             return await self.context.__aenter__()
 
         async def __aexit__(self, *args: Any) -> None:

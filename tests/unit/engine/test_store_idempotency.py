@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,15 +10,15 @@ import pytest
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import Idempotency
-from tests.unit.engine.store_parts import Base, all_documents, key, new_note, opened, prepared
+from tests.unit.engine.store_parts import Base, Place, all_documents, key, new_note, opened, prepared
 
 Mutation = Callable[[Base, Idempotency], Awaitable[msgspec.Struct]]
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """A base with the note 1, tagged `t`."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         await base.note("a", tags=["t"])
         yield base
 
@@ -96,17 +95,16 @@ async def test_an_answer_is_replayed_as_it_was_given(base: Base) -> None:
     assert caught.value.code == "idempotency_mismatch"
 
 
-async def test_an_answer_is_kept_for_a_day_and_over_a_restart(tmp_path: Path, base: Base) -> None:
+async def test_an_answer_is_kept_for_a_day_and_over_a_restart(base: Base) -> None:
     """Then the key is free, and its row goes with the next one stored."""
     await base.store.add_tags(1, ["u"], None, key())
     await base.store.close()
     base.clock.move(hours=24, seconds=-1)
-    async with opened(base.path, base.clock) as later:
+    async with opened(base.place, base.clock) as later:
         assert await later.store.replayed(key()) is not None
         later.clock.move(seconds=1)
         assert await later.store.replayed(key()) is None
         await later.store.add_tags(1, ["v"], None, key(fingerprint="other"))
-        count = await later.store._readers.run(lambda db: db.execute("SELECT count(*) FROM idempotency").get)
-    assert count == 1
-    async with opened(base.path) as unchanged:
+        assert await later.count("idempotency") == 1
+    async with opened(base.place) as unchanged:
         assert (await all_documents(unchanged)).documents[0].tags == ["t", "u", "v"]

@@ -10,10 +10,12 @@ import pytest
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import jobs
+from kb_engine.store.postgres import jobs as postgres_jobs
 from tests.unit.engine.store_parts import (
     Base,
+    Place,
     all_documents,
-    left_by_a_crash,
+    died,
     new_file,
     new_note,
     opened,
@@ -24,9 +26,9 @@ ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db", max_queued=5) as base:
+    async with opened(place, max_queued=5) as base:
         yield base
 
 
@@ -151,22 +153,21 @@ async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
     assert await base.store.spooled() == {running.spool, queued.spool}
 
 
-async def after_crashes(count: int, folder: Path) -> Path:
+async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     """A base whose only job was taken by that many processes, each of which died over it."""
-    path = folder / "kb.db"
-    async with opened(path) as base:
+    async with opened(place) as base:
         await base.store.accept(new_note("a"), None)
     for number in range(count):
-        async with opened(path) as base:
+        async with opened(place) as base:
             assert await base.store.release_all() == min(number, 1)
             assert await base.store.take("L") is not None
-            path = left_by_a_crash(base, folder / str(number))
-    return path
+            place = await died(base, folder / str(number))
+    return place
 
 
-async def test_a_job_that_ran_when_the_process_died_is_queued_again(tmp_path: Path) -> None:
+async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place, tmp_path: Path) -> None:
     """Its attempts counted, under a new lease; the old one is void."""
-    async with opened(await after_crashes(2, tmp_path)) as base:
+    async with opened(await after_crashes(2, place, tmp_path)) as base:
         assert await base.store.release_all() == 1
         leased = await base.store.take("L9")
         assert leased is not None
@@ -175,9 +176,9 @@ async def test_a_job_that_ran_when_the_process_died_is_queued_again(tmp_path: Pa
         assert await base.store.commit(leased, prepared("a")) is not None
 
 
-async def test_a_job_that_killed_the_process_three_times_fails(tmp_path: Path) -> None:
+async def test_a_job_that_killed_the_process_three_times_fails(place: Place, tmp_path: Path) -> None:
     """Or it would kill every process to come."""
-    async with opened(await after_crashes(3, tmp_path)) as base:
+    async with opened(await after_crashes(3, place, tmp_path)) as base:
         assert await base.store.release_all() == 0
         (job,) = (await base.store.jobs(None, 10, 0)).jobs
         assert job.error is not None
@@ -185,13 +186,12 @@ async def test_a_job_that_killed_the_process_three_times_fails(tmp_path: Path) -
         assert await base.store.take("L") is None
 
 
-async def test_a_restart_in_good_order_does_not_count_as_an_attempt(tmp_path: Path) -> None:
+async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
     """However often it happens."""
-    path = tmp_path / "kb.db"
-    async with opened(path) as base:
+    async with opened(place) as base:
         await base.store.accept(new_note("a"), None)
     for _ in range(4):
-        async with opened(path) as base:
+        async with opened(place) as base:
             assert await base.store.release_all() == 0
             leased = await base.store.take("L")
             assert leased is not None
@@ -202,7 +202,8 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of jobs stays bounded."""
-    monkeypatch.setattr(jobs, "KEPT_FINISHED", 2)
+    for module in (jobs, postgres_jobs):
+        monkeypatch.setattr(module, "KEPT_FINISHED", 2)
     running = await base.lease(new_note("old and running"))
     ended = [(await base.ingest(new_note(str(number)), prepared(str(number)))).id for number in range(4)]
     left = await base.store.jobs(None, 10, 0)
@@ -212,5 +213,4 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
 async def test_the_text_of_an_ended_job_is_let_go(base: Base) -> None:
     """The document has it now."""
     await base.ingest(new_note("a"), prepared("a"))
-    kept = await base.store._readers.run(lambda db: db.execute("SELECT count(*) FROM job_texts").get)
-    assert kept == 0
+    assert await base.count("job_texts") == 0

@@ -16,7 +16,7 @@ from kb_engine.embed import EmbedderUnavailable, HashEmbedder, Vectors
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
 from kb_engine.ingest import JobEnds, Pipeline, Workers
-from kb_engine.spool import Spool
+from kb_engine.spool import FolderSpool
 from kb_engine.store import EmbedderIdentity, NewJob, SqliteStore, open_sqlite
 
 HELD = "held"
@@ -64,7 +64,7 @@ class Parts:
     """Everything around the workers."""
 
     store: SqliteStore
-    spool: Spool
+    spool: FolderSpool
     embedder: TestEmbedder
     encoder: Encoder
     ends: JobEnds
@@ -144,7 +144,7 @@ async def parts_in(
     identity = EmbedderIdentity(embedder.name, embedder.dimensions)
     base = store(await open_sqlite(folder / "kb.sqlite", embedder=identity))
     (folder / "spool").mkdir(exist_ok=True)
-    spool, ends = Spool(folder / "spool"), JobEnds()
+    spool, ends = FolderSpool(folder / "spool"), JobEnds()
     encoder = Encoder(embedder, workers=count, clock=lambda: sum(pauses))
     pipeline = Pipeline(encoder, Limits(), pause=pause)
     workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, count=count, pause=pause)

@@ -1,0 +1,221 @@
+"""Connections to a PostgreSQL base: bounded in number, every fault told with a code of the contract.
+
+Statements are written with a `?` for each value, as those of SQLite are, so that both can be made of the
+same parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from kb_contracts.errors import EngineError
+from kb_engine.store.address import Address
+
+T = TypeVar("T")
+
+Db: TypeAlias = Any
+"""An `asyncpg.Connection`; the package has no types."""
+
+SCHEMA = "kb"
+CONNECTIONS = 10
+"""Of one engine; one more listens."""
+ACQUIRE_SECONDS = 20.0
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+WRITE_SECONDS = 900.0
+"""A book of a hundred megabytes is one transaction."""
+IDLE_SECONDS = 300.0
+RETRY_SECONDS = 2.0
+
+_ESCAPED = {"\0": "\x01\x01", "\x01": "\x01\x02"}
+_RESTORED = {kept: original for original, kept in _ESCAPED.items()}
+_TO_ESCAPE = re.compile("[\0\x01]")
+_TO_RESTORE = re.compile("\x01[\x01\x02]")
+
+GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
+)
+"""The server is down, starting, out of reach, out of connections, or a standby."""
+TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
+"""The server gave up one of several transactions, or a plan that is no longer right; nothing was done."""
+
+
+class Lost(Exception):
+    """The connection went before the commit: nothing was done, and it may be done again."""
+
+
+def to_base(text: str) -> str:
+    """Text as the base keeps it, which has no NUL; order and prefixes stay as they were."""
+    return _TO_ESCAPE.sub(lambda found: _ESCAPED[found[0]], text)
+
+
+def from_base(text: str) -> str:
+    """Text that `to_base` made."""
+    return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
+
+
+def _encoded(text: str) -> bytes:
+    return to_base(text).encode()
+
+
+def _decoded(raw: bytes) -> str:
+    return from_base(bytes(raw).decode())
+
+
+@lru_cache(maxsize=512)
+def numbered(sql: str) -> str:
+    """The statement as PostgreSQL takes it: `$1`, `$2` for one `?` after the other."""
+    first, *rest = sql.split("?")
+    return first + "".join(f"${number}{part}" for number, part in zip(count(1), rest, strict=False))
+
+
+async def rows(db: Db, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+    """All rows of a statement, each a sequence of its values."""
+    found: list[Any] = await db.fetch(numbered(sql), *values)
+    return found
+
+
+async def row(db: Db, sql: str, values: Sequence[Any] = ()) -> Any | None:
+    """The first row of a statement, or None."""
+    return await db.fetchrow(numbered(sql), *values)
+
+
+async def value(db: Db, sql: str, values: Sequence[Any] = ()) -> Any:
+    """The first value of the first row, or None."""
+    return await db.fetchval(numbered(sql), *values)
+
+
+async def changed(db: Db, sql: str, values: Sequence[Any] = ()) -> int:
+    """How many rows a statement has inserted, changed or removed."""
+    return int((await db.execute(numbered(sql), *values)).rpartition(" ")[2])
+
+
+def marks(number: int) -> str:
+    """That many placeholders."""
+    return ",".join("?" * number)
+
+
+@contextmanager
+def as_engine_errors() -> Iterator[None]:
+    """A server that is away and a disk that is full, told with the codes of the contract."""
+    try:
+        yield
+    except asyncpg.DiskFullError as error:
+        raise EngineError(
+            "storage_full", "The disk of the database is full. Nothing was changed; make room and retry."
+        ) from error
+    except GONE as error:
+        if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+            raise  # a value that does not fit its statement: no fault of the server's
+        raise not_ready() from error
+    except Lost as error:
+        raise not_ready() from error
+    except TRY_AGAIN as error:
+        raise EngineError(
+            "not_ready", "The database is too busy. Nothing was changed; retry.", retry_after=RETRY_SECONDS
+        ) from error
+
+
+def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
+    """What is told while the database is away."""
+    return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
+
+
+async def connect(address: Address, *, search_path: str = f"{SCHEMA}, public") -> Db:
+    """A connection outside the pool; the caller closes it. Raises what asyncpg raises."""
+    db = await asyncpg.connect(
+        address.url,
+        timeout=CONNECT_SECONDS,
+        command_timeout=WRITE_SECONDS,
+        server_settings=_settings(search_path),
+    )
+    await _prepare(db)
+    return db
+
+
+def _settings(search_path: str) -> dict[str, str]:
+    return {
+        "application_name": "kb",
+        "search_path": search_path,
+        # Plans for these very values: how many rows a filter leaves decides how to walk.
+        "plan_cache_mode": "force_custom_plan",
+        # Compiling a plan takes longer than any of these statements.
+        "jit": "off",
+        "timezone": "UTC",
+    }
+
+
+async def _prepare(db: Db) -> None:
+    await db.set_type_codec("text", schema="pg_catalog", encoder=_encoded, decoder=_decoded, format="binary")
+
+
+class Connections:
+    """A bounded pool, opened when it is first used and again whenever the server comes back."""
+
+    def __init__(self, address: Address, search_path: str, size: int = CONNECTIONS) -> None:
+        self._address = address
+        self._search_path = search_path
+        self._size = size
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Db]:
+        """A connection for the length of a block. Raises `EngineError` and what asyncpg raises."""
+        pool = await self._opened()
+        db = await pool.acquire(timeout=ACQUIRE_SECONDS)
+        try:
+            yield db
+        finally:
+            await asyncio.shield(pool.release(db))
+
+    async def _opened(self) -> Any:
+        async with self._opening:
+            if self._closed:
+                raise not_ready("The engine is shutting down.")
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._address.url,
+                    min_size=0,
+                    max_size=self._size,
+                    timeout=CONNECT_SECONDS,
+                    command_timeout=WRITE_SECONDS,
+                    max_inactive_connection_lifetime=IDLE_SECONDS,
+                    server_settings=_settings(self._search_path),
+                    init=_prepare,
+                )
+            return self._pool
+
+    async def close(self) -> None:
+        """Wait for what is under way, then close all; may be called again."""
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+
+async def attempted(work: Callable[[], Awaitable[T]], attempts: int = 5) -> T:
+    """Do `work`, a transaction that the server may give up, until it is through."""
+    for _ in range(attempts - 1):
+        try:
+            return await work()
+        except TRY_AGAIN:
+            continue
+    return await work()

@@ -1,0 +1,53 @@
+"""The commit of a job: a new document, or the standing one it turned out to be, in one transaction."""
+
+from __future__ import annotations
+
+from kb_contracts import models as m
+from kb_engine.store import rules
+from kb_engine.store.port import LeasedJob, NewJob, Prepared
+from kb_engine.store.postgres import documents, jobs, tags
+from kb_engine.store.postgres.connection import Db, value
+from kb_engine.store.postgres.write import Write
+
+
+async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+    """Close the job with its document; None when the lease is void."""
+    await write.hold_base()
+    if not await jobs.hold(write.db, leased):
+        return None
+    if (closed := await _closed_as_duplicate(write, leased.job)) is not None:
+        return closed
+    added = await documents.insert(write, leased.job, prepared)
+    return await jobs.complete(write, leased.job.id, added.id, added.uid, deduplicated=False)
+
+
+async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
+    """Close the job with the standing document; None when there is none or the lease is void."""
+    await write.hold_base()
+    if not await jobs.hold(write.db, leased):
+        return None
+    return await _closed_as_duplicate(write, leased.job)
+
+
+async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
+    same = await duplicate_of(write.db, job)
+    if same is None:
+        return None
+    standing = await _unite(write, same, job)
+    return await jobs.complete(write, job.id, standing.id, standing.uid, deduplicated=True)
+
+
+async def duplicate_of(db: Db, job: NewJob) -> int | None:
+    """The oldest document of the same kind, content and scope."""
+    found = await value(db, *rules.same_document(job))
+    return None if found is None else int(found)
+
+
+async def _unite(write: Write, document_id: int, job: NewJob) -> m.Document:
+    news = [
+        await tags.unite(write, document_id, job.tags),
+        await documents.add_source(write, document_id, job.source_path),
+    ]
+    if any(news):
+        await documents.raise_version(write, document_id)
+    return await documents.find(write.db, document_id)

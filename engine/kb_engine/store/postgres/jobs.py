@@ -1,0 +1,245 @@
+"""The durable queue of all engines: SQL around the table of `states`. Oldest first, as they were accepted.
+
+A job that is taken has a lease, and the lease an end by the clock of the database. Its holder moves the end
+on while it lives; after the end the job is anybody's again. What a holder commits it commits under its lease,
+with the job's row held, so that nothing comes of work whose lease was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kb_contracts import models as m
+from kb_engine.store import rules
+from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
+from kb_engine.store.postgres.write import Write
+from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
+from kb_engine.store.states import Event, after_crash, sources, target
+
+KEPT_FINISHED = 10_000
+"""Ended jobs beyond the newest of these are forgotten."""
+
+QUEUED, CLEARED = "queued", "cleared"
+ENDED, CANCELLED = "ended", "cancelled"
+"""The news that engines send one another; the last two with the job's id behind a space."""
+
+_ACCEPTING = 0x6B62_0002
+"""The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
+_END = "clock_timestamp() + make_interval(secs => ?)"
+
+
+async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
+    """Queue a job. Raises `queue_full`."""
+    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    waiting = await value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
+    rules.room_in_queue(waiting, max_queued)
+    columns = rules.job_columns(new, write.now)
+    await rows(
+        write.db,
+        f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
+        tuple(columns.values()),
+    )
+    if new.text is not None:
+        await rows(write.db, "INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
+    if new.spool is not None:
+        await rows(write.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (new.spool,))
+    write.tell(QUEUED)
+    return await find(write.db, new.id)
+
+
+async def find(db: Db, job_id: str) -> m.Job:
+    """Raises `job_not_found`."""
+    found = await row(db, f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
+    if found is None:
+        raise rules.job_not_found(job_id)
+    return job(found)
+
+
+async def page(db: Db, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+    """Newest first."""
+    condition, values = ("status = ?", (status,)) if status else ("true", ())
+    total = await value(db, f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
+    found = await rows(
+        db,
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return m.JobList(jobs=[job(one) for one in found], total=total, limit=limit, offset=offset)
+
+
+async def cancel(write: Write, job_id: str) -> m.Job:
+    """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
+    standing = await find(write.db, job_id)
+    if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
+        # It may have ended between the two statements.
+        standing = await find(write.db, job_id)
+        raise rules.job_finished(standing)
+    await prune(write)
+    write.tell(f"{CANCELLED} {job_id}")
+    return await find(write.db, job_id)
+
+
+async def cancel_all(write: Write) -> int:
+    """Cancel everything accepted so far; how many."""
+    write.tell(CLEARED)
+    return await _end(write, Event.CANCEL, "true", ())
+
+
+async def take(write: Write, lease: str, seconds: float) -> LeasedJob | None:
+    """Lease the oldest job that waits and that nobody is just taking."""
+    found = await row(
+        write.db,
+        f"UPDATE jobs SET status = ?, lease = ?, lease_until = {_END}, step = 'started', "  # noqa: S608
+        f"attempts = attempts + 1, started_at = coalesce(started_at, ?) WHERE seq = ({_OLDEST}) "
+        f"RETURNING {LEASED_COLUMNS}",
+        (target(Event.TAKE), lease, seconds, write.now, *sources(Event.TAKE)),
+    )
+    return leased_job(found) if found else None
+
+
+_OLDEST = (
+    f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
+    "ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
+)
+
+
+async def report(
+    write: Write, lease: str, job_id: str, seconds: float, step: str, completed: int, total: int
+) -> bool:
+    """Note progress under a lease that is good, and move its end on."""
+    sql = (
+        f"UPDATE jobs SET lease_until = {_END}, step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
+        "WHERE id = ? AND lease = ? AND status = 'running'"
+    )
+    return await changed(write.db, sql, (seconds, step, completed, total, job_id, lease)) > 0
+
+
+async def renew(db: Db, leases: Sequence[str], seconds: float) -> set[str]:
+    """Move the end of leases on; those that are still good, and those that are just being used."""
+    sql = (
+        f"UPDATE jobs SET lease_until = {_END} WHERE seq = ANY (ARRAY("  # noqa: S608
+        "SELECT seq FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) FOR UPDATE SKIP LOCKED))"
+    )
+    await rows(db, sql, (seconds, leases))
+    good = "SELECT lease FROM jobs WHERE status = 'running' AND lease = ANY (?::text[])"
+    return {lease for (lease,) in await rows(db, good, (leases,))}
+
+
+async def hold(db: Db, leased: LeasedJob) -> bool:
+    """Whether the lease is good; then nobody can take it away until the transaction ends."""
+    sql = "SELECT true FROM jobs WHERE id = ? AND lease = ? AND status = 'running' FOR UPDATE"
+    return bool(await value(db, sql, (leased.job.id, leased.lease)))
+
+
+async def complete(
+    write: Write, job_id: str, document_id: int, document_uid: str, deduplicated: bool
+) -> m.Job:
+    """Close a running job with the document that came of it."""
+    await _end(write, Event.COMPLETE, "id = ?", (job_id,))
+    await rows(
+        write.db,
+        "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
+        "document_uid = ?, deduplicated = ? WHERE id = ?",
+        (document_id, document_uid, deduplicated, job_id),
+    )
+    await prune(write)
+    write.tell(f"{ENDED} {job_id}")
+    return await find(write.db, job_id)
+
+
+async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
+    """Close a running job as failed, under a lease that is good."""
+    if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
+        return False
+    await _set_error(write, job_id, error)
+    await prune(write)
+    write.tell(f"{ENDED} {job_id}")
+    return True
+
+
+async def release(write: Write, max_attempts: int) -> int:
+    """Queue again what nobody holds any more; give up what was taken too often. How many were queued."""
+    queued = 0
+    for job_id, attempts in await rows(write.db, _LAPSED):
+        if after_crash(attempts, max_attempts) is Event.RELEASE:
+            await _requeue(write, job_id, attempts)
+            queued += 1
+        else:
+            await _end(write, Event.FAIL, "id = ?", (job_id,))
+            await _set_error(write, job_id, rules.crashed(attempts))
+            write.tell(f"{ENDED} {job_id}")
+    if queued:
+        write.tell(QUEUED)
+    return queued
+
+
+_LAPSED = (
+    "SELECT id, attempts FROM jobs WHERE status = 'running' AND lease_until < clock_timestamp() "
+    "ORDER BY seq FOR UPDATE SKIP LOCKED"
+)
+
+
+async def hand_back(write: Write, leases: Sequence[str]) -> None:
+    """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
+    sql = (
+        "SELECT id, attempts FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) "
+        "ORDER BY seq FOR UPDATE"
+    )
+    found = await rows(write.db, sql, (leases,))
+    for job_id, attempts in found:
+        await _requeue(write, job_id, attempts - 1)
+    if found:
+        write.tell(QUEUED)
+
+
+async def spooled(db: Db) -> set[str]:
+    """The files that waiting and running jobs need."""
+    wanted = "SELECT spool FROM jobs WHERE status IN ('queued', 'running') AND spool IS NOT NULL"
+    return {name for (name,) in await rows(db, wanted)}
+
+
+async def prune(write: Write) -> None:
+    """Forget the oldest ended jobs over the bound."""
+    await rows(
+        write.db,
+        "DELETE FROM jobs WHERE seq = ANY (ARRAY(SELECT seq FROM jobs WHERE seq <= ("
+        "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "
+        "AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED))",
+        (KEPT_FINISHED,),
+    )
+
+
+async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
+    """Move jobs to a final state where the event is allowed; how many. Text and file are no longer needed."""
+    allowed = sources(event)
+    ended = await rows(
+        write.db,
+        "UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, lease_until = NULL "  # noqa: S608
+        f"WHERE {condition} AND status IN ({marks(len(allowed))}) RETURNING id, spool",
+        (target(event), write.now, *values, *allowed),
+    )
+    if ended:
+        await rows(
+            write.db,
+            "DELETE FROM job_texts WHERE job_id = ANY (?::text[])",
+            ([job_id for job_id, _ in ended],),
+        )
+    if files := [spool for _, spool in ended if spool is not None]:
+        await rows(write.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
+    return len(ended)
+
+
+async def _requeue(write: Write, job_id: str, attempts: int) -> None:
+    await rows(
+        write.db,
+        "UPDATE jobs SET status = ?, lease = NULL, lease_until = NULL, step = 'queued', "
+        "completed_steps = 0, attempts = ? WHERE id = ?",
+        (target(Event.RELEASE), attempts, job_id),
+    )
+
+
+async def _set_error(write: Write, job_id: str, error: m.JobError) -> None:
+    sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
+    await rows(write.db, sql, (error.code, error.message, job_id))

@@ -1,0 +1,258 @@
+"""The layout of a PostgreSQL base, and the way from each earlier layout to this one.
+
+Everything lies in the schema `kb`. `layout.version` is the number of the last migration done. Each runs in
+one transaction, takes nothing away, and is never changed once released: a new layout is a new migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from kb_engine.store.address import Address
+from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres.connection import SCHEMA, Db, row, rows, value
+
+Migration: TypeAlias = Callable[[Db], Awaitable[None]]
+
+_MIGRATING = 0x6B62_0001
+"""The advisory lock of whoever migrates: of engines that start together one does it, the others wait."""
+
+_VERSION_1 = """
+CREATE TABLE base (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  embedder text COLLATE "C",
+  dimensions integer,
+  chunks bigint NOT NULL DEFAULT 0,
+  tokens bigint NOT NULL DEFAULT 0,
+  generation bigint NOT NULL DEFAULT 0,
+  last_document bigint NOT NULL DEFAULT 0,
+  last_chunk bigint NOT NULL DEFAULT 0,
+  last_updated text COLLATE "C"
+) WITH (fillfactor = 10);
+INSERT INTO base DEFAULT VALUES;
+
+-- Beside the row of the base, which is held by whoever changes documents.
+CREATE TABLE pings (one boolean PRIMARY KEY DEFAULT true CHECK (one), at text) WITH (fillfactor = 10);
+
+CREATE TABLE documents (
+  id bigint PRIMARY KEY,
+  uid text COLLATE "C" NOT NULL UNIQUE,
+  kind text COLLATE "C" NOT NULL,
+  title text COLLATE "C" NOT NULL,
+  doc_type text COLLATE "C" NOT NULL,
+  format text COLLATE "C",
+  filename text COLLATE "C",
+  source_path text COLLATE "C",
+  size_bytes bigint NOT NULL,
+  sha256 text COLLATE "C" NOT NULL,
+  metadata text COLLATE "C" NOT NULL,
+  source_type text COLLATE "C",
+  dedup_scope text COLLATE "C" NOT NULL,
+  status text COLLATE "C" NOT NULL,
+  status_reason text COLLATE "C",
+  extraction_method text COLLATE "C" NOT NULL,
+  pages integer,
+  chunk_count integer NOT NULL,
+  version integer NOT NULL DEFAULT 1,
+  created_at text COLLATE "C" NOT NULL,
+  updated_at text COLLATE "C" NOT NULL
+);
+CREATE INDEX documents_by_content ON documents (sha256, kind);
+CREATE INDEX documents_by_creation ON documents (created_at);
+CREATE INDEX documents_by_update ON documents (updated_at);
+CREATE INDEX documents_counted ON documents (doc_type, status) INCLUDE (size_bytes, chunk_count);
+
+CREATE TABLE note_texts (
+  document_id bigint PRIMARY KEY REFERENCES documents ON DELETE CASCADE,
+  text text NOT NULL
+);
+
+CREATE TABLE document_sources (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
+  source_path text COLLATE "C" NOT NULL
+);
+CREATE INDEX document_sources_by_document ON document_sources (document_id);
+-- A hash, for a path may be longer than a row of a B-tree.
+CREATE INDEX document_sources_by_path ON document_sources USING hash (source_path);
+
+CREATE TABLE document_tags (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
+  tag text COLLATE "C" NOT NULL,
+  UNIQUE (document_id, tag)
+);
+CREATE INDEX document_tags_by_tag ON document_tags (tag, document_id);
+
+CREATE TABLE chunks (
+  id bigint PRIMARY KEY,
+  uid text COLLATE "C" NOT NULL,
+  document_id bigint NOT NULL REFERENCES documents ON DELETE CASCADE,
+  position integer NOT NULL,
+  text text NOT NULL,
+  page integer,
+  heading text,
+  first bigint NOT NULL,
+  beyond bigint NOT NULL,
+  tokens integer NOT NULL,
+  UNIQUE (document_id, position)
+);
+
+-- Beside the chunks: a search by meaning reads all of it, and nothing else. A row stays in one page up to
+-- 2,000 dimensions, for what PostgreSQL puts aside it has to fetch row by row.
+CREATE TABLE vectors (
+  chunk_id bigint PRIMARY KEY,
+  document_id bigint NOT NULL,
+  vector vector NOT NULL
+) WITH (toast_tuple_target = 8160);
+CREATE INDEX vectors_by_document ON vectors (document_id);
+CREATE TABLE next_vectors (LIKE vectors INCLUDING ALL);
+CREATE TABLE next_embedder (one boolean PRIMARY KEY DEFAULT true CHECK (one), name text, dimensions integer);
+
+-- Which words stand in which chunk. `frequency` counts the title double, `length` is that of the chunk with
+-- title and heading, in words: all that BM25 asks, so that a search reads the index alone.
+CREATE TABLE postings (
+  term text COLLATE "C" NOT NULL,
+  chunk_id bigint NOT NULL,
+  frequency integer NOT NULL,
+  length integer NOT NULL,
+  PRIMARY KEY (term, chunk_id) INCLUDE (frequency, length)
+) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
+CREATE INDEX postings_by_chunk ON postings (chunk_id);
+
+CREATE TABLE jobs (
+  seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id text COLLATE "C" NOT NULL UNIQUE,
+  status text COLLATE "C" NOT NULL,
+  kind text COLLATE "C" NOT NULL,
+  title text COLLATE "C" NOT NULL,
+  tags text COLLATE "C" NOT NULL,
+  metadata text COLLATE "C" NOT NULL,
+  source_path text COLLATE "C",
+  dedup_scope text COLLATE "C" NOT NULL,
+  sha256 text COLLATE "C" NOT NULL,
+  size_bytes bigint NOT NULL,
+  spool text COLLATE "C",
+  filename text COLLATE "C",
+  format text COLLATE "C",
+  doc_type text COLLATE "C" NOT NULL,
+  lease text COLLATE "C",
+  lease_until timestamptz,
+  step text COLLATE "C" NOT NULL,
+  completed_steps integer NOT NULL DEFAULT 0,
+  total_steps integer NOT NULL DEFAULT 0,
+  attempts integer NOT NULL DEFAULT 0,
+  document_id bigint,
+  document_uid text COLLATE "C",
+  deduplicated boolean NOT NULL DEFAULT false,
+  error_code text COLLATE "C",
+  error_message text COLLATE "C",
+  created_at text COLLATE "C" NOT NULL,
+  started_at text COLLATE "C",
+  finished_at text COLLATE "C"
+);
+CREATE TABLE job_texts (
+  job_id text COLLATE "C" PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+  text text NOT NULL
+);
+CREATE INDEX jobs_by_status ON jobs (status, seq);
+CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
+
+-- Files between their acceptance and the end of their job, for whichever engine takes it.
+CREATE TABLE spool_files (
+  name text COLLATE "C" PRIMARY KEY,
+  accepted boolean NOT NULL DEFAULT false,
+  size_bytes bigint NOT NULL DEFAULT 0,
+  touched_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE spool_parts (
+  name text COLLATE "C" NOT NULL REFERENCES spool_files ON DELETE CASCADE,
+  part integer NOT NULL,
+  data bytea NOT NULL,
+  PRIMARY KEY (name, part)
+);
+ALTER TABLE spool_parts ALTER COLUMN data SET STORAGE EXTERNAL;
+
+CREATE TABLE idempotency (
+  credential text COLLATE "C" NOT NULL,
+  operation text COLLATE "C" NOT NULL,
+  key text COLLATE "C" NOT NULL,
+  fingerprint text COLLATE "C" NOT NULL,
+  answer bytea NOT NULL,
+  created_at text COLLATE "C" NOT NULL,
+  PRIMARY KEY (credential, operation, key)
+);
+CREATE INDEX idempotency_by_age ON idempotency (created_at);
+"""
+
+
+async def _first(db: Db) -> None:
+    await db.execute(_VERSION_1)
+
+
+MIGRATIONS: Sequence[Migration] = (_first,)
+"""The migration at index n leads from version n to version n + 1."""
+
+
+async def migrate(db: Db, address: Address, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the base to the latest layout, one migration a transaction.
+
+    Raises:
+        BaseTooNew: a later engine has written it.
+        NotABase: the schema belongs to another program.
+    """
+    while await _one_step(db, address, migrations):
+        pass
+
+
+async def _one_step(db: Db, address: Address, migrations: Sequence[Migration]) -> bool:
+    async with db.transaction():
+        await rows(db, "SELECT pg_advisory_xact_lock(?)", (_MIGRATING,))
+        version = await _version(db, address)
+        if version > len(migrations):
+            raise BaseTooNew(address, version, len(migrations))
+        if version == len(migrations):
+            return False
+        await migrations[version](db)
+        await rows(db, "UPDATE layout SET version = ?", (version + 1,))
+        return True
+
+
+async def _version(db: Db, address: Address) -> int:
+    """The layout's number; of a base that is not there yet 0, and its schema is made."""
+    if await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (f"{SCHEMA}.layout",)):
+        return int(await value(db, "SELECT version FROM layout"))
+    theirs = (
+        "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ?"
+    )
+    if await value(db, theirs, (SCHEMA,)):
+        raise NotABase(address, f"its schema {SCHEMA} belongs to another program. Name another database.")
+    await db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+    await db.execute(
+        "CREATE TABLE layout (one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL);"
+        "INSERT INTO layout (version) VALUES (0)"
+    )
+    return 0
+
+
+async def bind_embedder(db: Db, address: Address, wanted: EmbedderIdentity) -> None:
+    """Remember which embedder fills the base. Raises `EmbedderMismatch` where another one has."""
+    async with db.transaction():
+        stored = await stored_embedder(db)
+        if stored is None:
+            await set_embedder(db, wanted)
+        elif stored != wanted:
+            raise EmbedderMismatch(address, stored, wanted)
+
+
+async def stored_embedder(db: Db) -> EmbedderIdentity | None:
+    """The embedder that filled the base; None in a new one. Holds the row until the transaction ends."""
+    name, dimensions = await row(db, "SELECT embedder, dimensions FROM base FOR UPDATE") or (None, None)
+    return None if name is None or dimensions is None else EmbedderIdentity(name, dimensions)
+
+
+async def set_embedder(db: Db, embedder: EmbedderIdentity) -> None:
+    """Note whose vectors the base holds."""
+    await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.name, embedder.dimensions))

@@ -1,0 +1,151 @@
+"""Uploads in the database, in parts, so that whichever engine takes a job has its file.
+
+    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in its transaction
+       └─ failed, cut off, cancelled ──▶ removed        kill -9 ──▶ swept when nobody keeps it any more
+
+Parts come and go one at a time, so that a file takes a megabyte of memory here, however large it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeVar
+
+from kb_contracts.errors import EngineError
+from kb_engine.spool import SpoolFile
+from kb_engine.store.postgres.connection import Connections, Db, as_engine_errors, changed, row, rows, value
+
+T = TypeVar("T")
+
+PART_BYTES = 1024 * 1024
+
+_PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
+_GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
+
+
+class PostgresSpool:
+    """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
+
+    def __init__(self, connections: Connections, folder: Path) -> None:
+        self._connections = connections
+        self._folder = folder
+        self._held: set[str] = set()
+
+    @property
+    def held(self) -> Sequence[str]:
+        """The files whose jobs this engine has not accepted yet."""
+        return list(self._held)
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Keep `sweep` away from a file whose job is not accepted yet: of every engine."""
+        self._held.add(name)
+        try:
+            yield
+        finally:
+            self._held.discard(name)
+
+    @asynccontextmanager
+    async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
+        """A new file to write; each part is committed as it is full."""
+        await self._do("INSERT INTO spool_files (name) VALUES (?)", (name,))
+        try:
+            received = _Parts(self._append, name)
+            yield received
+            await received.end()
+        except BaseException:  # also a cancelled request leaves nothing behind
+            with suppress(EngineError):  # else it is swept
+                await asyncio.shield(self.remove(name))
+            raise
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Path]:
+        """A copy on this machine's disk."""
+        with NamedTemporaryFile(dir=self._folder, prefix="part-") as file:
+            async with self._one() as db:
+                if await row(db, "SELECT true FROM spool_files WHERE name = ?", (name,)) is None:
+                    raise FileNotFoundError(f"the spool has no file {name}")
+                part = 0
+                while (data := await self._part(db, name, part)) is not None:
+                    await asyncio.to_thread(file.write, data)
+                    part += 1
+            await asyncio.to_thread(file.flush)
+            yield Path(file.name)
+
+    async def remove(self, name: str) -> None:
+        """Delete the file, unless a job has it: what is accepted goes with its job alone."""
+        await self._do("DELETE FROM spool_files WHERE name = ? AND NOT accepted", (name,))
+
+    async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:  # noqa: ARG002
+        """Nothing: which files jobs need is known in the database, and `keep` looks there with every beat."""
+        return 0
+
+    async def keep(self, seconds: float) -> int:
+        """Tell that this engine's files are still coming, and remove those of the dead; how many.
+
+        `seconds` after its last sign of life nobody is receiving a file any more.
+        """
+        touch = "UPDATE spool_files SET touched_at = clock_timestamp() WHERE name = ANY (?::text[])"
+        if self._held:
+            await self._do(touch, (self.held,))
+        gone = (
+            "DELETE FROM spool_files WHERE NOT accepted "
+            "AND touched_at < clock_timestamp() - make_interval(secs => ?)"
+        )
+        return await self._do(gone, (seconds,))
+
+    async def size(self) -> int:
+        """Bytes of all files."""
+        async with self._one() as db:
+            return int(await value(db, "SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files"))
+
+    async def _append(self, name: str, part: int, data: bytes) -> None:
+        async with self._one() as db, db.transaction():
+            await rows(db, _PART, (name, part, data))
+            await rows(db, _GROWN, (len(data), name))
+
+    async def _part(self, db: Db, name: str, part: int) -> bytes | None:
+        found: bytes | None = await value(
+            db, "SELECT data FROM spool_parts WHERE name = ? AND part = ?", (name, part)
+        )
+        return found
+
+    async def _do(self, sql: str, values: Sequence[Any]) -> int:
+        async with self._one() as db:
+            return await changed(db, sql, values)
+
+    @asynccontextmanager
+    async def _one(self) -> AsyncIterator[Db]:
+        with as_engine_errors():
+            async with self._connections.one() as db:
+                yield db
+
+
+class _Parts:
+    """Gathers what is written into parts of one size."""
+
+    def __init__(self, append: Callable[[str, int, bytes], Awaitable[None]], name: str) -> None:
+        self._append = append
+        self._name = name
+        self._gathered = bytearray()
+        self._count = 0
+
+    async def write(self, data: bytes) -> None:
+        """Append bytes. Raises `storage_full`."""
+        self._gathered += data
+        while len(self._gathered) >= PART_BYTES:
+            await self._flush(PART_BYTES)
+
+    async def end(self) -> None:
+        """Store what is left."""
+        if self._gathered:
+            await self._flush(len(self._gathered))
+
+    async def _flush(self, size: int) -> None:
+        await self._append(self._name, self._count, bytes(self._gathered[:size]))
+        del self._gathered[:size]
+        self._count += 1

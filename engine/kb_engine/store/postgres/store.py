@@ -1,0 +1,392 @@
+"""The store on PostgreSQL: many engines on one database, every transaction whole.
+
+Changes of documents follow one another (`write.py`); jobs, leases and files do not wait for them. A search
+reads one snapshot of the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import asyncpg
+import msgspec
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.store.address import Address
+from kb_engine.store.port import (
+    Counts,
+    EmbedderIdentity,
+    Found,
+    Heard,
+    Idempotency,
+    LeasedJob,
+    NewJob,
+    Prepared,
+    Query,
+)
+from kb_engine.store.postgres import documents, ingest, jobs, search, state, tags
+from kb_engine.store.postgres.connection import (
+    GONE,
+    READ_SECONDS,
+    Connections,
+    Db,
+    Lost,
+    as_engine_errors,
+    attempted,
+    not_ready,
+    rows,
+    value,
+)
+from kb_engine.store.postgres.idempotency import once, stored
+from kb_engine.store.postgres.keeping import Beats, Ear
+from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.spool import PostgresSpool
+from kb_engine.store.postgres.words import Words
+from kb_engine.store.postgres.write import Write
+from kb_engine.store.rules import MAX_ATTEMPTS
+from kb_engine.store.times import stamp
+
+A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
+
+Clock = Callable[[], datetime]
+
+LEASE_SECONDS = 30.0
+"""So long after the last sign of life of an engine its jobs are free for the others."""
+BEATS = 3
+"""Signs of life in that time."""
+_FILE_LEASES = 4
+"""An upload that nobody accepts is kept for so many leases."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def open_postgres(
+    address: Address,
+    *,
+    embedder: EmbedderIdentity,
+    max_queued: int = 100_000,
+    max_attempts: int = MAX_ATTEMPTS,
+    lease_seconds: float = LEASE_SECONDS,
+    clock: Clock = _utc_now,
+    wait: float = WAIT_SECONDS,
+) -> PostgresStore:
+    """Open the base at `address`, creating or migrating it first; `wait` seconds for its server to answer.
+
+    Raises:
+        BaseRefused: one of its kinds, with a message for the person who starts the engine.
+    """
+    search_path = await prepare(address, embedder, wait)
+    connections = Connections(address, search_path)
+    return PostgresStore(address, connections, embedder, max_queued, max_attempts, lease_seconds, clock)
+
+
+class PostgresStore:
+    """A `Store`; made by `open_postgres`."""
+
+    def __init__(
+        self,
+        address: Address,
+        connections: Connections,
+        embedder: EmbedderIdentity,
+        max_queued: int,
+        max_attempts: int,
+        lease_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._connections = connections
+        self._embedder = embedder
+        self._max_queued = max_queued
+        self._max_attempts = max_attempts
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._words = Words()
+        self._leases: set[str] = set()
+        self._spool: PostgresSpool | None = None
+        self._writing: set[asyncio.Task[object]] = set()
+        self._ear = Ear(address)
+        self._beats = Beats(self.beat, lease_seconds / BEATS)
+        self._closing: asyncio.Future[None] | None = None
+
+    def spool(self, folder: Path) -> PostgresSpool:
+        """The uploads in this base; `folder` is for the files that are just read."""
+        self._spool = PostgresSpool(self._connections, folder)
+        return self._spool
+
+    def listen(self, heard: Heard) -> None:
+        """Hear of the other engines from here on, and give them signs of life."""
+        self._ear.start(heard)
+        self._beats.start()
+
+    async def beat(self) -> None:
+        """A sign of life: this engine's leases and uploads live on, those of dead engines do not."""
+        if self._leases:
+            held = list(self._leases)
+            good = await self._read(lambda db: jobs.renew(db, held, self._lease_seconds), readonly=False)
+            self._leases -= set(held) - good
+        await self.release_all()
+        if self._spool is not None:
+            await self._spool.keep(_FILE_LEASES * self._lease_seconds)
+
+    async def close(self) -> None:
+        """Finish what is under way, queue again what runs here, and let go of the base."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._beats.stop()
+        await self._ear.stop()
+        if self._writing:
+            await asyncio.wait(self._writing)
+        try:
+            # Where this fails the leases lapse.
+            with suppress(EngineError, asyncpg.PostgresError):
+                if leases := list(self._leases):
+                    await self._through(lambda write: jobs.hand_back(write, leases))
+        finally:
+            await self._connections.close()
+
+    # transactions
+
+    async def _write(self, work: Callable[[Write], Awaitable[T]]) -> T:
+        """One write transaction. It runs to its end although its caller may be cancelled meanwhile."""
+        if self._closing is not None:
+            raise not_ready("The engine is shutting down.")
+        task = asyncio.ensure_future(self._through(work))
+        self._writing.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    def _written(self, task: asyncio.Task[T]) -> None:
+        self._writing.discard(task)  # type: ignore[arg-type]
+        if not task.cancelled():
+            task.exception()  # its caller may have gone
+
+    async def _through(self, work: Callable[[Write], Awaitable[T]]) -> T:
+        with as_engine_errors():
+            try:
+                return await attempted(partial(self._transact, work))
+            except Lost:
+                # The pool had kept a connection of before the server's restart.
+                return await attempted(partial(self._transact, work))
+
+    async def _transact(self, work: Callable[[Write], Awaitable[T]]) -> T:
+        async with self._connections.one() as db:
+            transaction = db.transaction()
+            try:
+                await transaction.start()
+                write = Write(db, stamp(self._clock()), self._embedder)
+                answer = await work(write)
+                await write.send()
+            except BaseException as error:
+                with suppress(*GONE, asyncpg.PostgresError):
+                    await transaction.rollback()
+                if isinstance(error, GONE) and db.is_closed():
+                    raise Lost from error
+                raise
+            await transaction.commit()
+            return answer
+
+    async def _once(
+        self,
+        idempotency: Idempotency | None,
+        answer: type[A],
+        effect: Callable[[Write], Awaitable[A]],
+    ) -> A:
+        """A mutation that a retry does not repeat."""
+        return await self._write(lambda write: once(write, idempotency, answer, lambda: effect(write)))
+
+    async def _read(self, work: Callable[[Db], Awaitable[T]], *, readonly: bool = True) -> T:
+        """Several statements on one state of the base."""
+        if self._closing is not None:
+            raise not_ready("The engine is shutting down.")
+        with as_engine_errors():
+            try:
+                return await attempted(partial(self._look, work, readonly))
+            except Lost:
+                return await attempted(partial(self._look, work, readonly))
+
+    async def _look(self, work: Callable[[Db], Awaitable[T]], readonly: bool) -> T:
+        async with self._connections.one() as db:
+            isolation = "repeatable_read" if readonly else "read_committed"
+            try:
+                async with asyncio.timeout(READ_SECONDS):
+                    async with db.transaction(isolation=isolation, readonly=readonly):
+                        return await work(db)
+            except GONE as error:
+                if db.is_closed():
+                    raise Lost from error
+                raise
+
+    # jobs
+
+    async def accept(self, job: NewJob, idempotency: Idempotency | None) -> m.Job:
+        """Queue a job, durably."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.accept(write, job, self._max_queued))
+
+    async def job(self, job_id: str) -> m.Job:
+        """One job."""
+        return await self._read(lambda db: jobs.find(db, job_id))
+
+    async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+        """Newest first."""
+        return await self._read(lambda db: jobs.page(db, status, limit, offset))
+
+    async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Cancel what has not ended; its lease is void."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
+
+    async def take(self, lease: str) -> LeasedJob | None:
+        """Lease the oldest job that waits."""
+        self._leases.add(lease)  # before it is given, so that it is kept or handed back whatever happens
+        leased = None
+        try:
+            leased = await self._write(lambda write: jobs.take(write, lease, self._lease_seconds))
+        finally:
+            if leased is None and self._closing is None:
+                self._leases.discard(lease)
+        return leased
+
+    async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+        """Note progress; False when the lease is void."""
+        return await self._write(
+            lambda write: jobs.report(write, lease, job_id, self._lease_seconds, step, completed, total)
+        )
+
+    async def commit(self, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+        """Store the document and close the job; None when the lease is void."""
+        done = await self._write(lambda write: ingest.commit(write, leased, prepared))
+        self._leases.discard(leased.lease)
+        return done
+
+    async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
+        """Close the job with the document that stands already; None where there is none, or no lease."""
+        done = await self._write(lambda write: ingest.commit_duplicate(write, leased))
+        if done is not None:
+            self._leases.discard(leased.lease)
+        return done
+
+    async def duplicate_of(self, job: NewJob) -> int | None:
+        """The document that `commit` would take for the same."""
+        return await self._read(lambda db: ingest.duplicate_of(db, job))
+
+    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
+        """Close the job as failed; False when the lease is void."""
+        failed = await self._write(lambda write: jobs.fail(write, lease, job_id, error))
+        self._leases.discard(lease)
+        return failed
+
+    async def release_all(self) -> int:
+        """Queue again what dead engines held, never what another one still works on."""
+        return await self._write(lambda write: jobs.release(write, self._max_attempts))
+
+    async def spooled(self) -> set[str]:
+        """The spool names that waiting or running jobs need."""
+        return await self._read(jobs.spooled)
+
+    # documents
+
+    async def document(
+        self, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
+    ) -> m.DocumentDetail:
+        """One document with a slice of its chunks."""
+        return await self._read(lambda db: documents.detail(db, key, chunk_offset, chunk_limit))
+
+    async def documents(
+        self,
+        *,
+        source_path: str | None,
+        tag: str | None,
+        doc_type: m.DocType | None,
+        sort_by: m.SortBy,
+        sort_order: m.SortOrder,
+        limit: int,
+        offset: int,
+    ) -> m.DocumentList:
+        """One page of documents."""
+        return await self._read(
+            lambda db: documents.page(db, source_path, tag, doc_type, sort_by, sort_order, limit, offset)
+        )
+
+    async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
+        """Remove one document."""
+        return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
+
+    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
+        """Remove all documents and cancel the jobs accepted before."""
+        return await self._once(idempotency, m.Removed, documents.clear)
+
+    async def note(self, document_id: int) -> tuple[m.Document, str]:
+        """A note and its whole text."""
+        return await self._read(lambda db: documents.note(db, document_id))
+
+    async def replace_note(
+        self,
+        document_id: int,
+        *,
+        text: str,
+        title: str,
+        prepared: Prepared,
+        version: int,
+        idempotency: Idempotency | None,
+    ) -> m.Document:
+        """Swap a note's text if its version is still `version`."""
+        return await self._once(
+            idempotency,
+            m.Document,
+            lambda write: documents.replace_note(write, document_id, text, title, prepared, version),
+        )
+
+    async def add_tags(
+        self, key: int | str, tags: Sequence[str], if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Add tags to a document."""
+        return await self._once(
+            idempotency, m.Document, lambda write: documents.add_tags(write, key, tags, if_match)
+        )
+
+    async def remove_tag(
+        self, key: int | str, tag: str, if_match: int | None, idempotency: Idempotency | None
+    ) -> m.Document:
+        """Take a tag off a document."""
+        return await self._once(
+            idempotency, m.Document, lambda write: documents.remove_tag(write, key, tag, if_match)
+        )
+
+    async def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
+        """Tags in use, in alphabetical order."""
+        return await self._read(lambda db: tags.page(db, prefix, limit, offset))
+
+    async def replayed(self, idempotency: Idempotency) -> bytes | None:
+        """The JSON answer given under this key before."""
+        return await self._read(lambda db: stored(db, idempotency, stamp(self._clock())))
+
+    # search and state
+
+    async def search(self, query: Query) -> Found:
+        """The best chunks, best first."""
+        return await self._read(lambda db: search.search(db, self._embedder, self._words, query))
+
+    async def counts(self) -> Counts:
+        """Totals for `/status`."""
+        return await self._read(state.counts)
+
+    async def ping(self) -> None:
+        """Prove that the base can be read and written."""
+        await self._write(_ping)
+        await self._read(lambda db: value(db, "SELECT at FROM pings"))
+
+
+async def _ping(write: Write) -> None:
+    sql = "INSERT INTO pings (at) VALUES (?) ON CONFLICT (one) DO UPDATE SET at = EXCLUDED.at"
+    await rows(write.db, sql, (write.now,))

@@ -1,0 +1,53 @@
+"""Tags of documents, in the order in which they were added, and how much carries each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kb_contracts import models as m
+from kb_engine.store import rules
+from kb_engine.store.postgres.connection import Db, changed, rows, value
+from kb_engine.store.postgres.write import Write
+from kb_engine.store.tags import starts_with
+
+
+async def add(write: Write, document_id: int, tags: Sequence[str]) -> bool:
+    """Add what is not there yet; whether anything was."""
+    added = 0
+    for tag in tags:
+        added += await changed(
+            write.db,
+            "INSERT INTO document_tags (document_id, tag) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (document_id, tag),
+        )
+    return added > 0
+
+
+async def unite(write: Write, document_id: int, tags: Sequence[str]) -> bool:
+    """Add the tags of a duplicate, but no second collection; whether anything was added."""
+    found = await rows(
+        write.db, "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id", (document_id,)
+    )
+    return await add(write, document_id, rules.tags_to_unite([tag for (tag,) in found], tags))
+
+
+async def remove(write: Write, document_id: int, tag: str) -> None:
+    """Raises `tag_not_found`."""
+    gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
+    if not await changed(write.db, gone, (document_id, tag)):
+        raise rules.tag_not_found(tag)
+
+
+async def page(db: Db, prefix: str, limit: int, offset: int) -> m.TagList:
+    """Tags in use, in alphabetical order."""
+    condition, values = starts_with("tag", prefix)
+    total = await value(db, f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}", values)  # noqa: S608
+    found = await rows(
+        db,
+        "SELECT tag, count(*), sum(d.chunk_count) FROM document_tags "  # noqa: S608
+        f"JOIN documents d ON d.id = document_id WHERE {condition} "
+        "GROUP BY tag ORDER BY tag LIMIT ? OFFSET ?",
+        (*values, limit, offset),
+    )
+    counts = [m.TagCount(tag=tag, documents=documents, chunks=chunks) for tag, documents, chunks in found]
+    return m.TagList(tags=counts, total=total, limit=limit, offset=offset)

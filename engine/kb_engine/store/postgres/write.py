@@ -1,0 +1,81 @@
+"""A write transaction on PostgreSQL, and the one row that all changes of documents go through.
+
+Whoever changes documents holds the row of `base` until the transaction ends. So these transactions follow
+one another over all engines, as they do in SQLite: ids grow with commits, and what one decides (is it a
+duplicate, is the version still that) holds when it commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kb_contracts.errors import EngineError
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres.connection import Db, rows, value
+
+CHANNEL = "kb"
+
+
+@dataclass(slots=True)
+class Write:
+    """An open transaction. `now` is one instant for all that it does."""
+
+    db: Db
+    now: str
+    embedder: EmbedderIdentity
+    news: list[str] = field(default_factory=list)
+    _holds_base: bool = False
+
+    async def hold_base(self) -> None:
+        """Wait for other changes of documents to end, and keep them out until this one has.
+
+        Raises:
+            EngineError: `not_ready` where the base has another embedder by now.
+        """
+        if self._holds_base:
+            return
+        ((name, dimensions),) = await rows(self.db, "SELECT embedder, dimensions FROM base FOR UPDATE")
+        expect_embedder(self.embedder, EmbedderIdentity(name, dimensions))
+        self._holds_base = True
+
+    async def next_document(self) -> int:
+        """The id of a new document."""
+        sql = "UPDATE base SET last_document = last_document + 1 RETURNING last_document"
+        return int(await value(self.db, sql))
+
+    async def next_chunks(self, count: int) -> range:
+        """Ids for new chunks, never given before."""
+        sql = "UPDATE base SET last_chunk = last_chunk + ? RETURNING last_chunk"
+        last = int(await value(self.db, sql, (count,)))
+        return range(last - count + 1, last + 1)
+
+    async def count_chunks(self, chunks: int, tokens: int) -> None:
+        """So many more (or fewer) chunks and tokens: the base is in another state for searches."""
+        sql = (
+            "UPDATE base SET chunks = chunks + ?::bigint, tokens = tokens + ?::bigint, "
+            "generation = generation + 1"
+        )
+        await rows(self.db, sql, (chunks, tokens))
+
+    async def touch_base(self) -> None:
+        """Note that documents changed, also where only a deletion did."""
+        await rows(self.db, "UPDATE base SET last_updated = ?", (self.now,))
+
+    def tell(self, what: str) -> None:
+        """News for all engines, sent with the commit."""
+        self.news.append(what)
+
+    async def send(self) -> None:
+        """Hand the news to the server, which sends them when the transaction commits."""
+        for what in self.news:
+            await rows(self.db, "SELECT pg_notify(?, ?)", (CHANNEL, what))
+
+
+def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> None:
+    """Raises `not_ready`: vectors of two embedders are never mixed."""
+    if stored != wanted:
+        raise EngineError(
+            "not_ready",
+            f"The base was embedded anew with {stored.name}. Start this engine again with that embedder.",
+            retry_after=60.0,
+        )

@@ -22,13 +22,14 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from kb_engine.store.address import Address, address_of
+from kb_engine.address import Address, address_of
 from kb_engine.store.postgres.opening import latest
 from tests.stack import free_port
 
 T = TypeVar("T")
 
 USER, PASSWORD = "kb", "pass-word-of-the-tests"
+"""Asked for by nobody; there to be kept out of logs and answers."""
 NOBODY = 65534
 SECONDS = 30.0
 
@@ -41,6 +42,7 @@ _QUICK = (
     "max_wal_size=512MB",
 )
 _numbers = count(1)
+_free: list[Database] = []
 
 
 @dataclass
@@ -109,9 +111,14 @@ class Database:
     name: str
 
     @property
-    def address(self) -> Address:
+    def url(self) -> str:
         """As a setting names it."""
-        return address_of(self.server.url(self.name))
+        return self.server.url(self.name)
+
+    @property
+    def address(self) -> Address:
+        """The same, checked."""
+        return address_of(self.url)
 
     async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Look into it past the store."""
@@ -145,13 +152,10 @@ def new_server() -> Server:
     programs = _programs(folder)
     made = Server(folder, programs)
     atexit.register(made.remove)
-    password = folder / "password"
-    password.write_text(PASSWORD)
     if os.geteuid() == 0:
-        for path in (folder, password):
-            os.chown(path, NOBODY, NOBODY)
+        os.chown(folder, NOBODY, NOBODY)
     making = [
-        programs / "initdb", "-D", folder / "data", "-U", USER, "--pwfile", password, "-A", "scram-sha-256",
+        programs / "initdb", "-D", folder / "data", "-U", USER, "-A", "trust",
         "--no-sync", "-E", "UTF8", "--locale=C.UTF-8", "--no-instructions",
     ]  # fmt: skip
     subprocess.run(making, **_as_nobody(folder), check=True, capture_output=True, timeout=SECONDS)
@@ -167,11 +171,37 @@ async def _make_template(made: Server) -> None:
 
 async def new_database(*, empty: bool = False) -> Database:
     """A database of one's own; with `empty` as its administrator made it."""
+    running = await asyncio.to_thread(server)
+    if not empty and _free:
+        return await _emptied(_free.pop())
     name = f"kb_{next(_numbers)}"
     source = "" if empty else " TEMPLATE kb_template"
-    running = await asyncio.to_thread(server)
     await running.run(f"CREATE DATABASE {name}{source}")
     return Database(running, name)
+
+
+def give_back(database: Database) -> None:
+    """For another test: emptying a database takes a tenth of the time of making one."""
+    _free.append(database)
+
+
+async def _emptied(database: Database) -> Database:
+    await database.execute(
+        """
+        DO $$ DECLARE place text; BEGIN
+          PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid();
+          FOR place IN SELECT tablename FROM pg_tables WHERE schemaname = 'kb' AND tablename <> 'layout' LOOP
+            EXECUTE format('DELETE FROM %I', place);
+          END LOOP;
+          FOR place IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'kb' LOOP
+            EXECUTE format('ALTER SEQUENCE %I RESTART', place);
+          END LOOP;
+          INSERT INTO base DEFAULT VALUES;
+        END $$
+        """
+    )
+    return database
 
 
 def _programs(folder: Path) -> Path:

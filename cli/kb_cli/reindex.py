@@ -1,8 +1,9 @@
-"""`kb reindex`: embed a base anew with another model, while no engine uses it."""
+"""`kb reindex`: embed a base anew with another model; a SQLite base while no engine uses it."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -15,7 +16,7 @@ from kb_cli.output import Output
 from kb_engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from kb_engine.embed import Vectors
+    from kb_engine.embed import Embedder, Vectors
 
 _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between attempts at one batch."""
@@ -25,7 +26,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Embed every chunk with the embedder of the settings and make it the base's own."""
     settings = read(EngineSettings, options, home=options.home, embedder=options.embedder)
     from kb_engine.embed import EmbedderUnavailable, TextRefused, embedder_from
-    from kb_engine.store import BaseRefused, EmbedderIdentity, reindex_sqlite
+    from kb_engine.store import BaseRefused
 
     try:
         embedder = embedder_from(settings.embedder, settings)
@@ -34,21 +35,31 @@ def run(options: argparse.Namespace, out: Output) -> int:
     try:
         with closing(embedder):
             embedder.load()
-            count = reindex_sqlite(
-                settings.database,
-                embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
-                embed=partial(_patiently, embedder.embed),
-                progress=_progress_on(out),
-            )
+            count = _reindex(settings, embedder, _progress_on(out))
     except EmbedderUnavailable as error:
         raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
     except (BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
     if options.json:
-        out.document({"chunks": count, "embedder": embedder.name, "base": str(settings.database)})
+        base = str(settings.address or settings.database)
+        out.document({"chunks": count, "embedder": embedder.name, "base": base})
     else:
         out.text(f"{count} chunks embedded with {embedder.name}", style="green")
     return Exit.OK
+
+
+def _reindex(settings: EngineSettings, embedder: Embedder, progress: Callable[[int, int], None]) -> int:
+    from kb_engine.store import EmbedderIdentity, reindex_sqlite
+
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+    embed = partial(_patiently, embedder.embed)
+    if settings.address is None:
+        return reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
+    try:
+        from kb_engine.store.postgres import reindex_postgres
+    except ModuleNotFoundError as error:
+        raise CliError(Exit.FAILED, f"{error.name} is missing; install kb's extra `postgres`") from error
+    return asyncio.run(reindex_postgres(settings.address, embedder=identity, embed=embed, progress=progress))
 
 
 def _patiently(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:

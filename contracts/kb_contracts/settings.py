@@ -7,7 +7,7 @@ A part declares one class; `read` fills it and refuses a wrong value with the va
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -23,12 +23,16 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field reads: its environment variable, what it is for, and whether it is a secret."""
+    """What a field reads: its environment variable, what it is for, and whether it is a secret.
+
+    `shown` gives a value as it may be printed, where a part of it is a secret.
+    """
 
     variable: str
     help: str
     secret: bool = False
     choices: tuple[str, ...] = ()
+    shown: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             elif isinstance(value, list):
                 shown = ",".join(str(item) for item in value)
             else:
-                shown = str(value)
+                shown = setting.shown(str(value))
             rows.append(Described(setting.variable, shown, sources[name], setting.help))
         return rows
 

@@ -9,6 +9,7 @@ Errors at the start, each one line for people:
     StartError
       HomeNotWritable      the data folder cannot be made or written
       EmbedderUnknown      KB_EMBEDDER names no embedder
+      DriverMissing        KB_STORE names a PostgreSQL base, and its driver is not installed
       CannotListen         the address cannot be used
         PortInUse          somebody listens there
 """
@@ -28,6 +29,7 @@ from aiohttp import web
 
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_contracts.mount import build_application
+from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
 from kb_engine.api.pages import is_loopback, refuse_pages
@@ -35,12 +37,12 @@ from kb_engine.embed import Embedder, OpenAIEmbedder, embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.endpoint_settings import OPENAI
 from kb_engine.extract import Limits
-from kb_engine.ingest import JobEnds, Pipeline, Workers
+from kb_engine.ingest import Hearing, JobEnds, Pipeline, Workers
 from kb_engine.logs import AccessLogger
 from kb_engine.settings import EngineSettings
-from kb_engine.spool import Spool
+from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import open_sqlite
-from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.port import EmbedderIdentity, Store
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,10 @@ class HomeNotWritable(StartError):
 
 class EmbedderUnknown(StartError):
     """`KB_EMBEDDER` names no embedder."""
+
+
+class DriverMissing(StartError):
+    """What `KB_STORE` needs is not installed."""
 
 
 class CannotListen(StartError):
@@ -111,14 +117,10 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
 
 
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
-    store = await open_sqlite(
-        settings.database,
-        embedder=EmbedderIdentity(embedder.name, embedder.dimensions),
-        max_queued=settings.max_queued_jobs,
-    )
+    store, spool = await _open(settings, EmbedderIdentity(embedder.name, embedder.dimensions))
     if isinstance(embedder, OpenAIEmbedder):
         embedder.expect(store.dimensions)
-    spool, ends = Spool(settings.spool_folder), JobEnds()
+    ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     limits = Limits(
         wall_seconds=settings.extract_timeout,
@@ -132,7 +134,34 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     return Engine(settings, store, spool, encoder, pipeline, workers, ends, started_at)
 
 
+async def _open(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[Store, Spool]:
+    """The base that the settings name, and where its uploads lie."""
+    if (address := settings.address) is not None:
+        return await _open_postgres(settings, address, embedder)
+    store = await open_sqlite(settings.database, embedder=embedder, max_queued=settings.max_queued_jobs)
+    return store, FolderSpool(settings.spool_folder)
+
+
+async def _open_postgres(
+    settings: EngineSettings, address: Address, embedder: EmbedderIdentity
+) -> tuple[Store, Spool]:
+    try:
+        from kb_engine.store.postgres import open_postgres
+    except ModuleNotFoundError as error:
+        raise DriverMissing(
+            f"KB_STORE={address}: needs {error.name}; install kb's extra `postgres`"
+        ) from error
+    store = await open_postgres(
+        address,
+        embedder=embedder,
+        max_queued=settings.max_queued_jobs,
+        lease_seconds=settings.lease_seconds,
+    )
+    return store, store.spool(settings.spool_folder)
+
+
 async def _start(engine: Engine) -> None:
+    engine.store.listen(Hearing(engine.workers, engine.ends))
     again = await engine.store.release_all()
     swept = await engine.spool.sweep(engine.store.spooled)
     engine.workers.start()
@@ -165,7 +194,8 @@ def _embedder(settings: EngineSettings) -> Embedder:
 
 def _prepare_folders(settings: EngineSettings) -> None:
     try:
-        for folder in (settings.folder, settings.spool_folder, settings.database.parent):
+        files = () if settings.address else (settings.database.parent,)
+        for folder in (settings.folder, settings.spool_folder, *files):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):  # has no name, so a crash leaves nothing
                 pass

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from kb_contracts.settings import Setting, SettingsError
+from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
 from kb_engine.endpoint_settings import OPENAI, EndpointSettings
 
 MEBIBYTE = 1024 * 1024
@@ -35,7 +36,14 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
-    store: Annotated[str, Setting("KB_STORE", "sqlite:PATH; empty: a SQLite base in KB_HOME")] = ""
+    store: Annotated[
+        str,
+        Setting(
+            "KB_STORE",
+            "sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: a SQLite base in KB_HOME",
+            shown=shown,
+        ),
+    ] = ""
     embedder: Annotated[
         str, Setting("KB_EMBEDDER", "minilm, hash, or openai: an endpoint of OpenAI's API")
     ] = "minilm"
@@ -64,6 +72,11 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
     ingest_workers: Annotated[
         int, Setting("KB_INGEST_WORKERS", "jobs worked on at once"), msgspec.Meta(ge=1, le=64)
     ] = msgspec.field(default_factory=_default_workers)
+    lease_seconds: Annotated[
+        float,
+        Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),
+        msgspec.Meta(ge=1),
+    ] = 30.0
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"
@@ -71,17 +84,30 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.embedder == OPENAI:
             self.check_endpoint()
-        if self.store and not self.store.removeprefix(_SQLITE):
+        if self.store == _SQLITE:
             raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
-        if self.store and not self.store.startswith(_SQLITE):
+        if not self.store or self.store.startswith(_SQLITE):
+            return
+        # What it is instead is not told: it may be an address with a password, mistyped.
+        if not is_postgres(self.store):
             raise SettingsError(
-                f"KB_STORE={self.store!r}: takes sqlite:PATH, or nothing for a base in KB_HOME"
+                "KB_STORE: takes sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE, "
+                "or nothing for a base in KB_HOME"
             )
+        try:
+            address_of(self.store)
+        except NotAnAddress as error:
+            raise SettingsError(f"KB_STORE: the address of the database {error}") from error
 
     @property
     def folder(self) -> Path:
         """Where the engine keeps its data."""
         return self.home / "engine"
+
+    @property
+    def address(self) -> Address | None:
+        """Where the PostgreSQL base is; None where the base is a SQLite file."""
+        return address_of(self.store) if is_postgres(self.store) else None
 
     @property
     def database(self) -> Path:

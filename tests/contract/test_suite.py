@@ -1,7 +1,8 @@
-"""The contract's suite on the real engine and on the simulator, through `kb verify`."""
+"""The contract's suite on the real engine, with each of its stores, and on the simulator, by `kb verify`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kb_contracts.verification import Status
 from tests.contract.conftest import COUNTS
 from tests.contract.serving import engine, simulator
 from tests.contract.verifying import kb_verify
+from tests.postgres import new_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -37,14 +39,13 @@ def runs() -> dict[str, Verified]:
     return {}
 
 
-@pytest.fixture(scope="module", params=["engine", "simulator"])
+@pytest.fixture(scope="module", params=["engine", "postgres", "simulator"])
 def verified(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Verified]
 ) -> Verified:
-    """The suite's run on one of the two."""
+    """The suite's run on one of them."""
     home = tmp_path_factory.mktemp(request.param)
-    serving: AbstractContextManager[str] = engine(home) if request.param == "engine" else simulator()
-    with serving as url:
+    with serving(request.param, home) as url:
         done = kb_verify(url, "--json", "--report", str(home / "out"), cwd=home)
     assert done.stdout, done.stderr
     answer = msgspec.json.decode(done.stdout, type=Verdict)
@@ -52,8 +53,16 @@ def verified(
     return runs[request.param]
 
 
+def serving(name: str, home: Path) -> AbstractContextManager[str]:
+    """One that keeps the contract; its base URL."""
+    if name == "simulator":
+        return simulator()
+    store = asyncio.run(new_database()).url if name == "postgres" else ""
+    return engine(home, store=store)
+
+
 def test_every_promise_is_kept(verified: Verified, subtests: pytest.Subtests) -> None:
-    """And shown: neither of the two is too fast for any of them."""
+    """And shown: none of them is too fast for any."""
     for promise in verified.answer.promises:
         with subtests.test(promise.sentence):
             assert promise.status is Status.PASSED, f"{promise.why}\n{promise.failed}"
@@ -81,9 +90,7 @@ def test_the_report_tells_the_same(verified: Verified) -> None:
     assert all(f"<td>{id_}</td>" in page for id_ in verified.answer.requirements)
 
 
-def test_both_ran_the_same_tests(verified: Verified, runs: dict[str, Verified]) -> None:
+def test_all_ran_the_same_tests(verified: Verified, runs: dict[str, Verified]) -> None:
     """By their ids."""
-    if len(runs) < 2:
-        return  # compared when the second has run
-    one, two = ([outcome.id for outcome in run.answer.results.outcomes] for run in runs.values())
-    assert one == two
+    one = [outcome.id for outcome in verified.answer.results.outcomes]
+    assert all([outcome.id for outcome in run.answer.results.outcomes] == one for run in runs.values())

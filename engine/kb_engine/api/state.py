@@ -37,7 +37,7 @@ class StateApi:
             chunks=counts.chunks,
             queue=counts.queue,
             storage=m.StorageInfo(
-                path=str(engine.settings.folder),
+                path=str(engine.settings.address or engine.settings.folder),
                 bytes=counts.database_bytes + await engine.spool.size(),
                 free_bytes=free,
                 originals_bytes=counts.originals_bytes,

@@ -3,8 +3,9 @@
     queued ──take──▶ running ──commit──▶ completed
                         ├────fail──────▶ failed       (an error of the contract, or `internal`)
                         ├────cancel────▶ cancelled    (the task is stopped, its child process killed)
-                        └─ the process ends ─▶ queued again at the next start
+                        └─ the process ends ─▶ queued again at the next start, or by another engine
 
+While the store is not ready they wait: what was prepared is committed once it is, if the lease is still good.
 A spool file goes when its job has ended, whichever way; it stays when the process ends before the job.
 """
 
@@ -14,7 +15,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from typing import TypeVar
 from uuid import uuid4
 
 from kb_contracts import models as m
@@ -31,6 +33,9 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 15.0  # acceptance wakes the workers; this finds what another process put into the base
 _REPORT_SECONDS = 0.2
 _RETRY_SECONDS = 5.0
+_STORE_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class Workers:
@@ -79,8 +84,14 @@ class Workers:
     async def cancel_void(self) -> None:
         """Stop working on every job that the store does not call running any more."""
         for job_id in list(self._running):
-            if (await self._store.job(job_id)).status != "running":
+            if not await self._runs(job_id):
                 await self.cancel(job_id)
+
+    async def _runs(self, job_id: str) -> bool:
+        try:
+            return (await self._store.job(job_id)).status == "running"
+        except EngineError as error:
+            return error.code != "job_not_found"  # of a store that is not ready nothing is known
 
     async def _serve(self) -> None:
         while True:
@@ -132,7 +143,7 @@ class Workers:
         if await self._closed_as_duplicate(leased):
             return
         prepared = await self._prepare(leased)
-        job = await self._store.commit(leased, prepared)
+        job = await self._insist(lambda: self._store.commit(leased, prepared))
         logger.info(
             "job given up" if job is None else "job completed",
             extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
@@ -140,9 +151,9 @@ class Workers:
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
-        if await self._store.duplicate_of(leased.job) is None:
+        if await self._insist(lambda: self._store.duplicate_of(leased.job)) is None:
             return False
-        if await self._store.commit_duplicate(leased) is None:
+        if await self._insist(lambda: self._store.commit_duplicate(leased)) is None:
             return False  # the document has gone meanwhile; or the lease, as the first report will find out
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
@@ -153,13 +164,12 @@ class Workers:
             return await self._pipeline.note(job.text, job.title, progress)
         if job.spool is None or job.filename is None:
             raise LookupError(f"job {job.id} has neither a text nor a file")
-        return await self._pipeline.file(
-            self._spool.path(job.spool),
-            job.filename,
-            _given_title(job),
-            progress,
-            force_ocr=job.force_ocr,
-        )
+        async with AsyncExitStack() as stack:
+            name = job.spool
+            path = await self._insist(lambda: stack.enter_async_context(self._spool.open(name)))
+            return await self._pipeline.file(
+                path, job.filename, _given_title(job), progress, force_ocr=job.force_ocr
+            )
 
     def _progress(self, leased: LeasedJob) -> Progress:
         reported: tuple[str, float] = ("", 0.0)
@@ -171,10 +181,22 @@ class Workers:
             if step == reported[0] and now - reported[1] < _REPORT_SECONDS:
                 return
             reported = (step, now)
-            if not await self._store.report(leased.lease, leased.job.id, step, done, total):
+            store = self._store
+            if not await self._insist(lambda: store.report(leased.lease, leased.job.id, step, done, total)):
                 raise LeaseVoid
 
         return report
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The store's answer, when it is ready to give one: its database may be starting again."""
+        while True:
+            try:
+                return await ask()
+            except EngineError as error:
+                if error.code != "not_ready":
+                    raise
+                logger.warning("the store is not ready", extra={"detail": error.detail})
+            await self._pause(_STORE_SECONDS)
 
     async def _fail(self, leased: LeasedJob, code: str, message: str) -> None:
         """Close the job as failed, for as long as it takes: a full disk refuses even that."""
@@ -196,7 +218,7 @@ class Workers:
             return
         try:
             await self._spool.remove(job.spool)
-        except OSError:  # the next start sweeps it; the worker goes on
+        except (OSError, EngineError):  # the next start sweeps it; the worker goes on
             logger.exception("a file stays in the spool", extra={"job": job.id})
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 from kb_engine.store.port import EmbedderIdentity
 
 Place = Path | Address

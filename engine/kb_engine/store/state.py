@@ -25,14 +25,14 @@ def counts(db: apsw.Connection, path: Path) -> Counts:
     """Totals, from indexes alone."""
     return told(
         rows(db, GROUPS),
-        rows(db, QUEUE),
+        [(status, count) for status, count in rows(db, QUEUE)],
         database_bytes=_bytes_on_disk(path),
         last_updated=value(db, "SELECT value FROM meta WHERE name = 'last_updated'"),
     )
 
 
 def told(
-    groups: Sequence[Row], queue: Iterable[Row], *, database_bytes: int, last_updated: str | None
+    groups: Sequence[Row], queue: Iterable[tuple[str, int]], *, database_bytes: int, last_updated: str | None
 ) -> Counts:
     """The totals, from the rows of `GROUPS` and `QUEUE`."""
     by_status = {

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.postgres import Database, give_back
 from tests.unit.engine.store_parts import Place, new_place
 
 STORES = ("sqlite", "postgres")
 
 
 @pytest.fixture(params=STORES)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """Where a base may lie: a file, or a database."""
-    return await new_place(request.param, tmp_path)
+    place = await new_place(request.param, tmp_path)
+    yield place
+    if isinstance(place, Database):
+        give_back(place)

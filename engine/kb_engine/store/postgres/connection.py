@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from itertools import count
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from kb_contracts.errors import EngineError
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 
 T = TypeVar("T")
 
@@ -68,6 +68,11 @@ def to_base(text: str) -> str:
 def from_base(text: str) -> str:
     """Text that `to_base` made."""
     return _TO_RESTORE.sub(lambda found: _RESTORED[found[0]], text)
+
+
+def texts(kept: Iterable[str]) -> list[str]:
+    """The texts of an array, whose elements no codec reads. What is sent as an array must not hold NUL."""
+    return [from_base(text) for text in kept]
 
 
 def _encoded(text: str) -> bytes:

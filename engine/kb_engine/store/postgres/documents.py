@@ -9,7 +9,7 @@ from kb_contracts import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
 from kb_engine.store.postgres import content, jobs, tags
-from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
+from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, texts, value
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rows import (
     CHUNK_COLUMNS,
@@ -18,6 +18,7 @@ from kb_engine.store.rows import (
     chunk,
     document,
     document_fields,
+    summary,
 )
 from kb_engine.store.times import following
 from kb_engine.store.write import new_uid
@@ -30,7 +31,7 @@ SUMMARY_COLUMNS = f"{SUMMARY_COLUMNS_BARE}, {_TAGS}"
 
 async def find(db: Db, key: int | str) -> m.Document:
     """By number or uid. Raises `document_not_found`."""
-    return document(await _find_row(db, key))
+    return document(_with_lists(await _find_row(db, key)))
 
 
 async def _find_row(db: Db, key: int | str) -> Any:
@@ -44,9 +45,20 @@ async def _find_row(db: Db, key: int | str) -> Any:
     return found
 
 
+def _with_lists(found: Sequence[Any]) -> list[Any]:
+    *values, sources, tags = found
+    return [*values, texts(sources), texts(tags)]
+
+
+def told(found: Sequence[Any]) -> tuple[m.DocumentSummary, list[str]]:
+    """What a result tells of its document, and the tags, from `SUMMARY_COLUMNS`."""
+    *values, tags = found
+    return summary([*values, texts(tags)])
+
+
 async def detail(db: Db, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:
     """A document and a slice of its chunks."""
-    fields = document_fields(await _find_row(db, key))
+    fields = document_fields(_with_lists(await _find_row(db, key)))
     found = await rows(
         db,
         f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= ?::bigint "  # noqa: S608
@@ -78,7 +90,9 @@ async def page(
         f"ORDER BY {place} {sort_order}, d.id {sort_order} LIMIT ? OFFSET ?",
         (*values, limit, offset),
     )
-    return m.DocumentList(documents=[document(one) for one in found], total=total, limit=limit, offset=offset)
+    return m.DocumentList(
+        documents=[document(_with_lists(one)) for one in found], total=total, limit=limit, offset=offset
+    )
 
 
 async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import asyncpg
 
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 from kb_engine.store.failures import BaseUnreachable, BaseUnwritable, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 from kb_engine.store.failures import NotABase
 from kb_engine.store.port import EmbedderIdentity, Vectors
 from kb_engine.store.postgres.connection import Db, rows, value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import SCHEMA, Db, row, rows, value

@@ -14,11 +14,11 @@ from kb_contracts import models as m
 from kb_engine.store import selection
 from kb_engine.store.port import EmbedderIdentity, Found, Query, Scoring
 from kb_engine.store.postgres.connection import Db, row, rows, value
-from kb_engine.store.postgres.documents import SUMMARY_COLUMNS
+from kb_engine.store.postgres.documents import SUMMARY_COLUMNS, told
 from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.postgres.words import Asked, Words
 from kb_engine.store.postgres.write import expect_embedder
-from kb_engine.store.rows import CHUNK_COLUMNS, chunk, summary
+from kb_engine.store.rows import CHUNK_COLUMNS, chunk
 from kb_engine.store.search import DECIMALS
 from kb_engine.store.words import Extent
 
@@ -209,7 +209,7 @@ async def _chunks(db: Db, chunk_ids: list[int]) -> dict[int, tuple[int, m.Chunk]
 
 async def _summaries(db: Db, document_ids: set[int]) -> dict[int, tuple[m.DocumentSummary, list[str]]]:
     sql = f"SELECT {SUMMARY_COLUMNS} FROM documents d WHERE d.id = ANY (?::bigint[])"  # noqa: S608
-    return {one[0]: summary(one) for one in await rows(db, sql, (list(document_ids),))}
+    return {one[0]: told(one) for one in await rows(db, sql, (list(document_ids),))}
 
 
 async def _neighbors(

@@ -18,7 +18,7 @@ async def counts(db: Db) -> Counts:
     """Totals, from indexes alone."""
     return told(
         await rows(db, GROUPS),
-        await rows(db, QUEUE),
+        [(status, count) for status, count in await rows(db, QUEUE)],
         database_bytes=int(await value(db, _BYTES, (SCHEMA,))),
         last_updated=await value(db, "SELECT last_updated FROM base"),
     )

@@ -19,7 +19,7 @@ import msgspec
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
-from kb_engine.store.address import Address
+from kb_engine.address import Address
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -163,12 +163,12 @@ class PostgresStore:
         if self._closing is not None:
             raise not_ready("The engine is shutting down.")
         task = asyncio.ensure_future(self._through(work))
-        self._writing.add(task)  # type: ignore[arg-type]
+        self._writing.add(task)
         task.add_done_callback(self._written)
         return await asyncio.shield(task)
 
     def _written(self, task: asyncio.Task[T]) -> None:
-        self._writing.discard(task)  # type: ignore[arg-type]
+        self._writing.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may have gone
 

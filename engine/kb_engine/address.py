@@ -40,7 +40,7 @@ def address_of(text: str) -> Address:
         port = split.port
     except ValueError:
         # The message of urllib quotes what it could not read, and that may be a part of a password.
-        raise NotAnAddress("its host or port cannot be read; write special characters as %XX") from None
+        raise NotAnAddress("has no readable host or port; write special characters as %XX") from None
     if not is_postgres(text):
         raise NotAnAddress("does not begin with postgresql://")
     if len(split.path) < 2:

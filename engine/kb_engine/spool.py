@@ -73,11 +73,11 @@ class _FolderFile:
 
     async def write(self, data: bytes) -> None:
         """Append bytes. Raises `storage_full`."""
-        await _on_disk(lambda: self._file.write(data))
+        await on_disk(lambda: self._file.write(data))
 
     async def seal(self) -> None:
         """Make what was written survive a power cut. Raises `storage_full`."""
-        await _on_disk(self._sync)
+        await on_disk(self._sync)
 
     def _sync(self) -> None:
         self._file.flush()
@@ -108,12 +108,12 @@ class FolderSpool:
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
         """A new file to write, synced to the disk when the block ends well."""
         path = self.path(name)
-        file = await _on_disk(lambda: path.open("xb"))
+        file = await on_disk(lambda: path.open("xb"))
         try:
             received = _FolderFile(file)
             yield received
             await received.seal()
-            await _on_disk(lambda: _sync_folder(self.folder))
+            await on_disk(lambda: _sync_folder(self.folder))
         except BaseException:  # also a cancelled request leaves nothing behind
             _close(file)
             path.unlink(missing_ok=True)
@@ -155,7 +155,8 @@ class FolderSpool:
         return total
 
 
-async def _on_disk(work: Callable[[], T]) -> T:
+async def on_disk(work: Callable[[], T]) -> T:
+    """Do `work` on a thread. Raises `storage_full` where it finds no space."""
     try:
         return await asyncio.to_thread(work)
     except OSError as error:

@@ -154,7 +154,7 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("environment", "status", "words"),
     [
-        ({"KB_STORE": "postgresql://x"}, 2, ("KB_STORE", "sqlite:")),
+        ({"KB_STORE": "mysql://x"}, 2, ("KB_STORE", "sqlite:")),
         ({"KB_ENGINE_PORT": "http"}, 2, ("KB_ENGINE_PORT",)),
         ({"KB_EMBEDDER": "word2vec"}, 1, ("KB_EMBEDDER", "minilm")),
         ({"KB_HOME": "/dev/null/kb"}, 1, ("/dev/null/kb", "KB_HOME")),

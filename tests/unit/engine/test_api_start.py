@@ -31,11 +31,41 @@ def test_the_base_lies_in_the_home_unless_it_is_named(tmp_path: Path) -> None:
     assert named.database == tmp_path / "x.db"
 
 
-@pytest.mark.parametrize("store", ["postgresql://host/db", "sqlite:", "/data/kb.sqlite"])
+@pytest.mark.parametrize("store", ["sqlite:", "/data/kb.sqlite", "mysql://user:hunter2@host/db"])
 def test_another_store_is_refused_with_the_variables_name(store: str) -> None:
-    """And with what it takes."""
-    with pytest.raises(SettingsError, match=r"KB_STORE.*sqlite:PATH"):
+    """And with what it takes; it may hold a password, mistyped."""
+    with pytest.raises(SettingsError, match=r"KB_STORE.*sqlite:PATH") as caught:
         EngineSettings.read({"KB_STORE": store})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("postgresql://user:hunter2@host", "no database"),
+        ("postgresql://user:hunter2@host/", "no database"),
+        ("postgresql://user:hunter2/x@host/db", "host or port"),
+        ("postgresql://user:hunter2#x@host/db", "host or port"),
+        ("postgresql://user:hun[ter2@host/db", "host or port"),
+        ("postgresql://host/db#hunter2", "%23"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_without_repeating_it(store: str, why: str) -> None:
+    """What was taken for a port may be the end of a password."""
+    with pytest.raises(SettingsError, match="KB_STORE") as caught:
+        EngineSettings.read({"KB_STORE": store})
+    assert why in str(caught.value)
+    assert not any(part in str(caught.value) for part in ("hunter2", "ter2"))
+
+
+def test_the_password_of_a_database_is_shown_to_nobody() -> None:
+    """Neither by `kb config` nor by what names the base."""
+    environment = {"KB_STORE": "postgresql://me:hunter2@db.example:5433/kb?sslpassword=hunter3"}
+    (shown,) = [row.value for row in EngineSettings.describe(environment) if row.variable == "KB_STORE"]
+    address = EngineSettings.read(environment).address
+    assert address is not None
+    assert shown == str(address) == "postgresql://me@db.example:5433/kb"
+    assert "hunter" not in repr(address)
 
 
 async def test_a_home_that_is_no_folder_is_one_line(tmp_path: Path) -> None:

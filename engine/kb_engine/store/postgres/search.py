@@ -110,12 +110,12 @@ def _hit(found: Sequence[Any], mode: m.Mode) -> _Hit:
     return _Hit(chunk_id, score, None if mode == "fts" else cosine, None if mode == "vector" else bm25)
 
 
-_HITS = f"""
+_BM25 = f"""
   SELECT p.chunk_id, sum(CASE WHEN a.flat THEN a.weight ELSE
     a.weight * p.frequency * {K1 + 1} / (p.frequency + {K1} * ({1 - B} + {B} * p.length / ?::float8))
     END) AS bm25
   FROM unnest(?::text[], ?::float8[], ?::boolean[]) AS a (term, weight, flat)
-  JOIN postings p ON p.term = a.term GROUP BY p.chunk_id
+  JOIN postings p ON p.term = a.term
 """  # noqa: S608
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
 _MEANING = "least(greatest(cosine, 0.0), 1.0)"
@@ -130,8 +130,9 @@ def _statement(state: _State, query: Query, asked: Asked) -> tuple[str, list[Any
     near = "false" if query.mode == "fts" else "cosine >= ?::float8"
     floor = [] if query.mode == "fts" else [scoring.cosine_floor]
     answering = "AND matches" if query.mode == "fts" else ""
+    # With an offset the parts are computed once; without it, wherever they are named.
     sql = f"""
-WITH parts AS ({parts}),
+WITH parts AS ({parts} OFFSET 0),
 scored AS MATERIALIZED (
   SELECT chunk_id, cosine, bm25, bm25 > 0 OR {near} AS matches,
     round({score} * 1e{DECIMALS}) / 1e{DECIMALS} AS score
@@ -149,24 +150,39 @@ LEFT JOIN best b ON true ORDER BY b.score DESC, b.chunk_id
 
 def _parts(state: _State, query: Query, asked: Asked) -> tuple[str, list[Any]]:
     """Cosine and BM25 of each chunk that the filters leave."""
-    where, chosen = selection.condition(query.selection)
-    selected = f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})" if where else "true"  # noqa: S608
-    hits, hit_values = _HITS, [state.average, asked.terms, asked.weights, asked.flat]
+    selected, chosen = _selected(query)
     vector = [] if query.vector is None else [query.vector.tolist()]
     if query.mode == "fts":
-        documents = f" JOIN chunks v ON v.id = h.chunk_id AND {selected}" if where else ""
-        return f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits}) h{documents}", [  # noqa: S608
-            *hit_values,
-            *chosen,
-        ]
+        hits, values = _hits(state, query, asked, narrowed=bool(chosen))
+        return f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits}) h", values  # noqa: S608
     if query.mode == "vector" or not asked.terms:
         sql = f"SELECT v.chunk_id, {_COSINE} AS cosine, 0.0::float8 AS bm25 FROM vectors v WHERE {selected}"  # noqa: S608
         return sql, [*vector, *chosen]
+    # Where the filters leave much, all chunks' words are summed sooner than some are told apart.
+    hits, values = _hits(state, query, asked, narrowed=state.extent.few and bool(chosen))
     sql = (
         f"SELECT v.chunk_id, {_COSINE} AS cosine, coalesce(h.bm25, 0.0) AS bm25 FROM vectors v "  # noqa: S608
         f"LEFT JOIN ({hits}) h ON h.chunk_id = v.chunk_id WHERE {selected}"
     )
-    return sql, [*vector, *hit_values, *chosen]
+    return sql, [*vector, *values, *chosen]
+
+
+def _selected(query: Query) -> tuple[str, list[Any]]:
+    """The condition on a row `v` of the vectors, and its values."""
+    where, chosen = selection.condition(query.selection)
+    if not where:
+        return "true", []
+    return f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})", list(chosen)  # noqa: S608
+
+
+def _hits(state: _State, query: Query, asked: Asked, *, narrowed: bool) -> tuple[str, list[Any]]:
+    """BM25 of the chunks that hold a word; with `narrowed`, of those alone that the filters leave."""
+    values = [state.average, asked.terms, asked.weights, asked.flat]
+    if not narrowed:
+        return f"{_BM25} GROUP BY p.chunk_id", values
+    selected, chosen = _selected(query)
+    among = f"SELECT v.chunk_id FROM vectors v WHERE {selected}"  # noqa: S608
+    return f"{_BM25} JOIN ({among}) s ON s.chunk_id = p.chunk_id GROUP BY p.chunk_id", [*values, *chosen]
 
 
 def _formula(mode: m.Mode, scoring: Scoring) -> tuple[str, list[Any]]:

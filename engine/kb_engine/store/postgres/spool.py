@@ -11,19 +11,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeVar
+from typing import Any
+
+import asyncpg
 
 from kb_contracts.errors import EngineError
-from kb_engine.spool import SpoolFile
-from kb_engine.store.postgres.connection import Connections, Db, as_engine_errors, changed, row, rows, value
-
-T = TypeVar("T")
+from kb_engine.spool import SpoolFile, on_disk
+from kb_engine.store.postgres.connection import (
+    Connections,
+    Db,
+    as_engine_errors,
+    changed,
+    not_ready,
+    rows,
+    value,
+)
 
 PART_BYTES = 1024 * 1024
 
 _PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
+_ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
 
 
@@ -65,15 +75,15 @@ class PostgresSpool:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Path]:
         """A copy on this machine's disk."""
+        known = "SELECT true FROM spool_files WHERE name = ?"
+        if await self._ask(known, (name,)) is None:
+            raise FileNotFoundError(f"the spool has no file {name}")
         with NamedTemporaryFile(dir=self._folder, prefix="part-") as file:
-            async with self._one() as db:
-                if await row(db, "SELECT true FROM spool_files WHERE name = ?", (name,)) is None:
-                    raise FileNotFoundError(f"the spool has no file {name}")
-                part = 0
-                while (data := await self._part(db, name, part)) is not None:
-                    await asyncio.to_thread(file.write, data)
-                    part += 1
-            await asyncio.to_thread(file.flush)
+            part = 0
+            while (data := await self._ask(_ONE_PART, (name, part))) is not None:
+                await on_disk(partial(file.write, data))
+                part += 1
+            await on_disk(file.flush)
             yield Path(file.name)
 
     async def remove(self, name: str) -> None:
@@ -100,19 +110,19 @@ class PostgresSpool:
 
     async def size(self) -> int:
         """Bytes of all files."""
-        async with self._one() as db:
-            return int(await value(db, "SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files"))
+        return int(await self._ask("SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files", ()))
 
     async def _append(self, name: str, part: int, data: bytes) -> None:
         async with self._one() as db, db.transaction():
-            await rows(db, _PART, (name, part, data))
+            try:
+                await rows(db, _PART, (name, part, data))
+            except asyncpg.ForeignKeyViolationError as error:
+                raise not_ready("The upload came too slowly and was given up. Send it again.") from error
             await rows(db, _GROWN, (len(data), name))
 
-    async def _part(self, db: Db, name: str, part: int) -> bytes | None:
-        found: bytes | None = await value(
-            db, "SELECT data FROM spool_parts WHERE name = ? AND part = ?", (name, part)
-        )
-        return found
+    async def _ask(self, sql: str, values: Sequence[Any]) -> Any:
+        async with self._one() as db:
+            return await value(db, sql, values)
 
     async def _do(self, sql: str, values: Sequence[Any]) -> int:
         async with self._one() as db:

@@ -162,6 +162,8 @@ def _settings(search_path: str) -> dict[str, str]:
         "plan_cache_mode": "force_custom_plan",
         # Compiling a plan takes longer than any of these statements.
         "jit": "off",
+        # The scores of a hundred thousand chunks, rather than a file of them.
+        "work_mem": "64MB",
         "timezone": "UTC",
     }
 

@@ -155,16 +155,17 @@ def _parts(state: _State, query: Query, asked: Asked) -> tuple[str, list[Any]]:
     if query.mode == "fts":
         hits, values = _hits(state, query, asked, narrowed=bool(chosen))
         return f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits}) h", values  # noqa: S608
+    # With an offset the cosines are computed on their own, and the vectors are in no join.
+    near = f"SELECT v.chunk_id, {_COSINE} AS cosine FROM vectors v WHERE {selected} OFFSET 0"  # noqa: S608
     if query.mode == "vector" or not asked.terms:
-        sql = f"SELECT v.chunk_id, {_COSINE} AS cosine, 0.0::float8 AS bm25 FROM vectors v WHERE {selected}"  # noqa: S608
-        return sql, [*vector, *chosen]
+        return f"SELECT chunk_id, cosine, 0.0::float8 AS bm25 FROM ({near}) n", [*vector, *chosen]  # noqa: S608
     # Where the filters leave much, all chunks' words are summed sooner than some are told apart.
     hits, values = _hits(state, query, asked, narrowed=state.extent.few and bool(chosen))
     sql = (
-        f"SELECT v.chunk_id, {_COSINE} AS cosine, coalesce(h.bm25, 0.0) AS bm25 FROM vectors v "  # noqa: S608
-        f"LEFT JOIN ({hits}) h ON h.chunk_id = v.chunk_id WHERE {selected}"
+        f"SELECT n.chunk_id, n.cosine, coalesce(h.bm25, 0.0) AS bm25 FROM ({near}) n "  # noqa: S608
+        f"LEFT JOIN ({hits}) h ON h.chunk_id = n.chunk_id"
     )
-    return sql, [*vector, *values, *chosen]
+    return sql, [*vector, *chosen, *values]
 
 
 def _selected(query: Query) -> tuple[str, list[Any]]:

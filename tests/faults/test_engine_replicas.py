@@ -1,0 +1,189 @@
+"""Several engines on one PostgreSQL base: one is killed, the database goes and comes, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.contract.caller import LONG
+from tests.faults.engine_process import SECONDS, Running, documents_of
+from tests.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
+from tests.waiting import until
+
+SUBMITTED = 152
+KILLED_AFTER = 70
+LEASE_SECONDS = 3
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    """An empty base."""
+    database = asyncio.run(new_database())
+    yield database
+    give_back(database)
+
+
+@contextmanager
+def engine_on(url: str, home: Path) -> Iterator[Running]:
+    """One more engine on a base; its own folder holds no data. Stopped in order, unless it was killed."""
+    settings = {"KB_STORE": url, "KB_INGEST_WORKERS": "1", "KB_LEASE_SECONDS": str(LEASE_SECONDS)}
+    engine = Running(home, **settings)
+    try:
+        yield engine
+    finally:
+        if engine.process.popen.poll() is None:
+            engine.stop()
+
+
+def text_of(number: int) -> str:
+    """A few chunks with one word that no other text has."""
+    return f"unique{number}word " + " ".join(f"filling{word}of{number}" for word in range(150))
+
+
+def submit(engines: list[Running], number: int) -> str:
+    """Send a note or a file until one of the engines has accepted it, as a client does that retries."""
+    key = {"Idempotency-Key": str(uuid4())}
+    text = text_of(number)
+    asked: dict[str, Any] = (
+        {"json": {"text": text}} if number % 2 else {"files": {"file": (f"{number}.txt", text.encode())}}
+    )
+    never = threading.Event()
+    for attempt in range(600):
+        try:
+            engine = engines[(number + attempt) % len(engines)]
+            response = engine.http.post("/api/v1/jobs", headers=key, **asked)
+        except httpx.TransportError:
+            never.wait(0.05)
+            continue
+        if response.status_code == 202:
+            return str(response.json()["id"])
+        assert response.json()["code"] in {"not_ready", "in_progress"}, engine.process.output()[-4000:]
+        never.wait(0.1)
+    raise AssertionError(f"{number} was accepted by nobody")
+
+
+def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
+    """Every job that was acknowledged ended with a document of its own, which is found."""
+    ended = engine.all_ended()
+    failed = [
+        (job["id"], job["error"], job["attempts"]) for job in engine.get("/jobs", status="failed")["jobs"]
+    ]
+    assert (ended["completed"], failed) == (len(jobs), []), engine.process.output()[-4000:]
+    assert engine.get("/documents")["total"] == len(jobs)
+    for number, job_id in jobs.items():
+        found = documents_of(engine, f"unique{number}word")
+        assert found == [engine.get(f"/jobs/{job_id}")["document_id"]], number
+
+
+def test_an_engine_killed_under_load_loses_nothing_and_doubles_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    """What it had in hand another one does once its leases have lapsed; its uploads lie in the base."""
+    accepted = threading.Semaphore(0)
+    with (
+        engine_on(database.url, tmp_path / "one") as doomed,
+        engine_on(database.url, tmp_path / "other") as other,
+    ):
+        engines = [doomed, other]
+
+        def one(number: int) -> tuple[int, str]:
+            job_id = submit(engines, number)
+            accepted.release()
+            return number, job_id
+
+        with ThreadPoolExecutor(8) as clients:
+            sending = [clients.submit(one, number) for number in range(SUBMITTED)]
+            for _ in range(KILLED_AFTER):
+                assert accepted.acquire(timeout=SECONDS)
+            engines.remove(doomed)
+            doomed.kill()
+            jobs = dict(each.result(SECONDS) for each in sending)
+        assert len(set(jobs.values())) == SUBMITTED
+        expect_each_once(other, jobs)
+        assert asyncio.run(database.value("SELECT count(*) FROM spool_parts")) == 0
+
+
+def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path) -> None:
+    """A long poll ends with the job that another engine did; a cancel stops the work of another."""
+    with (
+        engine_on(database.url, tmp_path / "asking") as asking,
+        engine_on(database.url, tmp_path / "working") as working,
+    ):
+        jobs = [asking.post("/jobs", json={"text": f"granite {number}"})["id"] for number in range(6)]
+        for job_id in jobs:
+            for engine in (asking, working):
+                assert engine.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
+        long = [asking.post("/jobs", json={"text": f"{number} {LONG}"})["id"] for number in range(2)]
+        for job_id in long:
+            started(asking, job_id)
+        for job_id in long:
+            assert asking.http.delete(f"/api/v1/jobs/{job_id}").json()["status"] == "cancelled"
+            assert working.get(f"/jobs/{job_id}", wait=30)["status"] == "cancelled"
+        # Both have given up the work, so that both are free for what comes next.
+        after = [working.post("/jobs", json={"text": f"basalt {number}"})["id"] for number in range(4)]
+        for job_id in after:
+            assert asking.get(f"/jobs/{job_id}", wait=30)["status"] == "completed"
+
+
+def started(engine: Running, job_id: str) -> None:
+    """Wait until somebody works on a job."""
+    until(
+        lambda: engine.get(f"/jobs/{job_id}")["status"],
+        lambda status: status == "running",
+        seconds=SECONDS,
+        what="the start of the job",
+    )
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that may be stopped, with a database `base`."""
+    server = new_server()
+    asyncio.run(server.run("CREATE DATABASE base"))
+    yield server
+    server.remove()
+
+
+def readiness(engine: Running) -> tuple[int, str]:
+    """What it answers to who asks whether it is ready."""
+    response = engine.http.get("/readyz")
+    return response.status_code, response.json().get("code", "")
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, how: str) -> None:
+    """Meanwhile the engine says that it is not ready; then all goes on, and nothing is lost or doubled."""
+    with engine_on(own_server.url("base"), tmp_path) as engine:
+        assert engine.get("/status")["storage"]["path"].endswith("/base")
+        with ThreadPoolExecutor(4) as clients:
+            sending = [clients.submit(submit, [engine], number) for number in range(40)]
+            until(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
+            own_server.stop(how)
+            expect_not_ready(engine)
+            own_server.start()
+            jobs = {number: each.result(SECONDS) for number, each in enumerate(sending)}
+        expect_each_once(engine, jobs)
+        assert readiness(engine)[0] == 200
+        shown = str(engine.get("/status"))
+    assert PASSWORD not in engine.process.output() + shown
+    assert "Traceback" not in engine.process.output()
+
+
+def expect_not_ready(engine: Running) -> None:
+    """Who asks is told so, and when to come again."""
+    down = until(lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready")
+    assert down == (503, "not_ready")
+    refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
+    assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+    assert int(refused.headers["Retry-After"]) >= 1

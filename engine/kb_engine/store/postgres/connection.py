@@ -43,6 +43,7 @@ _TO_RESTORE = re.compile("\x01[\x01\x02]")
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -137,6 +138,11 @@ def as_engine_errors() -> Iterator[None]:
         ) from error
 
 
+def was_cut_off(db: Db, error: BaseException) -> bool:
+    """Whether the connection went with this error, rather than the statement alone."""
+    return isinstance(error, asyncpg.InternalClientError) or (isinstance(error, GONE) and db.is_closed())
+
+
 def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
     """What is told while the database is away."""
     return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
@@ -190,6 +196,9 @@ class Connections:
         db = await pool.acquire(timeout=ACQUIRE_SECONDS)
         try:
             yield db
+        except asyncpg.InternalClientError:
+            db.terminate()  # it was cut off in a state that the driver cannot leave
+            raise
         finally:
             await asyncio.shield(pool.release(db))
 

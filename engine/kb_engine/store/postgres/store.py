@@ -43,6 +43,7 @@ from kb_engine.store.postgres.connection import (
     not_ready,
     rows,
     value,
+    was_cut_off,
 )
 from kb_engine.store.postgres.idempotency import once, stored
 from kb_engine.store.postgres.keeping import Beats, Ear
@@ -191,7 +192,7 @@ class PostgresStore:
             except BaseException as error:
                 with suppress(*GONE, asyncpg.PostgresError):
                     await transaction.rollback()
-                if isinstance(error, GONE) and db.is_closed():
+                if was_cut_off(db, error):
                     raise Lost from error
                 raise
             await transaction.commit()
@@ -224,7 +225,7 @@ class PostgresStore:
                     async with db.transaction(isolation=isolation, readonly=readonly):
                         return await work(db)
             except GONE as error:
-                if db.is_closed():
+                if was_cut_off(db, error):
                     raise Lost from error
                 raise
 

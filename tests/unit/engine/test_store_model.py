@@ -15,7 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import LeasedJob
-from tests.unit.engine.store_parts import Base, all_documents, new_note, opened, prepared
+from tests.postgres import Database, give_back
+from tests.unit.engine.store_parts import Base, all_documents, new_note, new_place, opened, prepared
 
 TEXTS = st.sampled_from(["alpha", "beta", "gamma"])
 TAGS = st.lists(st.sampled_from(["t", "u", "collection:a", "collection:b"]), max_size=3, unique=True)
@@ -80,16 +81,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.waiting: list[str] = []
 
+    kind = "sqlite"
+
     @initialize()
     def open(self) -> None:
         """An empty base."""
-        self.context = opened(Path(self.folder.name) / "kb.db")
+        self.place = self.runner.run(new_place(self.kind, Path(self.folder.name)))
+        self.context = opened(self.place)
         self.base: Base = self.runner.run(self.context.__aenter__())
 
     def teardown(self) -> None:
         """Close and forget the base."""
         if hasattr(self, "context"):
             self.runner.run(self.context.__aexit__(None, None, None))
+            if isinstance(self.place, Database):
+                give_back(self.place)
         self.runner.close()
         self.folder.cleanup()
 
@@ -216,5 +222,13 @@ class StoreMachine(RuleBasedStateMachine):
             assert found == {number for number, one in self.model.documents.items() if one.text == text}
 
 
+class PostgresMachine(StoreMachine):
+    """The same on a database; fewer of them, for each step takes longer."""
+
+    kind = "postgres"
+
+
 StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+PostgresMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=25, deadline=None)
 TestStore = StoreMachine.TestCase
+TestPostgres = PostgresMachine.TestCase

@@ -60,8 +60,10 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
 
 def _source_types(wanted: Sequence[str | None]) -> Condition:
     named = [one for one in wanted if one is not None]
-    condition = f"d.source_type IN ({marks(len(named))})"
-    return (f"({condition} OR d.source_type IS NULL)" if None in wanted else condition), named
+    either = [f"d.source_type IN ({marks(len(named))})"] if named else []
+    if None in wanted:
+        either.append("d.source_type IS NULL")
+    return f"({' OR '.join(either)})", named
 
 
 def _place_and_time(selection: Selection) -> Iterator[Condition]:

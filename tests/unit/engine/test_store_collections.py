@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,16 +12,16 @@ import pytest
 from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 from kb_engine.store.times import stamp
-from tests.unit.engine.store_parts import START, Base, key, new_note, opened, prepared
+from tests.unit.engine.store_parts import START, Base, Place, key, new_note, opened, prepared
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-async def base(tmp_path: Path) -> AsyncIterator[Base]:
+async def base(place: Place) -> AsyncIterator[Base]:
     """An empty base."""
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         yield base
 
 
@@ -103,7 +102,7 @@ async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
 # --- those that somebody has described ------------------------------------------------------------
 
 
-async def test_a_described_collection_keeps_what_was_said(tmp_path: Path) -> None:
+async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
     """Also when the base is opened again."""
     said: dict[str, Any] = {
         "description": "d",
@@ -111,9 +110,9 @@ async def test_a_described_collection_keeps_what_was_said(tmp_path: Path) -> Non
         "target_audience": ["x"],
         "usage_scenarios": [],
     }
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         put_ = await put(base, ID, "guides", **said)
-    async with opened(tmp_path / "kb.db") as base:
+    async with opened(place) as base:
         found = await base.store.collection(ID)
         assert await listed(base) == [("guides", ID, 0)]
     assert found == put_

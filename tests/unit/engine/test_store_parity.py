@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 
 from kb_contracts import models as m
-from kb_engine.store import Found, Prepared, PreparedChunk, words
+from kb_engine.store import Found, Prepared, words
 from kb_engine.store.postgres import postings
 from tests.postgres import give_back, new_database
 from tests.unit.engine.store_parts import Base, meaning, new_file, new_note, opened, prepared
@@ -86,9 +87,7 @@ def document(chance: random.Random, title: str) -> Prepared:
     """A few chunks of words from many scripts."""
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(1, 30))) for _ in range(chance.randint(1, 4))]
     plain = prepared(*texts, title=title)
-    headed = [
-        PreparedChunk(c.text, c.page, chance.choice([None, *WORDS]), c.start, c.end) for c in plain.chunks
-    ]
+    headed = [replace(c, heading=chance.choice([None, *WORDS])) for c in plain.chunks]
     return Prepared(title=title, extraction_method="x", pages=None, chunks=headed, vectors=plain.vectors)
 
 

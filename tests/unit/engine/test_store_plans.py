@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_engine.store import collections
+from kb_engine.store import collections, described
 from kb_engine.store.schema import migrate
 
 
@@ -32,7 +32,7 @@ def test_names_are_found_from_one_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "kb.db"
     db = apsw.Connection(str(path))
     migrate(db, path)
-    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + collections._NAMES, ("a", "b", "b"))]
+    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + described.NAMES, ("a", "b", "b"))]
     db.close()
     assert all("COVERING INDEX document_tags_by_tag" in step for step in plan if "document_tags" in step)
     assert not any(step.startswith("SCAN document_tags") for step in plan)

@@ -11,7 +11,19 @@ from kb_engine.store.postgres.write import Write
 from kb_engine.store.rules import one_vector_each
 from kb_engine.store.write import new_uid
 
-_CHUNKS = ("id", "uid", "document_id", "position", "text", "page", "heading", "first", "beyond", "tokens")
+_CHUNKS = (
+    "id",
+    "uid",
+    "document_id",
+    "position",
+    "text",
+    "page",
+    "heading",
+    "first",
+    "beyond",
+    "tokens",
+    "words",
+)
 _POSTINGS = ("term", "chunk_id", "frequency", "length")
 
 
@@ -49,21 +61,21 @@ async def _copy_chunks(db: Db, document_id: int, ids: range, prepared: Prepared,
         "chunks",
         columns=_CHUNKS,
         records=[
-            (chunk_id, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, tokens)
-            for position, (chunk_id, c, tokens) in enumerate(zip(ids, prepared.chunks, lengths, strict=True))
+            (i, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, c.tokens, words)
+            for position, (i, c, words) in enumerate(zip(ids, prepared.chunks, lengths, strict=True))
         ],
     )
 
 
 async def remove(write: Write, document_id: int) -> None:
     """Take away the chunks of a document, with their words and vectors."""
-    gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, tokens"
+    gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
     found = await rows(write.db, gone, (document_id,))
     ids = [chunk_id for chunk_id, _ in found]
     await rows(write.db, "DELETE FROM postings WHERE chunk_id = ANY (?::bigint[])", (ids,))
     await rows(write.db, "DELETE FROM vectors WHERE document_id = ?", (document_id,))
     await rows(write.db, "DELETE FROM next_vectors WHERE document_id = ?", (document_id,))
-    await write.count_chunks(-len(found), -sum(tokens for _, tokens in found))
+    await write.count_chunks(-len(found), -sum(words for _, words in found))
 
 
 async def remove_all(write: Write) -> None:
@@ -72,6 +84,6 @@ async def remove_all(write: Write) -> None:
     # chunks are deleted one by one, for what reads those must see its own state of the base.
     await write.db.execute("TRUNCATE postings, vectors, next_vectors")
     await write.db.execute("DELETE FROM chunks")
-    found = await value(write.db, "SELECT tokens FROM base")
+    found = await value(write.db, "SELECT words FROM base")
     chunks = await value(write.db, "SELECT chunks FROM base")
     await write.count_chunks(-int(chunks), -int(found))

@@ -145,7 +145,7 @@ async def delete(write: Write, key: int | str) -> m.Removed:
 
 
 async def clear(write: Write) -> m.Removed:
-    """All documents, and the jobs that would bring new ones."""
+    """All documents, what was said of their collections, and the jobs that would bring new ones."""
     await write.hold_base()
     ((documents, chunks, size),) = await rows(
         write.db,
@@ -153,6 +153,7 @@ async def clear(write: Write) -> m.Removed:
     )
     await content.remove_all(write)
     await rows(write.db, "DELETE FROM documents")
+    await rows(write.db, "DELETE FROM collections")
     await write.touch_base()
     cancelled = await jobs.cancel_all(write)
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)

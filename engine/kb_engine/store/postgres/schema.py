@@ -25,7 +25,7 @@ CREATE TABLE base (
   embedder text COLLATE "C",
   dimensions integer,
   chunks bigint NOT NULL DEFAULT 0,
-  tokens bigint NOT NULL DEFAULT 0,
+  words bigint NOT NULL DEFAULT 0,
   generation bigint NOT NULL DEFAULT 0,
   last_document bigint NOT NULL DEFAULT 0,
   last_chunk bigint NOT NULL DEFAULT 0,
@@ -55,6 +55,7 @@ CREATE TABLE documents (
   extraction_method text COLLATE "C" NOT NULL,
   pages integer,
   chunk_count integer NOT NULL,
+  token_count integer NOT NULL,
   version integer NOT NULL DEFAULT 1,
   created_at text COLLATE "C" NOT NULL,
   updated_at text COLLATE "C" NOT NULL
@@ -97,6 +98,7 @@ CREATE TABLE chunks (
   first bigint NOT NULL,
   beyond bigint NOT NULL,
   tokens integer NOT NULL,
+  words integer NOT NULL,
   UNIQUE (document_id, position)
 );
 
@@ -121,6 +123,18 @@ CREATE TABLE postings (
   PRIMARY KEY (term, chunk_id) INCLUDE (frequency, length)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
 CREATE INDEX postings_by_chunk ON postings (chunk_id);
+
+-- The collections that somebody has described; `target_audience` and `usage_scenarios` are JSON, or NULL.
+CREATE TABLE collections (
+  id text COLLATE "C" PRIMARY KEY,
+  name text COLLATE "C" NOT NULL UNIQUE,
+  description text COLLATE "C" NOT NULL,
+  created_by text COLLATE "C" NOT NULL,
+  target_audience text COLLATE "C",
+  usage_scenarios text COLLATE "C",
+  created_at text COLLATE "C" NOT NULL,
+  updated_at text COLLATE "C" NOT NULL
+);
 
 CREATE TABLE jobs (
   seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -51,7 +51,7 @@ class _State:
 
     extent: Extent
     average: float
-    """Tokens a chunk."""
+    """Words a chunk."""
 
 
 async def search(db: Db, embedder: EmbedderIdentity, words: Words, query: Query) -> Found:
@@ -66,16 +66,16 @@ async def search(db: Db, embedder: EmbedderIdentity, words: Words, query: Query)
 
 
 async def _state(db: Db, embedder: EmbedderIdentity, query: Query) -> _State:
-    found = await row(db, "SELECT embedder, dimensions, chunks, tokens, generation FROM base")
+    found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM base")
     assert found is not None, "an opened base has its row"
-    name, dimensions, chunks, tokens, generation = found
+    name, dimensions, chunks, words, generation = found
     expect_embedder(embedder, EmbedderIdentity(name, dimensions))
     where, values = selection.condition(query.selection)
     left = chunks
     if where:
         sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents d WHERE {where}"  # noqa: S608
         left = await value(db, sql, values)
-    return _State(Extent(int(left), chunks, generation), tokens / chunks if chunks else 1.0)
+    return _State(Extent(int(left), chunks, generation), words / chunks if chunks else 1.0)
 
 
 async def _score(db: Db, state: _State, words: Words, query: Query) -> _Scored:

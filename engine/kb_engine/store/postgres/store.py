@@ -18,6 +18,7 @@ import asyncpg
 import msgspec
 
 from kb_contracts import models as m
+from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.store.port import (
@@ -31,7 +32,7 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.postgres import documents, ingest, jobs, search, state, tags
+from kb_engine.store.postgres import collections, documents, ingest, jobs, search, state, tags
 from kb_engine.store.postgres.connection import (
     GONE,
     READ_SECONDS,
@@ -324,7 +325,7 @@ class PostgresStore:
         return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
 
     async def clear(self, idempotency: Idempotency | None) -> m.Removed:
-        """Remove all documents and cancel the jobs accepted before."""
+        """Remove all documents and descriptions of collections, and cancel the jobs accepted before."""
         return await self._once(idempotency, m.Removed, documents.clear)
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
@@ -371,6 +372,32 @@ class PostgresStore:
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
         """The JSON answer given under this key before."""
         return await self._read(lambda db: stored(db, idempotency, stamp(self._clock())))
+
+    # collections
+
+    async def collections(self) -> r.CollectionList:
+        """Those in use and those described, by name."""
+        return await self._read(collections.every)
+
+    async def collection(self, id_: str) -> r.CollectionDetail:
+        """One with its figures."""
+        return await self._read(lambda db: collections.detail(db, id_))
+
+    async def put_collection(
+        self, id_: str, wanted: r.CollectionRequest, idempotency: Idempotency | None
+    ) -> r.CollectionDetail:
+        """Describe a collection."""
+        return await self._once(
+            idempotency, r.CollectionDetail, lambda write: collections.put(write, id_, wanted)
+        )
+
+    async def collection_name(self, id_: str) -> str:
+        """The name alone."""
+        return await self._read(lambda db: collections.name_of(db, id_))
+
+    async def collection_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """The ids by name, of those that are collections."""
+        return await self._read(lambda db: collections.ids(db, names))
 
     # search and state
 

@@ -49,13 +49,13 @@ class Write:
         last = int(await value(self.db, sql, (count,)))
         return range(last - count + 1, last + 1)
 
-    async def count_chunks(self, chunks: int, tokens: int) -> None:
-        """So many more (or fewer) chunks and tokens: the base is in another state for searches."""
+    async def count_chunks(self, chunks: int, words: int) -> None:
+        """So many more (or fewer) chunks and words: the base is in another state for searches."""
         sql = (
-            "UPDATE base SET chunks = chunks + ?::bigint, tokens = tokens + ?::bigint, "
+            "UPDATE base SET chunks = chunks + ?::bigint, words = words + ?::bigint, "
             "generation = generation + 1"
         )
-        await rows(self.db, sql, (chunks, tokens))
+        await rows(self.db, sql, (chunks, words))
 
     async def touch_base(self) -> None:
         """Note that documents changed, also where only a deletion did."""

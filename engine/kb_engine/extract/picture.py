@@ -46,6 +46,8 @@ LONGEST_SIDE = 2000
 TALLEST = 1.5
 """The height of a piece that is longer than that, in widths."""
 _LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
+_GROUND_NOISE = 10  # how far a colour of the ground may be from its first pixel's, of 255
+_MARGIN = 40  # in pixels, that is left around what is not ground
 _NARROWEST = 8  # the height of a piece, in widths
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
 _SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
@@ -69,7 +71,7 @@ def recognizer() -> Callable[[Pixels], str]:
     recognize = _recognizer()
 
     def read(pixels: Pixels) -> str:
-        pieces = (_widened(piece) for piece in _pieces(pixels) if _is_legible(piece))
+        pieces = (_widened(piece) for piece in _pieces(_trimmed(pixels)) if _is_legible(piece))
         blocks = [_in_lines(recognize(piece)) for piece in pieces]
         return "\n\n".join(filter(None, blocks))
 
@@ -165,6 +167,19 @@ def _pieces(pixels: Pixels) -> Iterator[Pixels]:
         yield pixels[top:cut]
         top = cut
     yield pixels[top:]
+
+
+def _trimmed(pixels: Pixels) -> Pixels:
+    """Without the bare ground around, as the first pixel is: a lone line on much of it is overlooked."""
+    shown = np.zeros(pixels.shape[:2], dtype=np.bool_)
+    for colour in range(3):
+        plane, ground = pixels[:, :, colour], pixels[0, 0, colour]
+        shown |= np.maximum(plane, ground) - np.minimum(plane, ground) > _GROUND_NOISE
+    rows, columns = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
+    if not rows.size:
+        return pixels[:0]
+    top, left = max(0, rows[0] - _MARGIN), max(0, columns[0] - _MARGIN)
+    return pixels[top : rows[-1] + _MARGIN, left : columns[-1] + _MARGIN]
 
 
 def _is_legible(piece: Pixels) -> bool:

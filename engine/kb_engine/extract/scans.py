@@ -106,6 +106,8 @@ class _Scans:
         return seen if letters(seen) > _TIMES_THE_TEXT * letters(text) else text
 
     def _method(self, found: Sequence[str]) -> Method:
+        if self.forced:
+            return "image_analysis"
         by_text = any(chosen and chosen == text for chosen, text in zip(found, self.texts, strict=True))
         by_ocr = any(chosen and chosen != text for chosen, text in zip(found, self.texts, strict=True))
         if by_text:

@@ -95,10 +95,16 @@ async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path
 
 def test_blank_pages_are_many_and_cost_little() -> None:
     """Nothing is on them; of one colour they are drawn and not recognized."""
-    assert unread(pdf_of_sheets([Sheet()] * 10_000)).method == "text_extraction"
+    assert unread(pdf_of_sheets([Sheet()] * 10_000)).method == "image_analysis"
     grey = Sheet(b"0.5 g 0 0 595 842 re f")
     extraction = unread(pdf_of_sheets([grey, Sheet()]))
     assert ([page.text for page in extraction.pages], extraction.method) == (["", ""], "image_analysis")
+
+
+def test_a_lone_line_on_a_page_is_seen() -> None:
+    """With all the white around it."""
+    (page,) = unread(pdf_of([["zircon and feldspar"]])).pages
+    assert page.text == "zircon and feldspar"
 
 
 def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:

@@ -92,6 +92,7 @@ def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
     assert ended.document_id not in (None, plain)
     assert not ended.deduplicated
     assert kb.document(ended.document_id or 0).extraction_method == "image_analysis"
+    assert sorted(kb.found("zircon feldspar")) == sorted([plain, ended.document_id or 0])
     again = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
     assert (again.deduplicated, again.document_id) == (True, ended.document_id)
 

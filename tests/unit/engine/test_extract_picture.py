@@ -165,7 +165,7 @@ def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: 
 
 async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path) -> None:
     """The models too keep to the memory that the reader has."""
-    for mebibytes in (200, 700):
+    for mebibytes in (200, 600):
         failed = await failure(tmp_path / "x", saved(SIGN), PNG, Limits(memory_bytes=mebibytes << 20))
         assert failed.code == "extraction_memory"
         assert f"{mebibytes} MiB" in failed.message

@@ -131,7 +131,7 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> No
 async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
     """And fails its own job only."""
     data = pdf_of_sheets([scan(["The granite quarry"])])
-    failed = await failure(tmp_path / "x", data, Limits(memory_bytes=640 << 20))
+    failed = await failure(tmp_path / "x", data, Limits(memory_bytes=600 << 20))
     assert failed.code == "extraction_memory"
 
 

@@ -117,6 +117,7 @@ _BM25 = f"""
   FROM unnest(?::text[], ?::float8[], ?::boolean[]) AS a (term, weight, flat)
   JOIN postings p ON p.term = a.term
 """  # noqa: S608
+_ALL = "true"
 _COSINE = "-(v.vector <#> ?::real[]::vector)"
 _MEANING = "least(greatest(cosine, 0.0), 1.0)"
 _WORDING = "bm25 / (bm25 + ?::float8)"
@@ -153,14 +154,14 @@ def _parts(state: _State, query: Query, asked: Asked) -> tuple[str, list[Any]]:
     selected, chosen = _selected(query)
     vector = [] if query.vector is None else [query.vector.tolist()]
     if query.mode == "fts":
-        hits, values = _hits(state, query, asked, narrowed=bool(chosen))
+        hits, values = _hits(state, query, asked, narrowed=selected != _ALL)
         return f"SELECT h.chunk_id, 0.0::float8 AS cosine, h.bm25 FROM ({hits}) h", values  # noqa: S608
     # With an offset the cosines are computed on their own, and the vectors are in no join.
     near = f"SELECT v.chunk_id, {_COSINE} AS cosine FROM vectors v WHERE {selected} OFFSET 0"  # noqa: S608
     if query.mode == "vector" or not asked.terms:
         return f"SELECT chunk_id, cosine, 0.0::float8 AS bm25 FROM ({near}) n", [*vector, *chosen]  # noqa: S608
     # Where the filters leave much, all chunks' words are summed sooner than some are told apart.
-    hits, values = _hits(state, query, asked, narrowed=state.extent.few and bool(chosen))
+    hits, values = _hits(state, query, asked, narrowed=state.extent.few and selected != _ALL)
     sql = (
         f"SELECT n.chunk_id, n.cosine, coalesce(h.bm25, 0.0) AS bm25 FROM ({near}) n "  # noqa: S608
         f"LEFT JOIN ({hits}) h ON h.chunk_id = n.chunk_id"
@@ -172,7 +173,7 @@ def _selected(query: Query) -> tuple[str, list[Any]]:
     """The condition on a row `v` of the vectors, and its values."""
     where, chosen = selection.condition(query.selection)
     if not where:
-        return "true", []
+        return _ALL, []
     return f"v.document_id IN (SELECT d.id FROM documents d WHERE {where})", list(chosen)  # noqa: S608
 
 

@@ -13,7 +13,8 @@ from kb_cli.main import main
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_engine.store import BaseRefused, EmbedderIdentity, open_sqlite
-from tests.unit.engine.store_parts import EMBEDDER, new_note, prepared
+from tests.postgres import PASSWORD, Database, give_back, new_database
+from tests.unit.engine.store_parts import EMBEDDER, new_note, opened, prepared
 
 
 async def fill(path: Path) -> None:
@@ -54,6 +55,27 @@ def test_a_base_of_another_embedder_opens_after_reindexing(
             await store.close()
 
     assert asyncio.run(counted()) == 2
+
+
+def test_a_base_on_postgresql_is_reindexed_without_telling_its_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command; the base is named as a person may see it."""
+
+    async def filled() -> Database:
+        database = await new_database()
+        async with opened(database) as base:
+            await base.note("honey bees", " keep warm")
+        return database
+
+    database = asyncio.run(filled())
+    monkeypatch.setenv("KB_STORE", database.url)
+    assert main(["reindex", "--home", str(tmp_path), "--embedder", "hash", "--json"]) == Exit.OK
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["chunks"] == 2
+    assert json.loads(shown.out)["base"] == str(database.address)
+    assert PASSWORD not in shown.out + shown.err
+    give_back(database)
 
 
 def test_without_a_base_there_is_nothing_to_reindex(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.unit.engine.store_parts import START, Base, Place, key, new_note, ope
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
+UNUSED = "00000000-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ async def test_clearing_the_base_forgets_descriptions(base: Base) -> None:
     ("id_", "name", "named"),
     [
         (ID, "handbook", "guides"),
-        (str(uuid4()), "guides", ID),
+        (UNUSED, "guides", ID),
         (GUIDES, "guides", ID),
-        (str(uuid4()), "stones", r.collection_id("stones")),
+        (UNUSED, "stones", r.collection_id("stones")),
         (ID, "stones", "guides"),
         (r.collection_id("later"), "handbook", r.collection_id("handbook")),
     ],

@@ -152,6 +152,7 @@ CREATE TABLE jobs (
   filename text COLLATE "C",
   format text COLLATE "C",
   doc_type text COLLATE "C" NOT NULL,
+  force_ocr boolean NOT NULL DEFAULT false,
   lease text COLLATE "C",
   lease_until timestamptz,
   step text COLLATE "C" NOT NULL,

@@ -68,13 +68,14 @@ class EmbedderMismatch(BaseRefused):
     def __init__(self, path: Place, stored: EmbedderIdentity, wanted: EmbedderIdentity) -> None:
         super().__init__(
             path,
-            f"it was filled by the embedder {_described(stored)}, and the settings name "
-            f"{_described(wanted)}. `kb reindex` re-embeds the base with the embedder of the settings.",
+            f"it was filled by the embedder {described(stored)}, and the settings name "
+            f"{described(wanted)}. `kb reindex` re-embeds the base with the embedder of the settings.",
         )
         self.stored = stored
         self.wanted = wanted
 
 
-def _described(embedder: EmbedderIdentity) -> str:
+def described(embedder: EmbedderIdentity) -> str:
+    """Its name, with the dimensions where they are known."""
     size = f" ({embedder.dimensions} dimensions)" if embedder.dimensions else ""
     return f"{embedder.name}{size}"

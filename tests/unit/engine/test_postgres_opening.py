@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
+import numpy as np
 import pytest
 
 from kb_contracts.errors import EngineError
@@ -18,11 +20,15 @@ from kb_engine.store import (
     EmbedderIdentity,
     EmbedderMismatch,
     NotABase,
+    Prepared,
 )
 from kb_engine.store.postgres import open_postgres, schema
 from kb_engine.store.postgres.connection import from_base, to_base
 from tests.postgres import PASSWORD, Database, give_back, new_database
-from tests.unit.engine.store_parts import EMBEDDER, all_documents, axis, opened
+from tests.unit.engine.store_parts import EMBEDDER, all_documents, axis, new_note, opened, prepared
+
+UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
+"""That of an endpoint that has not answered yet."""
 
 
 @pytest.fixture
@@ -31,6 +37,11 @@ async def database() -> AsyncIterator[Database]:
     database = await new_database()
     yield database
     give_back(database)
+
+
+def shortened(made: Prepared, dimensions: int) -> Prepared:
+    """The same by an embedder whose vectors have another length."""
+    return replace(made, vectors=made.vectors[:, :dimensions])
 
 
 async def test_a_database_without_anything_becomes_a_base(database: Database) -> None:
@@ -117,6 +128,69 @@ async def test_of_engines_with_two_embedders_one_gets_a_new_base(database: Datab
     assert len(stores) == 1
     assert sum(isinstance(answer, EmbedderMismatch) for answer in answers) == 1
     await stores[0].close()
+
+
+async def test_of_engines_whose_endpoints_differ_the_first_vectors_bind_the_base(database: Database) -> None:
+    """They started together, before either endpoint had told: what has another length is kept out of it."""
+    async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
+        jobs = [await base.lease(new_note(text)) for base, text in ((first, "eight"), (second, "three"))]
+        answers = await asyncio.gather(
+            first.store.commit(jobs[0], prepared("eight")),
+            second.store.commit(jobs[1], shortened(prepared("three"), 3)),
+            return_exceptions=True,
+        )
+        (refused,) = [answer for answer in answers if isinstance(answer, EngineError)]
+        assert refused.code == "not_ready"
+        assert "Start this engine again with the embedder of the base" in refused.detail
+        lengths = await database.value("SELECT array_agg(DISTINCT vector_dims(vector)) FROM vectors")
+        assert lengths == [await database.value("SELECT dimensions FROM base")]
+        assert await first.count("documents") == await first.count("chunks") == 1
+
+
+async def test_an_engine_that_comes_late_with_another_length_is_refused(database: Database) -> None:
+    """In changes and in searches by meaning; it can still find words, and its job is left to the others."""
+    async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as late:
+        note = await first.note("words", vectors=[axis(1)])
+        job = await late.lease(new_note("a"))
+        short = shortened(prepared("a"), 7)
+        assert late.store.dimensions == 0
+        for refused in (
+            late.store.commit(job, short),
+            late.store.replace_note(
+                note.id, text="b", title="b", prepared=short, version=1, idempotency=None
+            ),
+            late.find("words", "vector", vector=short.vectors[0]),
+            late.find("words", "hybrid", vector=short.vectors[0]),
+        ):
+            with pytest.raises(EngineError, match=r"filled by test \(8 dimensions\).*vectors of 7") as caught:
+                await refused
+            assert caught.value.code == "not_ready"
+        assert (await late.find("words")).total == 1
+        assert (await late.store.document(note.id)).version == 1
+        assert await late.store.commit(job, prepared("a")) is not None
+        assert late.store.dimensions == first.store.dimensions == len(axis(1))
+
+
+async def test_first_vectors_that_are_not_committed_bind_nothing(database: Database) -> None:
+    """The next ones do, of whichever length and engine."""
+    async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
+        job = await first.lease(new_note("a"))
+        broken = replace(prepared("a"), vectors=np.full((1, 8), np.nan, np.float32))
+        with pytest.raises(asyncpg.DataError):
+            await first.store.commit(job, broken)
+        assert (first.store.dimensions, await database.value("SELECT dimensions FROM base")) == (0, 0)
+        assert await second.store.commit(job, shortened(prepared("a"), 5)) is not None
+        assert second.store.dimensions == await database.value("SELECT dimensions FROM base") == 5
+
+
+async def test_a_base_without_vectors_goes_to_the_embedder_that_comes_last(database: Database) -> None:
+    """A misspelt name is mended by a start; who still runs under it cannot fill the base."""
+    async with opened(database, embedder=EmbedderIdentity("misspelt", 0)) as before:
+        job = await before.lease(new_note("a"))
+        async with opened(database, embedder=UNKNOWN) as base:
+            with pytest.raises(EngineError, match=r"embedder test, and this engine .* misspelt"):
+                await before.store.commit(job, prepared("a"))
+            assert await base.store.commit(job, prepared("a")) is not None
 
 
 async def test_the_schema_of_another_program_is_refused_unchanged() -> None:

@@ -93,7 +93,9 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
             base.find("ccc"),
             base.store.add_tags(1, ["t"], None, None),
         ):
-            with pytest.raises(EngineError, match="embedded anew with other") as caught:
+            with pytest.raises(
+                EngineError, match=r"filled by the embedder other \(3.*started with test"
+            ) as caught:
                 await refused
             assert caught.value.code == "not_ready"
         assert (await base.store.document(3)).title == "meanwhile"

@@ -19,7 +19,7 @@ from kb_engine.store import (
     NotABase,
     connection,
 )
-from tests.unit.engine.store_parts import EMBEDDER, all_documents, axis, opened
+from tests.unit.engine.store_parts import EMBEDDER, Place, all_documents, axis, opened
 
 
 async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
@@ -59,24 +59,24 @@ async def test_another_embedder_is_refused_with_the_way_out(tmp_path: Path) -> N
         assert (await all_documents(base)).total == 1
 
 
-async def test_a_base_takes_the_dimensions_of_its_first_vectors(tmp_path: Path) -> None:
+async def test_a_base_takes_the_dimensions_of_its_first_vectors(place: Place) -> None:
     """Where its embedder could not be asked; from then on they are its own, and the name is enough."""
-    path, unknown = tmp_path / "kb.db", EmbedderIdentity("test", 0)
-    async with opened(path, embedder=EmbedderIdentity("misspelt", 0)) as base:
+    unknown = EmbedderIdentity("test", 0)
+    async with opened(place, embedder=EmbedderIdentity("misspelt", 0)) as base:
         assert base.store.dimensions == 0
-    async with opened(path, embedder=unknown) as base:
+    async with opened(place, embedder=unknown) as base:
         assert (await base.find("words")).total == 0
         assert (await base.find("", "vector", vector=axis(2))).results == []
         await base.note("some words", vectors=[axis(2)])
         assert base.store.dimensions == len(axis(2))
         assert (await base.find("", "vector", vector=axis(2))).total == 1
     for known in (unknown, EMBEDDER):
-        async with opened(path, embedder=known) as base:
+        async with opened(place, embedder=known) as base:
             assert base.store.dimensions == len(axis(2))
             assert (await base.find("", "vector", vector=axis(2))).total == 1
     for other in (EmbedderIdentity("other", 0), EmbedderIdentity("test", 7)):
         with pytest.raises(EmbedderMismatch, match="kb reindex"):
-            async with opened(path, embedder=other):
+            async with opened(place, embedder=other):
                 pass
 
 

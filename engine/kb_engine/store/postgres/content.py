@@ -31,13 +31,13 @@ async def insert(write: Write, document_id: int, title: str, prepared: Prepared)
     """Store the chunks of a document that has none.
 
     Raises:
-        ValueError: not one vector for each chunk, or of another length.
+        ValueError: not one vector for each chunk.
+        EngineError: `not_ready` where the base has vectors of another length.
     """
     one_vector_each(prepared)
     if not prepared.chunks:
         return
-    if prepared.vectors.shape[1] != write.embedder.dimensions:
-        raise ValueError(f"{len(prepared.chunks)} chunks, but vectors of shape {prepared.vectors.shape}")
+    await write.expect_vectors(prepared.vectors.shape[1])
     ids = await write.next_chunks(len(prepared.chunks))
     postings, lengths = await asyncio.to_thread(_postings, title, prepared, ids)
     await _copy_chunks(write.db, document_id, ids, prepared, lengths)

@@ -20,15 +20,17 @@ _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
-async def prepare(address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS) -> str:
-    """Bring the base to today's layout; the search path of its connections.
+async def prepare(
+    address: Address, embedder: EmbedderIdentity, wait: float = WAIT_SECONDS
+) -> tuple[str, EmbedderIdentity]:
+    """Bring the base to today's layout; the search path of its connections, and the embedder that fills it.
 
     Raises:
         BaseRefused: one of its kinds.
     """
     async with latest(address, wait) as db:
-        await bind_embedder(db, address, embedder)
-        return str(await value(db, "SELECT current_setting('search_path')"))
+        bound = await bind_embedder(db, address, embedder)
+        return str(await value(db, "SELECT current_setting('search_path')")), bound
 
 
 @asynccontextmanager

@@ -252,14 +252,20 @@ async def _version(db: Db, address: Address) -> int:
     return 0
 
 
-async def bind_embedder(db: Db, address: Address, wanted: EmbedderIdentity) -> None:
-    """Remember which embedder fills the base. Raises `EmbedderMismatch` where another one has."""
+async def bind_embedder(db: Db, address: Address, wanted: EmbedderIdentity) -> EmbedderIdentity:
+    """Remember which embedder fills the base; it, with the dimensions that the base knows.
+
+    Raises:
+        EmbedderMismatch: another one has filled it.
+    """
     async with db.transaction():
         stored = await stored_embedder(db)
-        if stored is None:
+        if stored is None or not stored.dimensions:  # of which there never was a vector
             await set_embedder(db, wanted)
-        elif stored != wanted:
-            raise EmbedderMismatch(address, stored, wanted)
+            return wanted
+    if not wanted.fits(stored):
+        raise EmbedderMismatch(address, stored, wanted)
+    return stored
 
 
 async def stored_embedder(db: Db) -> EmbedderIdentity | None:

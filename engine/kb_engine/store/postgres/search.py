@@ -17,7 +17,7 @@ from kb_engine.store.postgres.connection import Db, row, rows, value
 from kb_engine.store.postgres.documents import SUMMARY_COLUMNS, told
 from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.postgres.words import Asked, Words
-from kb_engine.store.postgres.write import expect_embedder
+from kb_engine.store.postgres.write import expect_embedder, expect_length
 from kb_engine.store.rows import CHUNK_COLUMNS, chunk
 from kb_engine.store.search import DECIMALS
 from kb_engine.store.words import Extent
@@ -69,7 +69,9 @@ async def _state(db: Db, embedder: EmbedderIdentity, query: Query) -> _State:
     found = await row(db, "SELECT embedder, dimensions, chunks, words, generation FROM base")
     assert found is not None, "an opened base has its row"
     name, dimensions, chunks, words, generation = found
-    expect_embedder(embedder, EmbedderIdentity(name, dimensions))
+    stored = expect_embedder(embedder, EmbedderIdentity(name, dimensions))
+    if query.vector is not None and stored.dimensions:
+        expect_length(stored, len(query.vector))
     where, values = selection.condition(query.selection)
     left = chunks
     if where:

@@ -87,9 +87,9 @@ async def open_postgres(
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    search_path = await prepare(address, embedder, wait)
+    search_path, bound = await prepare(address, embedder, wait)
     connections = Connections(address, search_path)
-    return PostgresStore(address, connections, embedder, max_queued, max_attempts, lease_seconds, clock)
+    return PostgresStore(address, connections, bound, max_queued, max_attempts, lease_seconds, clock)
 
 
 class PostgresStore:
@@ -118,6 +118,11 @@ class PostgresStore:
         self._ear = Ear(address)
         self._beats = Beats(self.beat, lease_seconds / BEATS)
         self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers its vectors have; 0: there never was one, when this engine last changed it."""
+        return self._embedder.dimensions
 
     def spool(self, folder: Path) -> PostgresSpool:
         """The uploads in this base; `folder` is for the files that are just read."""
@@ -197,6 +202,8 @@ class PostgresStore:
                     raise Lost from error
                 raise
             await transaction.commit()
+            if write.embedder.dimensions:  # once known they stay, whatever a slower transaction has seen
+                self._embedder = write.embedder
             return answer
 
     async def _once(

@@ -10,15 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kb_contracts.errors import EngineError
+from kb_engine.store.failures import described
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.postgres.schema import set_embedder
 
 CHANNEL = "kb"
 
 
 @dataclass(slots=True)
 class Write:
-    """An open transaction. `now` is one instant for all that it does."""
+    """An open transaction. `now` is one instant for all that it does.
+
+    `embedder` is this engine's; once the base is held, with the dimensions that the base knows.
+    """
 
     db: Db
     now: str
@@ -35,8 +40,20 @@ class Write:
         if self._holds_base:
             return
         ((name, dimensions),) = await rows(self.db, "SELECT embedder, dimensions FROM base FOR UPDATE")
-        expect_embedder(self.embedder, EmbedderIdentity(name, dimensions))
+        self.embedder = expect_embedder(self.embedder, EmbedderIdentity(name, dimensions))
         self._holds_base = True
+
+    async def expect_vectors(self, dimensions: int) -> None:
+        """Take vectors of this length into the base, which is held; its first ones say what it takes.
+
+        Raises:
+            EngineError: `not_ready` where the base has others.
+        """
+        if self.embedder.dimensions:
+            expect_length(self.embedder, dimensions)
+            return
+        self.embedder = EmbedderIdentity(self.embedder.name, dimensions)
+        await set_embedder(self.db, self.embedder)
 
     async def next_document(self) -> int:
         """The id of a new document."""
@@ -71,11 +88,22 @@ class Write:
             await rows(self.db, "SELECT pg_notify(?, ?)", (CHANNEL, what))
 
 
-def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> None:
-    """Raises `not_ready`: vectors of two embedders are never mixed."""
-    if stored != wanted:
-        raise EngineError(
-            "not_ready",
-            f"The base was embedded anew with {stored.name}. Start this engine again with that embedder.",
-            retry_after=60.0,
-        )
+def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:
+    """The one that fills the base. Raises `not_ready`: vectors of two embedders are never mixed."""
+    if not wanted.fits(stored):
+        raise _of_another(f"the embedder {described(stored)}, and this engine was started with {wanted.name}")
+    return stored
+
+
+def expect_length(stored: EmbedderIdentity, found: int) -> None:
+    """Raises `not_ready`: vectors of two lengths cannot be compared."""
+    if found != stored.dimensions:
+        raise _of_another(f"{described(stored)}, and the embedder of this engine gives vectors of {found}")
+
+
+def _of_another(what: str) -> EngineError:
+    return EngineError(
+        "not_ready",
+        f"The base is filled by {what}. Start this engine again with the embedder of the base.",
+        retry_after=60.0,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from kb_cli.exits import Exit
 from kb_cli.main import main
 from tests.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
 from tests.faults.test_engine_kill import SECONDS, Running, running
+from tests.postgres import give_back, new_database
 from tests.stack import Process
 from tests.waiting import until
 
@@ -26,6 +28,17 @@ def served() -> Iterator[EmbeddingEndpoint]:
     """An endpoint with the vectors of hashing."""
     with endpoint() as serving:
         yield serving
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The setting of each store, with a base that was never used."""
+    if request.param == "sqlite":
+        yield {}
+        return
+    database = asyncio.run(new_database())
+    yield {"KB_STORE": database.url}
+    give_back(database)
 
 
 def issues(engine: Running) -> list[str]:
@@ -62,11 +75,11 @@ def waits(engine: Running, accepted: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
-    tmp_path: Path, served: EmbeddingEndpoint
+    tmp_path: Path, served: EmbeddingEndpoint, store: dict[str, str]
 ) -> None:
     """Words are searched meanwhile, the rest says why not; what was accepted is done when it is back."""
     served.stop()
-    with running(tmp_path, **served.environment) as engine:
+    with running(tmp_path, **served.environment, **store) as engine:
         accepted = engine.post("/jobs", json={"text": "honey bees keep warm in a cluster"})
         waits(engine, accepted)
         (issue,) = issues(engine)
@@ -91,7 +104,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         assert (model["name"], model["dimensions"], model["loaded"]) == ("openai:hashing", 256, True)
         assert engine.http.get("/readyz").json()["issues"] == []
     served.stop()
-    with running(tmp_path, **served.environment) as again:  # a base that knows its dimensions
+    with running(tmp_path, **served.environment, **store) as again:  # a base that knows its dimensions
         assert found(again, "bees", "fts") == [1]
         assert again.get("/status")["model"]["dimensions"] == 256
         patched = again.http.patch("/api/v1/notes/1", json={"text": "a note"})

@@ -307,7 +307,7 @@ def test_a_call_gives_up_within_its_deadline_and_says_how_long_to_wait(made: Mac
 
 def test_a_hanging_engine_is_given_up_after_one_attempt(made: Machine) -> None:
     """Silence is not asked again: a tool ends with a timeout, and nobody is left hanging in the engine."""
-    with made.bench() as patient, made.bench(request_timeout_ms=100, **patient.engine()) as bench:
+    with made.bench() as patient, made.bench(request_timeout_ms=500, **patient.engine()) as bench:
         number = patient.client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"]
         asked = _asked(patient)
         arm(patient, "hang", chance=1.0)

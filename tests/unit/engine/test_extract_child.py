@@ -15,6 +15,7 @@ import pytest
 
 from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, child, extract
 from tests.documents import large_pdf, sentence_of_page
+from tests.processes import own_children
 
 HTML, PDF = FORMATS["html"], FORMATS["pdf"]
 PATIENCE_SECONDS = 30.0
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
     """No child and no zombie outlives a test."""
-    before = psutil.Process().children(recursive=True)
+    before = own_children()
     yield
-    assert psutil.Process().children(recursive=True) == before
+    assert own_children() == before
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ async def test_cancelling_while_the_reader_starts_ends_it(endless: tuple[Path, i
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert psutil.Process().children() == []
+        assert own_children() == []
 
 
 async def test_the_reader_is_bound_and_knows_no_secret(

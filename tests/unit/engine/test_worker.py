@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from kb_contracts import models as m
@@ -17,6 +16,7 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import SqliteStore
 from kb_engine.store.port import NewJob
 from tests.documents import large_pdf
+from tests.processes import own_children
 from tests.scans import pdf_of_sheets, scan
 from tests.unit.engine.worker_parts import HELD, SECONDS, Parts, parts_in
 
@@ -72,9 +72,8 @@ async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
 async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     """The process that reads a PDF is gone when the cancel is answered."""
     job_id = await parts.accept_file("a.pdf", large_pdf(300))
-    this = psutil.Process()
     async with asyncio.timeout(SECONDS):
-        while not (children := this.children(recursive=True)):
+        while not (children := own_children()):
             await parts.store.job(job_id)  # the worker goes on meanwhile
     await parts.store.cancel(job_id, None)
     await parts.workers.cancel(job_id)
@@ -90,7 +89,7 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
             pass  # asking gives way to the worker
     assert job.step == f"Processing page {job.completed_steps} of 9"
     assert job.total_steps == 12
-    children = psutil.Process().children(recursive=True)
+    children = own_children()
     assert children
     await parts.store.cancel(job_id, None)
     await parts.workers.cancel(job_id)

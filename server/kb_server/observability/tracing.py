@@ -11,6 +11,7 @@ but spans: they wait in a queue of bounded length, and the log says that they ar
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ TOOL_ERROR = "tool_error"
 
 _INSTALL = "pip install 'kb-for-agents[otel]'"
 _FLUSH_SECONDS = 3.0
+_SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
+"""What may go on to the engine as a header, where no span comes between."""
 _CODES = {"internal_error": "-32603"}
 
 
@@ -90,12 +93,15 @@ ACTIVE: Tracing | None = None
 
 
 def trace_of(meta: Mapping[str, object] | None, header: str | None, state: str | None) -> dict[str, str]:
-    """The caller's W3C trace context: that of `_meta` where it has one, else that of the headers."""
+    """The caller's W3C trace context: that of `_meta` where it has one, else that of the headers.
+
+    What could not be sent on as a header is left out.
+    """
     parent = (meta or {}).get("traceparent")
     if isinstance(parent, str):
         header, state = parent, _text((meta or {}).get("tracestate"))
     found = {"traceparent": header, "tracestate": state}
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value and _SENDABLE.fullmatch(value)}
 
 
 @contextmanager

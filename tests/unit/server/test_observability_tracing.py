@@ -111,6 +111,15 @@ async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExpor
     assert seen == [onward, None]
 
 
+@pytest.mark.parametrize("value", ["a\r\nX-User-Role: admin", "\ud800", "é", " ", "x" * 513])
+def test_what_is_no_header_is_not_sent_on(spans: InMemorySpanExporter, value: str) -> None:
+    """`tools/cancel` makes no span, so that what its caller sends would reach the engine as it is."""
+    assert spans.get_finished_spans() == ()
+    assert new_call({"traceparent": value, "tracestate": "a=1"}, Caller()).trace == {"tracestate": "a=1"}
+    told = {"traceparent": TRACEPARENT, "tracestate": value}
+    assert new_call(told, Caller()).trace == {"traceparent": TRACEPARENT}
+
+
 async def test_without_anybody_who_collects_a_call_stands_in_no_trace() -> None:
     """Whatever its caller sends."""
     call = new_call({"traceparent": TRACEPARENT}, Caller(headers={"traceparent": TRACEPARENT}))

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from kb_server.hosting.websocket import SocketLimits
+from kb_server.hosting.websocket import SocketLimits, WebSockets
 from kb_simulator import Stuck
 from tests.knowledge import Knowledge
 from tests.protocol.conftest import BOUND, ServeToolset
@@ -110,6 +110,24 @@ async def test_a_refused_upgrade_ends_its_connection(
     writer.write(upgrade(path))
     answer = await asyncio.wait_for(reader.read(), BOUND)
     assert answer.startswith(b"HTTP/1.1 " + status)
+    writer.close()
+
+
+async def test_an_upgrade_that_breaks_ends_its_connection(
+    serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is refused, and without its words."""
+
+    async def breaking(*_: object) -> None:
+        raise RuntimeError("words of ours")
+
+    monkeypatch.setattr(WebSockets, "serve", breaking)
+    served = await serve_toolset(fake.toolset)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(upgrade())
+    answer = await asyncio.wait_for(reader.read(), BOUND)
+    assert answer.startswith(b"HTTP/1.1 500")
+    assert b"words of ours" not in answer
     writer.close()
 
 

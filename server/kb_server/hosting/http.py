@@ -130,11 +130,9 @@ class _Gate:
         except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
             fields = {"method": request.method, "route": _route(request)}
             log.exception("A request broke", extra={"fields": fields})
-            return web.Response(
-                status=500,
-                body=error_bytes(None, INTERNAL_ERROR, "Internal error"),
-                content_type="application/json",
-            )
+            body = error_bytes(None, INTERNAL_ERROR, "Internal error")
+            response = web.Response(status=500, body=body, content_type="application/json")
+            return _last_of(request, response)
 
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
         """Let an admitted browser page read the answer."""

@@ -1,8 +1,8 @@
 """What of a search query may stand in a log: its words, without what tells of a person.
 
-Whatever looks like an email address, a phone number, a number or a key is struck out, rather too much than
-too little. A name is a word like others and cannot be told apart: where queries hold names, the field is to
-be dropped where logs are collected.
+Whatever looks like an email or IP address, a phone number, a long number or a key is struck out, rather too
+much than too little. A name is a word like others and cannot be told apart: where queries hold names, the
+field is to be dropped where logs are collected.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ MAX_CHARS = 200
 
 _MAX_WORD = 24
 """A longer word is a key, a hash or a path rather than a word."""
-_DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}")
-"""Six digits and more, however they are grouped: phones, cards, accounts, dates of birth, IP addresses."""
+_MAX_MIXED = 15
+"""A longer word of letters and digits is a key too."""
+_DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}|\d{1,3}(?:\.\d{1,3}){3}")
+"""Six digits and more, however grouped: phones, cards, accounts, dates of birth; and IP addresses."""
 _TELLING = ("@", "://", "=")
 """In an address, a URL and an assignment; the whole word goes."""
 
@@ -32,4 +34,9 @@ def sanitised(query: str) -> str:
 
 
 def _struck(word: str) -> str:
-    return STRUCK if len(word) > _MAX_WORD or any(sign in word for sign in _TELLING) else word
+    is_key = len(word) > _MAX_WORD or (len(word) > _MAX_MIXED and _is_mixed(word))
+    return STRUCK if is_key or any(sign in word for sign in _TELLING) else word
+
+
+def _is_mixed(word: str) -> bool:
+    return any(char.isdigit() for char in word) and any(char.isalpha() for char in word)

@@ -66,8 +66,11 @@ class SocketLimits:
     """What one connection may ask for."""
 
     bounds: Bounds = BOUNDS
-    heartbeat: float = 30.0
-    """Seconds of silence before the peer is asked whether it is there; it has half as long to answer."""
+    heartbeat: float = 120.0
+    """Seconds of silence before the peer is asked whether it is there; it has half as long to answer.
+
+    The question waits behind what is being sent: one that reads slowly needs the time.
+    """
 
 
 def asks_for_websocket(http: web.Request) -> bool:

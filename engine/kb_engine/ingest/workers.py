@@ -96,6 +96,7 @@ class Workers:
     async def _serve(self) -> None:
         while True:
             leased = await self._next()
+            await self.cancel(leased.job.id)  # it was lost here and has come back: that work has no lease
             task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
             try:
@@ -104,7 +105,8 @@ class Workers:
                 await _cancelled([task])
                 raise
             finally:
-                del self._running[leased.job.id]
+                if self._running.get(leased.job.id) is task:
+                    del self._running[leased.job.id]
             await self._ended(leased.job)
 
     async def _next(self) -> LeasedJob:

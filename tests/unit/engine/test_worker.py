@@ -97,6 +97,26 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
 
 
+async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
+    """As when the database was away and another engine freed it: what was begun first is given up."""
+    async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
+        job_id = await parts.accept(HELD)
+        await entered(parts)
+        await parts.store.release_all()
+        parts.workers.wake()
+        while (await parts.store.job(job_id)).attempts < 2 or (
+            await parts.store.job(job_id)
+        ).step == "started":
+            await asyncio.sleep(0.01)
+        parts.embedder.release.set()
+        while (job := await parts.store.job(job_id)).finished_at is None:
+            await asyncio.sleep(0.01)
+        assert job.status == "completed"
+        for number in range(4):
+            assert (await parts.ended(await parts.accept(f"granite {number}"))).status == "completed"
+        assert all(not loop.done() for loop in parts.workers._loops)
+
+
 async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long text; the next job does not wait for the thread."""
     splitting = threading.Event()

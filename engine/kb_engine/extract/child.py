@@ -89,8 +89,9 @@ async def _run(command: list[str], files: _Files, told: Told, limits: Limits, on
     try:
         async with asyncio.timeout(limits.wall_seconds) as timeout:
             while (page := await told.next()) is not None:
-                timeout.reschedule(bounds.after(page))
+                timeout.reschedule(None)  # whoever is told may have to wait; the reader has its own alarm
                 await on_page(page)
+                timeout.reschedule(bounds.after(page))
             return await process.wait()
     except TimeoutError:
         raise bounds.broken() from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -126,6 +127,17 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> No
     assert failed.code == "extraction_timeout"
     assert "0.5 seconds" in failed.message
     assert "page 1 of 1" in failed.message
+
+
+async def test_time_in_which_nobody_can_be_told_is_no_time_of_the_page(tmp_path: Path) -> None:
+    """A job whose database is away for longer than a page may take is not failed for it."""
+    (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
+
+    async def away(_page: PageBegun) -> None:
+        await asyncio.sleep(5)
+
+    limits = Limits(wall_seconds=4)
+    assert len((await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_page=away)).pages) == 2
 
 
 async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:

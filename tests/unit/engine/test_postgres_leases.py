@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from kb_contracts import models as m
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import News
+from kb_engine.store.postgres import PostgresStore, jobs
+from kb_engine.store.postgres.connection import connect
 from tests.postgres import Database, give_back, new_database
 from tests.unit.engine.store_parts import Base, all_documents, key, new_file, new_note, opened, prepared
 
@@ -87,6 +90,76 @@ async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
     await two.lapse()
     await two.other.store.beat()
     assert (await two.one.store.counts()).queue.queued == 1
+
+
+async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked the base just before the job was taken, and is answered just after."""
+    store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
+    assert isinstance(store, PostgresStore)
+    renew, take = jobs.renew, jobs.take
+
+    async def late(*given: Any) -> set[str]:
+        good = await renew(*given)
+        asked.set()
+        await taken.wait()
+        return good
+
+    async def after_the_beat(*given: Any) -> LeasedJob | None:
+        await asked.wait()
+        return await take(*given)
+
+    await two.one.lease(new_note("a"))
+    await store.accept(new_note("b"), None)
+    monkeypatch.setattr(jobs, "renew", late)
+    monkeypatch.setattr(jobs, "take", after_the_beat)
+    async with asyncio.timeout(SECONDS):
+        taking = asyncio.ensure_future(store.take("L"))
+        await asyncio.sleep(0)  # so that it has begun
+        beating = asyncio.ensure_future(store.beat())
+        assert await taking is not None
+        taken.set()
+        await beating
+    await two.lapse()
+    await store.beat()
+    assert (await store.counts()).queue.running == 2
+
+
+async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
+    """Its worker is stopped before the store is."""
+    job = await two.one.store.accept(new_note("a"), None)
+    taking = asyncio.ensure_future(two.one.store.take("L"))
+    await asyncio.sleep(0)  # so that it has begun
+    taking.cancel()
+    await asyncio.wait([taking])
+    await two.one.store.close()
+    standing = await two.other.store.job(job.id)
+    assert (standing.status, standing.attempts) == ("queued", 0)
+
+
+async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) -> None:
+    """However many there are, while a book is being committed."""
+    document = await two.one.note("a")
+    store = two.one.store
+    await two.one.lease(new_note("b"))
+    db = await connect(two.database.address)
+    try:
+        async with db.transaction(), asyncio.timeout(SECONDS / 2):
+            await db.execute("SELECT FROM base FOR UPDATE")
+            waiting = [
+                asyncio.ensure_future(store.add_tags(document.id, [f"t{n}"], None, None)) for n in range(12)
+            ]
+            await asyncio.sleep(0.2)
+            assert len(await two.one.titles("a")) == 1
+            assert isinstance(store, PostgresStore)
+            await two.lapse()
+            beating = asyncio.ensure_future(store.beat())
+            while await two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"):
+                await asyncio.sleep(0.05)
+        await asyncio.gather(beating, *waiting)
+    finally:
+        await db.close()
 
 
 async def test_a_job_that_kills_every_engine_is_given_up_with_its_file(two: Two) -> None:

@@ -27,6 +27,8 @@ Db: TypeAlias = Any
 SCHEMA = "kb"
 CONNECTIONS = 10
 """Of one engine; one more listens."""
+WRITERS = CONNECTIONS - 3
+"""That change something; those that wait for one another's changes leave room for searches and leases."""
 ACQUIRE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -187,6 +189,7 @@ class Connections:
         self._size = size
         self._pool: Any = None
         self._opening = asyncio.Lock()
+        self._writers = asyncio.Semaphore(WRITERS)
         self._closed = False
 
     @asynccontextmanager
@@ -201,6 +204,17 @@ class Connections:
             raise
         finally:
             await asyncio.shield(pool.release(db))
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Db]:
+        """One that is to change something; raises as `one`."""
+        async with asyncio.timeout(ACQUIRE_SECONDS):
+            await self._writers.acquire()
+        try:
+            async with self.one() as db:
+                yield db
+        finally:
+            self._writers.release()
 
     async def _opened(self) -> Any:
         async with self._opening:

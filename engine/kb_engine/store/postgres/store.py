@@ -113,6 +113,7 @@ class PostgresStore:
         self._clock = clock
         self._words = Words()
         self._leases: set[str] = set()
+        self._taking: set[str] = set()
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
         self._ear = Ear(address)
@@ -140,9 +141,9 @@ class PostgresStore:
             held = list(self._leases)
             good = await self._read(lambda db: jobs.renew(db, held, self._lease_seconds), readonly=False)
             self._leases -= set(held) - good
-        await self.release_all()
         if self._spool is not None:
             await self._spool.keep(_FILE_LEASES * self._lease_seconds)
+        await self.release_all()
 
     async def close(self) -> None:
         """Finish what is under way, queue again what runs here, and let go of the base."""
@@ -158,7 +159,7 @@ class PostgresStore:
         try:
             # Where this fails the leases lapse.
             with suppress(EngineError, asyncpg.PostgresError):
-                if leases := list(self._leases):
+                if leases := [*self._leases, *self._taking]:
                     await self._through(lambda write: jobs.hand_back(write, leases))
         finally:
             await self._connections.close()
@@ -188,7 +189,7 @@ class PostgresStore:
                 return await attempted(partial(self._transact, work))
 
     async def _transact(self, work: Callable[[Write], Awaitable[T]]) -> T:
-        async with self._connections.one() as db:
+        async with self._connections.writing() as db:
             transaction = db.transaction()
             try:
                 await transaction.start()
@@ -257,13 +258,18 @@ class PostgresStore:
 
     async def take(self, lease: str) -> LeasedJob | None:
         """Lease the oldest job that waits."""
-        self._leases.add(lease)  # before it is given, so that it is kept or handed back whatever happens
-        leased = None
+        # Not among the leases yet: a beat that does not see it in the base would call it void.
+        self._taking.add(lease)
         try:
             leased = await self._write(lambda write: jobs.take(write, lease, self._lease_seconds))
-        finally:
-            if leased is None and self._closing is None:
-                self._leases.discard(lease)
+        except asyncio.CancelledError:
+            raise  # the transaction goes on, and what it takes is handed back in the end
+        except BaseException:
+            self._taking.discard(lease)
+            raise
+        self._taking.discard(lease)
+        if leased is not None:
+            self._leases.add(lease)
         return leased
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,3 +130,17 @@ async def test_a_file_swept_while_it_comes_is_refused_and_not_accepted_by_halves
     with pytest.raises(EngineError) as caught:
         await slowly(spooled)
     assert caught.value.code == "not_ready"
+
+
+async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled) -> None:
+    """Known by the lock that the end of a process lets go; and young ones may not be locked yet."""
+    left, young = spooled.folder / "part-left", spooled.folder / "part-young"
+    for path in (left, young):
+        path.write_bytes(b"abc")
+    os.utime(left, (0, 0))
+    await spooled.receive("one")
+    async with spooled.spool.open("one") as held:
+        os.utime(held, (0, 0))
+        assert await spooled.spool.sweep(spooled.base.store.spooled) == 1
+        assert held.read_bytes() == b"abc"
+    assert list(spooled.folder.iterdir()) == [young]

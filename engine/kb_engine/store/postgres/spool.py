@@ -9,6 +9,8 @@ Parts come and go one at a time, so that a file takes a megabyte of memory here,
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -35,6 +37,10 @@ PART_BYTES = 1024 * 1024
 _PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
 _ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
 _GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
+
+
+_COPY = "part-"
+_YOUNG_SECONDS = 60.0  # another engine on this folder may have made a copy and not yet locked it
 
 
 class PostgresSpool:
@@ -78,7 +84,8 @@ class PostgresSpool:
         known = "SELECT true FROM spool_files WHERE name = ?"
         if await self._ask(known, (name,)) is None:
             raise FileNotFoundError(f"the spool has no file {name}")
-        with NamedTemporaryFile(dir=self._folder, prefix="part-") as file:
+        with NamedTemporaryFile(dir=self._folder, prefix=_COPY) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # let go by the end of this process, whatever ends it
             part = 0
             while (data := await self._ask(_ONE_PART, (name, part))) is not None:
                 await on_disk(partial(file.write, data))
@@ -91,8 +98,16 @@ class PostgresSpool:
         await self._do("DELETE FROM spool_files WHERE name = ? AND NOT accepted", (name,))
 
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:  # noqa: ARG002
-        """Nothing: which files jobs need is known in the database, and `keep` looks there with every beat."""
-        return 0
+        """Delete the copies that ended engines have left on this disk; how many.
+
+        Which files jobs need is known in the database, and `keep` looks there with every beat.
+        """
+        return await asyncio.to_thread(self._sweep_copies)
+
+    def _sweep_copies(self) -> int:
+        before = time.time() - _YOUNG_SECONDS
+        left = [path for path in self._folder.glob(f"{_COPY}*") if path.stat().st_mtime < before]
+        return sum(map(_remove_unlocked, left))
 
     async def keep(self, seconds: float) -> int:
         """Tell that this engine's files are still coming, and remove those of the dead; how many.
@@ -133,6 +148,15 @@ class PostgresSpool:
         with as_engine_errors():
             async with self._connections.one() as db:
                 yield db
+
+
+def _remove_unlocked(path: Path) -> bool:
+    """Delete a copy that no process holds; whether it was one."""
+    with suppress(OSError), path.open("rb") as file:  # gone already, or held
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+        return True
+    return False
 
 
 class _Parts:

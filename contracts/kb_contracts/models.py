@@ -395,4 +395,4 @@ class Health(Answer):
     """`GET /healthz` and `GET /readyz`. `issues`: what does not work although the engine serves."""
 
     status: Literal["ok", "ready"]
-    issues: list[str] = msgspec.field(default_factory=list)
+    issues: list[str] | msgspec.UnsetType = msgspec.UNSET

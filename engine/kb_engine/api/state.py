@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 
+from msgspec import UNSET
+
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
@@ -63,7 +65,7 @@ class StateApi:
             ) from error
         encoder = self._engine.encoder
         encoder.begin_recovery()
-        return m.Health(status="ready", issues=[] if encoder.failure is None else [_WITHOUT_MODEL])
+        return m.Health(status="ready", issues=UNSET if encoder.failure is None else [_WITHOUT_MODEL])
 
     def _issues(self, free_bytes: int) -> list[str]:
         issues = []

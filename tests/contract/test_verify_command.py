@@ -119,7 +119,7 @@ def serving_only(*paths: str) -> Any:
 def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
     """They are told as not shown, with the reason; every other promise is kept."""
     with engine(tmp_path, [serving_only("no path")]) as url:
-        done = kb_verify(url, "--json", cwd=tmp_path)
+        done = kb_verify(url, "--json", "--examples", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     answer = msgspec.json.decode(done.stdout, type=Verdict)
     assert answer.passed

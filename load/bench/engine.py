@@ -319,7 +319,8 @@ def _over_http(
 ) -> list[Latency]:
     for question in questions[:20]:
         _ask(client, question, filtered=False)
-    kinds = [(filtered, during) for during in (False, True)[: 1 + busy] for filtered in (False, True)]
+    whiles = (False, True) if busy else (False,)
+    kinds = [(filtered, during) for during in whiles for filtered in (False, True)]
     turns: list[dict[tuple[bool, bool], list[float]]] = []
     for _ in range(rounds):
         turn = {

@@ -13,12 +13,15 @@ from kb_contracts import models as m
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import News
 from kb_engine.store.postgres import PostgresStore, jobs
-from kb_engine.store.postgres.connection import connect
+from kb_engine.store.postgres.connection import WRITERS, connect
 from tests.postgres import Database, give_back, new_database
 from tests.unit.engine.store_parts import Base, all_documents, key, new_file, new_note, opened, prepared
 
 ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 SECONDS = 20.0
+_WAITING_FOR_ROWS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 @dataclass
@@ -150,7 +153,8 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
             waiting = [
                 asyncio.ensure_future(store.add_tags(document.id, [f"t{n}"], None, None)) for n in range(12)
             ]
-            await asyncio.sleep(0.2)
+            while await two.database.value(_WAITING_FOR_ROWS) < WRITERS:
+                pass  # asking gives way to the changes
             assert len(await two.one.titles("a")) == 1
             assert isinstance(store, PostgresStore)
             await two.lapse()

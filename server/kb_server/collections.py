@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 from kb_contracts.models import Document, DocumentDetail
 from kb_contracts.operations import DocumentQuery
+from kb_contracts.ragler import PREFIX as PREFIX
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
@@ -28,7 +29,6 @@ from kb_server.engine_client.retries import jittered
 from kb_server.shielding import to_its_end
 from kb_server.tool import ToolError
 
-PREFIX = "collection:"
 DEFAULT = "documents"
 """Where what names no collection goes."""
 

@@ -16,6 +16,7 @@ import msgspec
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
+from kb_contracts.ragler import PREFIX
 from kb_simulator.chunking import passages, text_of
 from kb_simulator.clock import rfc3339
 from kb_simulator.extract import METHOD, Extracted
@@ -24,7 +25,6 @@ from kb_simulator.seeded import Seeded
 from kb_simulator.submission import Submission, text_of_note, title_of
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
-_COLLECTION = "collection:"
 
 DedupKey = tuple[str, str, str]
 """Kind, SHA-256 and scope: what two submissions of the same thing have in common."""
@@ -327,9 +327,9 @@ def _check_version(document: m.Document, expected: int | None) -> None:
 
 def _further_tags(standing: Sequence[str], tags: Sequence[str]) -> list[str]:
     """Tags that a twin adds: no second collection, for a document belongs to one."""
-    collected = any(tag.startswith(_COLLECTION) for tag in standing)
-    collections = [] if collected else [tag for tag in tags if tag.startswith(_COLLECTION)][:1]
-    others = [tag for tag in tags if not tag.startswith(_COLLECTION)]
+    collected = any(tag.startswith(PREFIX) for tag in standing)
+    collections = [] if collected else [tag for tag in tags if tag.startswith(PREFIX)][:1]
+    others = [tag for tag in tags if not tag.startswith(PREFIX)]
     return [tag for tag in (*collections, *others) if tag not in standing]
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
+from kb_contracts.ragler import PREFIX
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import json_text
 from kb_engine.store.times import parse, stamp
 
 NO_TEXT = "No text was found."
-EXCLUSIVE_PREFIX = "collection:"
-"""Uniting the tags of duplicates never gives a document two tags of this kind."""
 MAX_ATTEMPTS = 3
 """A job whose process died this often is given up."""
 
@@ -158,7 +157,7 @@ def tags_to_unite(standing: Sequence[str], brought: Sequence[str]) -> list[str]:
 
 
 def _exclusive(tag: str) -> bool:
-    return tag.startswith(EXCLUSIVE_PREFIX)
+    return tag.startswith(PREFIX)
 
 
 # jobs

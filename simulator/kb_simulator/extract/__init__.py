@@ -66,8 +66,9 @@ def extract(data: bytes, kind: Format, *, force_ocr: bool = False) -> Extracted:
     """The text of a file.
 
     Raises:
-        ExtractionFailed: `file_corrupt`, `undecodable_text`, `extraction_failed`, `extraction_memory` or
-            `ocr_failed`, which every picture gives, and every PDF of which OCR is forced.
+        ExtractionFailed: `file_corrupt`, `file_encrypted`, `undecodable_text`, `extraction_failed`,
+            `extraction_memory` or `ocr_failed`, which every picture gives, and every PDF of which OCR is
+            forced.
     """
     if force_ocr:
         raise _no_ocr()

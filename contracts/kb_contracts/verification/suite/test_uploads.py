@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.verification.client import Client, answered, problem, together
-from kb_contracts.verification.files import END, MULTIPART, docx, field_part, file_part, part, pdf
+from kb_contracts.verification.files import END, MULTIPART, docx, field_part, file_part, locked_pdf, part, pdf
 
 HTML = (
     b"<html><head><title>Stones</title></head><body><h1>Stones</h1><p>zircon and feldspar</p></body></html>"
@@ -137,6 +137,7 @@ def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -
     [
         (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
         (b"not a zip", "a.docx", "file_corrupt"),
+        (locked_pdf(), "a.pdf", "file_encrypted"),
         (b"\xff\xff\xff", "a.txt", "undecodable_text"),
     ],
 )

@@ -54,6 +54,14 @@ class ToolError(Exception):
         return {"error": self.code, "message": self.message, **self.details}
 
 
+def refuse_blank(parameter: str, text: str) -> None:
+    """Raise ToolError `invalid_parameter` for a text of blanks alone, which no schema forbids."""
+    if not text.strip():
+        raise ToolError(
+            INVALID, f"The parameter `{parameter}` takes words; got only blanks.", parameter=parameter
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Annotations:
     """Hints to the client, as the protocol names them."""

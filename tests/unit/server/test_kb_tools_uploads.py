@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kb_contracts.errors import EngineError
+from kb_contracts.mount import Incoming
 from tests.server_fixtures import FakeEngine, ToolCaller, calling
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -97,6 +98,37 @@ async def test_with_wait_seconds_it_answers_with_the_document(engine: FakeEngine
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
     assert (finish["status"], finish["collection"]) == ("completed", "workspace")
     assert engine.documents[finish["document_id"]].tags == ["collection:workspace"]
+
+
+async def test_a_file_without_text_is_empty_in_every_answer(engine: FakeEngine, tools: ToolCaller) -> None:
+    """Never as one that can be searched: not when its job has ended, nor when it is asked for later."""
+
+    async def is_blank(incoming: Incoming) -> None:
+        number = int(incoming.path["document_id"])
+        engine.documents[number] = msgspec.structs.replace(
+            engine.documents[number], status="empty", status_reason="There is no text in it.", chunk_count=0
+        )
+
+    engine.gates["getDocument"] = is_blank
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b" \n "), chunk_index=0)
+    finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
+    assert (finish["status"], finish["document_status"]) == ("completed", "empty")
+    assert finish["hint"] == f"No search finds document {finish['document_id']}: There is no text in it."
+    told = await tools.ok("kb_jobs", job_id=finish["job_id"])
+    assert told["hint"] == finish["hint"]
+
+
+async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
+    engine: FakeEngine, tools: ToolCaller
+) -> None:
+    """Nobody knows what was found in it."""
+    engine.fail("getDocument", EngineError("internal", "Oops."))
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
+    finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
+    assert (finish["status"], finish["document_status"]) == ("completed", None)
+    assert "searched now" not in finish["hint"]
 
 
 async def test_a_repeated_finish_gives_the_same_job_as_it_is_now(

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import ImageOps
 
 from kb_engine.extract import FORMATS, Extraction, ExtractionFailed, Limits, PageBegun, extract, reading
 from kb_engine.extract.listing import pages_listed
@@ -106,6 +107,36 @@ def test_a_lone_line_on_a_page_is_seen() -> None:
     """With all the white around it."""
     (page,) = unread(pdf_of([["zircon and feldspar"]])).pages
     assert page.text == "zircon and feldspar"
+
+
+def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
+    """Each by itself; of one that cannot be read the number is given."""
+    lines = ["The granite quarry opens at seven", "on every second Monday in summer"]
+    upright = drawn(lines, (700, 400))
+    sheets = [
+        upright,
+        upright.rotate(90, expand=True),
+        upright.rotate(180),
+        ImageOps.mirror(upright),
+    ]
+    data = pdf_of_sheets(
+        [Sheet(shown(*each.size), (picture(each),), b"/MediaBox [0 0 %d %d]" % each.size) for each in sheets]
+    )
+    extraction = unread(data)
+    assert [page.text for page in extraction.pages] == ["\n".join(lines)] * 3 + [""]
+    assert extraction.remark is not None
+    assert extraction.remark.startswith("On page 4 there are lines that could not be read")
+
+
+@pytest.mark.parametrize("force_ocr", [False, True])
+async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
+    """Before one is read: with their number, and the most that are."""
+    told: list[PageBegun] = []
+    path = tmp_path / "x"
+    path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
+    with pytest.raises(ExtractionFailed, match=r"1,000 pages .* 500 are the most") as failed:
+        await read(path, path.read_bytes(), force_ocr=force_ocr, told=told)
+    assert (failed.value.code, told) == ("extraction_failed", [])
 
 
 def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:

@@ -73,7 +73,7 @@ async def _readiness(services: Services, shown: Sequence[str]) -> Readiness:
     if list(shown) != [RAGLER]:
         ready, missing = await services.ready(), f"no engine is ready at {services.settings.engine_url}"
     elif not services.ragler_is_configured:
-        ready, missing = False, "RAGLER_API_KEY is not set"
+        ready, missing = False, "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
     else:
         ready, missing = await services.ragler.reachable(), "RAGler's backend is not ready at RAGLER_API_URL"
     return Readiness(ready, "" if ready else missing)

@@ -201,7 +201,7 @@ def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
 def test_the_level_of_the_log_is_a_setting(
     notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
 ) -> None:
-    """By variable, and by a flag that stands over it; unasked nothing that a client would show as an error."""
+    """By variable, and by a flag that stands over it; unasked, nothing that a client shows as an error."""
     _, log = conversation(notes.parent, initialize(), arguments=("--file", str(notes), *flags), **environment)
     assert any(line["level"] == "info" for line in log) is told
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -57,11 +58,11 @@ def test_a_base_that_holds_anything_is_refused_unless_that_is_allowed(
     assert base.documents() == 0
 
 
+@pytest.mark.skipif(find_spec("locust") is None, reason="the extra `load` is not installed")
 def test_a_run_leaves_the_base_as_it_was(
     server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a document of somebody in it."""
-    pytest.importorskip("locust")
     base = LoadedBase(server, KEY)
     note = added(base, "another note of somebody")
     monkeypatch.setenv("KB_MCP_API_KEY", KEY)

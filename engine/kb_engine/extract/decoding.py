@@ -24,7 +24,8 @@ _DECODERS = {"jpg": "JPEG", "png": "PNG"}
 # What the decoders let through on a file that is not sound.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
 _SCALABLE = {"1": "L", "P": "RGBA"}  # modes in which Pillow takes one pixel of many
-_PIXEL_BYTES = {"L": 1, "1": 2, "I;16": 2, "P": 5}  # by mode, with the one that it is scaled in
+# By mode, with what it is scaled in; a transparent picture is multiplied by its cover before that.
+_PIXEL_BYTES = {"L": 1, "1": 2, "I;16": 2, "RGBA": 8, "LA": 8, "P": 9}
 _COLOUR_BYTES = 4
 _PROGRESSIVE_BYTES = 6  # a pixel: the decoder holds the coefficients of all until the last has come
 

@@ -50,6 +50,8 @@ def read_picture(data: bytes, fmt: Format) -> Extraction:
     seen = recognizer()(pixels)
     if not seen.is_legible:
         remarks.append(illegible("In the picture"))
+    elif remarks and not seen.text:
+        remarks.append("No words were recognized in it.")
     page = Page(None, seen.text)
     return Extraction([page], None, "image_analysis", fmt.mime_type, " ".join(remarks) or None)
 

@@ -50,13 +50,13 @@ def text(data: bytes, fmt: Format = PNG) -> str:
     return page.text
 
 
-def header_of(width: int, height: int) -> bytes:
+def header_of(width: int, height: int, colours: int = 2) -> bytes:
     """A PNG that says it is so large, and holds next to nothing."""
 
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    size = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
     body = part(b"IHDR", size) + part(b"IDAT", zlib.compress(bytes(1000))) + part(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
@@ -177,12 +177,15 @@ def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
 
 
 def test_of_an_animated_picture_the_first_is_read() -> None:
-    """And it is said; one that was cut off after it is no whole file."""
+    """Which its document says, beside that there was nothing in it."""
     frames = [drawn(SIGN.size, (30, 30, word)) for word in ("feldspar", "zircon")]
     data = saved(SIGN, "PNG", save_all=True, append_images=frames)
     extraction = read_picture(data, PNG)
     assert extraction.pages[0].text == "The granite quarry\nopens at seven"
     assert extraction.remark == "It is animated: its first picture was read."
+    blank = [Image.new("L", (90, 90), shade) for shade in (0, 255)]
+    extraction = read_picture(saved(blank[0], "PNG", save_all=True, append_images=blank[1:]), PNG)
+    assert extraction.remark == "It is animated: its first picture was read. No words were recognized in it."
 
 
 def test_every_depth_and_model_of_colours_is_read() -> None:
@@ -214,6 +217,7 @@ def test_a_picture_without_words_is_empty() -> None:
         (saved(SIGN, "JPEG")[:-2000], JPG, "file_corrupt", "damaged"),
         (header_of(50_000, 50_000), PNG, "extraction_failed", f"50,000 x 50,000 pixels, and {NAMED}"),
         (header_of(2_000_000_000, 2), PNG, "extraction_failed", f"2,000,000,000 x 2 pixels, and {NAMED}"),
+        (header_of(11_000, 10_000, colours=6), PNG, "extraction_failed", "too large to be scaled down"),
         (header_of(MOST_PIXELS + 1, 1), PNG, "file_corrupt", "damaged"),
         (header_of(5_000, 5_000), PNG, "file_corrupt", "damaged"),
         (header_of(0, 0), PNG, "file_corrupt", "damaged"),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SERVER_VERSION = "3.0.0"
 STAGED_FILES = 10
 """The staging quota, in files of the largest size."""
+SHARED_FILES = 5
+"""What one caller may have of it, so that another finds room."""
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +145,7 @@ class Services:
         limits = Limits(
             file_bytes=self.settings.max_upload_bytes,
             staging_bytes=STAGED_FILES * self.settings.max_upload_bytes,
+            share_bytes=SHARED_FILES * self.settings.max_upload_bytes,
             seconds=self.settings.upload_ttl,
         )
         return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)

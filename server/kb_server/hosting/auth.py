@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
-from kb_server.hosting.caller import ANONYMOUS, digest
+from kb_server.hosting.caller import ANONYMOUS, Caller, digest
 from kb_server.hosting.refusal import UNAUTHORIZED, Refusal
 
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
@@ -63,6 +63,11 @@ def credential(request: web.Request) -> str:
     """A short digest of the caller's token, or `anonymous`."""
     token = bearer(request)
     return digest(token) if token is not None else ANONYMOUS
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who sent the request, for the calls in it."""
+    return Caller(credential(request), request.headers, request.remote or "")
 
 
 def _octets(token: str) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, hdrs, web
 
+from kb_contracts.arriving import ArrivingBodies, watch
 from kb_server.hosting.auth import KeyCheck
 from kb_server.hosting.body import BodyLimits
 from kb_server.hosting.endpoint import McpEndpoint
@@ -18,7 +19,7 @@ from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
 from kb_server.hosting.protocol import ProtocolServer, ReadyServer
-from kb_server.hosting.refusal import Refusal
+from kb_server.hosting.refusal import SERVER_STOPPING, Refusal
 from kb_server.hosting.websocket import SocketLimits, asks_for_websocket
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
@@ -26,6 +27,8 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 
 log = logging.getLogger(__name__)
+
+SERVER_STOPS = "server_stopping"
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ def build_app(
     gate = _Gate(settings, served)
     app = web.Application(middlewares=[gate.middleware])
     app[STOPPING] = Stopping()
+    watch(app, ArrivingBodies(gate.unfinished, futile=gate.is_futile))
     app.on_response_prepare.append(gate.allow_reading)
     for path, endpoint in served.items():
         app.router.add_route(hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint))
@@ -133,6 +137,21 @@ class _Gate:
             body = error_bytes(None, INTERNAL_ERROR, "Internal error")
             response = web.Response(status=500, body=body, content_type="application/json")
             return _last_of(request, response)
+
+    def unfinished(self, request: web.Request) -> web.Response:
+        """The answer to a request whose body has not arrived whole by the time the server stops."""
+        log.info("Refused a request", extra={"fields": {"error": SERVER_STOPS, "route": _route(request)}})
+        words = "The server is stopping, and the request had not arrived whole: nothing of it was kept."
+        if self.is_futile(request):
+            words = (
+                f"{words} Uploads end with the server: start again with kb_upload_start, and send it again."
+            )
+            return web.json_response({"error": SERVER_STOPS, "message": words}, status=503)
+        return _refused(Refusal(503, SERVER_STOPPING, SERVER_STOPS, f"{words} Send it again in a moment."))
+
+    def is_futile(self, request: web.Request) -> bool:
+        """Whether what the request brings is forgotten when the server stops: uploads are, calls are not."""
+        return request.match_info.handler not in self._guarded
 
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
         """Let an admitted browser page read the answer."""

@@ -62,8 +62,9 @@ Begin the upload of a file (PDF, Office, HTML, Markdown, text, image) to the kno
 
 If you can run commands, the quickest way is the answer's upload_url: \
 `curl -g -T report.pdf "<upload_url>"`, then kb_upload_finish; the file never passes through your context. \
-Otherwise send it in pieces with kb_upload_chunk, then call kb_upload_finish. Either way, not both. The upload \
-expires at expires_at if it is not finished. For plain text that you wrote yourself kb_addnote is simpler.
+Otherwise send it in pieces with kb_upload_chunk, then call kb_upload_finish. Either way, not both. The \
+upload expires at expires_at if it is not finished. For plain text that you wrote yourself kb_addnote is \
+simpler.
 
 Example: {"filename": "report.pdf", "total_size": 5242880, "tags": ["insurance"], \
 "collection": "documents"}"""

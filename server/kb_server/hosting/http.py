@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aiohttp import HttpVersion11, hdrs, web
 
 from kb_contracts.arriving import ArrivingBodies, watch
-from kb_server.hosting.auth import KeyCheck
+from kb_server.hosting.auth import KEY_HEADER, KeyCheck
 from kb_server.hosting.body import BodyLimits
 from kb_server.hosting.endpoint import McpEndpoint
 from kb_server.hosting.endpoints import Endpoint
@@ -187,13 +187,21 @@ class _Gate:
         # The one exception to the key on every method: a browser asks first, and asks without it.
         return is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
 
+    def _nothing_at(self, path: str) -> dict[str, str]:
+        """What is said of a path that nobody serves; clients print what OAuth calls `error_description`."""
+        message = f"There is nothing at this path. MCP is served at {', '.join(self.paths)}."
+        if path != "/register" and not path.startswith(("/.well-known/oauth-", "/.well-known/openid-")):
+            return {"message": message}
+        wanted = f"Send the header `{KEY_HEADER}`" if self.key.is_set else "No key is needed"
+        message = f"This server has no OAuth. {wanted}. MCP is served at {', '.join(self.paths)}."
+        return {"message": message, "error_description": message}
+
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         if error.status < 400:
             raise error
         headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
         if isinstance(error, web.HTTPNotFound):
-            message = f"There is nothing at this path. MCP is served at {', '.join(self.paths)}."
-            return web.json_response({"error": "not_found", "message": message}, status=404)
+            return web.json_response({"error": "not_found", **self._nothing_at(request.path)}, status=404)
         code = error.reason.lower().replace(" ", "_")
         body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
         return web.json_response(body, status=error.status, headers=headers)
@@ -244,6 +252,7 @@ def _add_probes(
 
     gate.open |= {health, readiness}
     app.router.add_get("/healthz", health)
+    app.router.add_get("/health", health)
     app.router.add_get("/readyz", readiness)
     app.router.add_get("/", hint)
     if metrics is not None:

@@ -67,6 +67,8 @@ OPEN_UPLOADS = 64
 TOKEN_BYTES = 32
 
 _SPARE_BYTES = 64 * MEBIBYTE
+_HOLD_AHEAD = 4 * MEBIBYTE
+"""What a body that has brought as much holds of the quota before the next bytes are there."""
 _SWEEP_SECONDS = 15.0
 _MAKE_ROOM = "Finish an open upload, or abort one: DELETE on its upload_url, or kb_upload_abort (kb-extra)."
 
@@ -298,7 +300,7 @@ class Uploads:
         return upload
 
     async def _pour(self, upload: Upload, aside: Path, blocks: AsyncIterator[bytes]) -> None:
-        size = 0
+        size = held = 0
         left = upload.deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left), WriteBehind(aside) as file:
@@ -306,7 +308,9 @@ class Uploads:
                     size += sum(map(len, batch))
                     if size > upload.total_size:
                         raise size_mismatch(upload, size)
-                    await self._in_thread(partial(self._hold, upload, size))
+                    if size > held:
+                        held = size if size <= _HOLD_AHEAD else min(upload.total_size, size + _HOLD_AHEAD)
+                        await self._in_thread(partial(self._hold, upload, held))
                     await file.write(batch)
         except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
             raise not_found(upload.id) from error

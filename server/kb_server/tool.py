@@ -79,7 +79,9 @@ class Call:
     correlation_id: str = ""
     """Follows the call into the logs and to the engine (`X-Request-ID`)."""
     credential: str = "anonymous"
-    """A short digest that tells callers apart (quotas); never the secret itself."""
+    """A short digest that tells callers apart; never the secret itself."""
+    address: str = ""
+    """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""

@@ -78,7 +78,7 @@ async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> Non
     """Under the server's own base, with the command to run."""
     start = await tools.ok("kb_upload_start", filename="my report.pdf", total_size=3)
     assert start["upload_url"].startswith("https://kb.example/uploads/")
-    assert f"curl -T 'my report.pdf' '{start['upload_url']}'" in start["next"]
+    assert f"curl -g -T 'my report.pdf' '{start['upload_url']}'" in start["next"]
     assert start["upload_url"].rpartition("/")[2] not in str(tools.last.log)
 
 
@@ -158,9 +158,9 @@ async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
     engine: FakeEngine, tools: ToolCaller
 ) -> None:
     """As one of the engine's errors; the next finish succeeds."""
-    start = await tools.ok("kb_upload_start", filename="a.exe", total_size=3)
+    start = await tools.ok("kb_upload_start", filename="a.svg", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
-    engine.fail("createJob", EngineError("unsupported_format", "No extractor for .exe."))
+    engine.fail("createJob", EngineError("unsupported_format", "No extractor for .svg."))
     refused = await tools.refused("kb_upload_finish", upload_id=start["upload_id"])
     assert refused["error"] == "unsupported_format"
     assert "No extractor" in refused["message"]
@@ -179,3 +179,27 @@ async def test_a_wrong_collection_starts_nothing(tools: ToolCaller, tmp_path: Pa
     refused = await tools.refused("kb_upload_start", filename="a", total_size=1, collection="No")
     assert refused["error"] == "invalid_collection"
     assert not (tmp_path / "staging").exists()
+
+
+@pytest.mark.parametrize(
+    ("filename", "code"), [("setup.exe", "unsupported_format"), ('a";b.pdf', "invalid_parameter")]
+)
+async def test_what_the_engine_would_refuse_is_refused_before_it_is_sent(
+    tools: ToolCaller, tmp_path: Path, filename: str, code: str
+) -> None:
+    """Not after a hundred megabytes."""
+    refused = await tools.refused("kb_upload_start", filename=filename, total_size=100_000_000)
+    assert (refused["error"], refused["parameter"]) == (code, "filename")
+
+
+async def test_an_upload_can_be_aborted(tools: ToolCaller) -> None:
+    """By a tool beyond the nine; what is unknown cannot."""
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    aborted = await tools.ok("kb_upload_abort", upload_id=start["upload_id"])
+    assert aborted == {"upload_id": start["upload_id"], "filename": "a.txt"}
+    refused = await tools.refused("kb_upload_abort", upload_id=start["upload_id"])
+    assert refused["error"] == "upload_not_found"
+    data = base64.b64encode(b"abc").decode()
+    for tool, more in (("kb_upload_chunk", {"chunk_index": 0, "data": data}), ("kb_upload_finish", {})):
+        refused = await tools.refused(tool, upload_id=start["upload_id"], **more)
+        assert refused["error"] == "upload_not_found"

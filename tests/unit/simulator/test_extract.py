@@ -203,7 +203,7 @@ def test_a_tree_of_pages_that_bites_its_tail_ends() -> None:
 
 
 @given(
-    st.sampled_from(FORMATS),
+    st.sampled_from(list(FORMATS.values())),
     st.sampled_from([b"", b"%PDF-1.4\n1 0 obj\n", pdf(SHOWN)]),
     st.binary(max_size=300),
 )

@@ -277,6 +277,7 @@ def _add_writers(commands: Any, groups: _Groups) -> None:
     update.add_argument(
         "--expected-version", type=_document_number, metavar="N", help="only if it is at version N"
     )
+    update.add_argument("--no-wait", action="store_true", help="do not wait until it can be found")
 
     add = _command(
         commands, "add", "kb_cli.commands.add:run", "take in files and folders",

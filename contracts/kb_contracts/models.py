@@ -13,6 +13,7 @@ from msgspec import Meta
 
 Mode = Literal["hybrid", "fts", "vector"]
 DocType = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
+JobKind = Literal["note", "file", "update"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 DocumentStatus = Literal["searchable", "empty"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
@@ -217,11 +218,15 @@ class JobError(Answer):
 
 
 class Job(Answer):
-    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed."""
+    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
+
+    Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
+    those that the note had then.
+    """
 
     id: str
     status: JobStatus
-    kind: Literal["note", "file"]
+    kind: JobKind
     title: str
     filename: str | None
     tags: list[str]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -102,10 +103,19 @@ def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
             {"ETag": f'"{version}"'} if isinstance(version := getattr(answer, "version", None), int) else None
         )
         return web.Response(
-            body=_encode(answer), status=operation.status, content_type="application/json", headers=headers
+            body=_encode(answer),
+            status=_status(operation, answer),
+            content_type="application/json",
+            headers=headers,
         )
 
     return serve
+
+
+def _status(operation: Operation, answer: msgspec.Struct) -> HTTPStatus:
+    if operation.accepted is not None and isinstance(answer, operation.accepted):
+        return HTTPStatus.ACCEPTED
+    return operation.status
 
 
 async def _parse(operation: Operation, request: web.Request) -> Incoming:

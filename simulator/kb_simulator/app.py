@@ -58,7 +58,8 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int) -> Any:
         except EngineError as error:
             return problem_response(error)
         operation = _BY_ROUTE.get((request.method, _route(request)))
-        if operation is None or not operation.mutates or IDEMPOTENCY_KEY not in request.headers:
+        alone = operation is not None and operation.mutates and operation.accepted is None
+        if operation is None or not alone or IDEMPOTENCY_KEY not in request.headers:
             return await _answer(namespace, operation, None, max_upload_bytes, request, handler)
         with namespace.keys.hold(operation.id, request.headers) as busy:
             return await _answer(namespace, operation, busy, max_upload_bytes, request, handler)

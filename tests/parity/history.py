@@ -358,6 +358,7 @@ def refusals() -> list[Step]:
         Step("patchNote", {"document_id": "9223372036854775807"}, {"json": {"text": "x"}}),
         Step("patchNote", {"document_id": "x"}, {"json": {"text": "x"}}),
         Step("patchNote", {"document_id": "1"}, {"json": {}}),
+        Step("patchNote", {"document_id": "1"}, {"json": {"text": "x"}, "params": {"wait": 31}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": []}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}, "headers": {"If-Match": "*"}}),

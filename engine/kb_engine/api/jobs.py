@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from kb_engine.extract import ExtractionFailed, Format, format_of
 from kb_engine.ingest import title_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
+from kb_engine.store.rules import digest
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
@@ -53,6 +53,7 @@ class JobsApi:
         with self._engine.keys.hold(incoming):
             job = await self._store.cancel(job_id, idempotency_of(incoming))
             await self._engine.workers.cancel(job_id)
+        self._engine.workers.wake()  # an update behind it may be taken now
         self._engine.ends.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
@@ -115,14 +116,8 @@ def check_text(text: str) -> None:
         )
 
 
-def note_digest(text: str) -> tuple[str, int]:
-    """SHA-256 and size in bytes of a note's text in UTF-8."""
-    data = text.encode()
-    return hashlib.sha256(data).hexdigest(), len(data)
-
-
 def _note_job(request: m.NoteRequest) -> NewJob:
-    sha256, size = note_digest(request.text)
+    sha256, size = digest(request.text)
     return NewJob(
         id=str(uuid4()),
         kind="note",

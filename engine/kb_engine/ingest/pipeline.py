@@ -37,7 +37,7 @@ class Pipeline:
     """Prepares notes and files.
 
     A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
-    would send it again. `pause` waits, in seconds. A request without `progress` is told at once instead.
+    would send it again. `pause` waits, in seconds.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Pipeline:
         self._limits = limits
         self._pause = pause
 
-    async def note(self, text: str, title: str, progress: Progress | None = None) -> Prepared:
+    async def note(self, text: str, title: str, progress: Progress) -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
         return await self._index(_as_pages(text), title, Steps(progress))
 
@@ -124,8 +124,6 @@ class Pipeline:
             try:
                 return await work()
             except OutOfOrder as error:
-                if not steps.watched:
-                    raise
                 await steps.waiting()
                 await self._pause(max(wait, error.seconds))
                 wait = min(2 * wait, _MOST_WAIT_SECONDS)

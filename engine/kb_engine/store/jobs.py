@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from kb_contracts import models as m
-from kb_engine.store import rules
+from kb_engine.store import idempotency, rules
 from kb_engine.store.connection import marks, row, rows, value
 from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
@@ -78,7 +78,10 @@ def take(write: Write, lease: str) -> LeasedJob | None:
     return leased_job(found) if found else None
 
 
-_OLDEST = f"SELECT min(seq) FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))})"  # noqa: S608
+_OLDEST = (
+    f"SELECT min(seq) FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
+    f"AND {rules.NOT_BEHIND_AN_UPDATE}"
+)
 
 
 def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
@@ -162,6 +165,9 @@ def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> i
         (target(event), write.now, *values, *allowed),
     )
     write.db.executemany("DELETE FROM job_texts WHERE job_id = ?", ended)
+    if event is Event.FAIL:
+        for (job_id,) in ended:
+            idempotency.settle(write, job_id, None)
     return len(ended)
 
 

@@ -66,8 +66,8 @@ class Engine(Protocol):
     async def document(self, key: int | str, query: DocumentQuery | None = None) -> m.DocumentDetail:
         """One document with chunks, by number or uid."""
 
-    async def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document:
-        """Replace a note's text in place."""
+    async def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document | m.Job:
+        """Replace a note's text in place; where that takes longer than a call waits, the job that does it."""
 
     async def add_tags(
         self, key: int | str, tags: Sequence[str], *, if_match: int | None = None

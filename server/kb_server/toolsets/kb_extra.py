@@ -173,8 +173,8 @@ class KbCancelJobTool(ServiceTool[KbCancelJobArguments, JobView]):
     name = "kb_cancel_job"
     title = "Cancel a job"
     description = """\
-Cancel an ingestion job that has not ended; nothing of it is kept. A job that has ended cannot be cancelled: \
-remove its document with kb_delete."""
+Cancel a job that has not ended; nothing of it is kept, and a note that it was to update stays as it is. A \
+job that has ended cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
     arguments = KbCancelJobArguments
     result = JobView

@@ -13,6 +13,7 @@ from typing import Any
 from kb_contracts import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store.postgres import idempotency
 from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
@@ -30,9 +31,14 @@ _ACCEPTING = 0x6B62_0002
 _END = "clock_timestamp() + make_interval(secs => ?)"
 
 
+async def hold_queue(write: Write) -> None:
+    """Let nobody else accept a job until the transaction ends."""
+    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+
+
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
-    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    await hold_queue(write)
     waiting = await value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
     rules.room_in_queue(waiting, max_queued)
     columns = rules.job_columns(new, write.now)
@@ -101,7 +107,7 @@ async def take(write: Write, lease: str, seconds: float) -> LeasedJob | None:
 
 _OLDEST = (
     f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
-    "ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
+    f"AND {rules.NOT_BEHIND_AN_UPDATE} ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
 )
 
 
@@ -228,6 +234,9 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
         )
     if files := [spool for _, spool in ended if spool is not None]:
         await rows(write.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
+    if event is Event.FAIL:
+        for job_id, _ in ended:
+            await idempotency.settle(write, job_id, None)
     return len(ended)
 
 

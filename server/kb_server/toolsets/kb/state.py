@@ -101,7 +101,8 @@ class KbJobsTool(ServiceTool[KbJobsArguments, KbJobsResult]):
 List recent ingestion jobs, newest first, or follow one by job_id. A job is queued, running, completed, \
 failed or cancelled; a completed one names its document_id, a failed one its error.
 
-Use it after kb_addnote or kb_upload_finish to learn when the content can be searched: \
+Use it after kb_addnote, kb_upload_finish or a long kb_update_note (kind `update`) to learn when the content \
+can be searched: \
 {"job_id": "...", "wait_seconds": 30} answers as soon as the job has ended. {"status": "failed"} lists what \
 went wrong."""
     annotations = Annotations(read_only=True, idempotent=True)

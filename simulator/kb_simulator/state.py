@@ -190,7 +190,7 @@ class State:
         return self._once(retry, m.Removed, lambda: self.documents.remove([key], self._stamp()))
 
     def clear(self, retry: Retry | None = None, *, collections: bool = False) -> m.Removed:
-        """Remove all documents and cancel the jobs that have not ended; with `collections` descriptions go too."""
+        """Remove all documents, with `collections` descriptions too, and cancel the unfinished jobs."""
         return self._once(retry, m.Removed, lambda: self._clear(collections))
 
     def _clear(self, collections: bool) -> m.Removed:

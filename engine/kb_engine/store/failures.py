@@ -19,12 +19,15 @@ from kb_engine.store.port import EmbedderIdentity
 Place = Path | Address
 """Where a base lies."""
 
+UNLIKE_ITS_NUMBER = "its layout is not what its number says"
+
 
 class BaseRefused(Exception):
     """The base at `path` cannot be opened; the message says why and what to do."""
 
     def __init__(self, path: Place, why: str) -> None:
-        super().__init__(f"The base {path} cannot be opened: {why}")
+        # One line: it stands in a log, and what a server says of its fault may have several.
+        super().__init__(" ".join(f"The base {path} cannot be opened: {why}".splitlines()))
         self.path = path
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kb_engine.store.connection import connect, value
 from kb_engine.store.content import VECTOR_TYPE
-from kb_engine.store.failures import BaseInUse, BaseUnwritable, NotABase
+from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseInUse, BaseUnwritable, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.schema import bind_embedder, migrate
 from kb_engine.vectors import Batch, Changes, ExactIndex
@@ -57,6 +57,8 @@ def _refusals(path: Path) -> Iterator[None]:
         raise BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error
     except apsw.BusyError as error:
         raise BaseInUse(path, None) from error
+    except (apsw.SQLError, apsw.ConstraintError) as error:
+        raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
 
 
 def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactIndex:

@@ -288,7 +288,7 @@ class Store(Protocol):
     async def clear(self, idempotency: Idempotency | None, *, collections: bool = False) -> m.Removed:
         """Remove all documents and cancel the jobs accepted before, at once.
 
-        What is described stays a collection, under its id, unless `collections` says that descriptions go too.
+        What is described stays a collection under its id, unless `collections` says that it goes too.
         """
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:

@@ -267,7 +267,7 @@ class SqliteStore:
         return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
 
     async def clear(self, idempotency: Idempotency | None, *, collections: bool = False) -> m.Removed:
-        """Remove all documents and cancel the jobs accepted before; with `collections` descriptions go too."""
+        """Remove all documents, with `collections` descriptions too, and cancel the jobs accepted before."""
         return await self._once(
             idempotency, m.Removed, lambda write: documents.clear(write, collections=collections)
         )

@@ -138,7 +138,7 @@ def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
 
 
 def test_a_described_collection_stands_without_documents(kb: Client) -> None:
-    """Empty before the first and after the last, also when all are removed, until descriptions are to go too."""
+    """Empty before the first and after the last, or when all are removed, until it is to go too."""
     id_ = str(uuid4())
     empty = kb.described(id_, "guides", description="a")
     assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)

@@ -2,6 +2,7 @@
 
 BaseRefused
 ├── BaseInUse          another process owns the base
+├── BaseLinked         its file has a second name
 ├── BaseUnreachable    the server of the base does not answer, or lets nobody in
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
@@ -38,6 +39,17 @@ class BaseInUse(BaseRefused):
         owner = f"process {pid}" if pid else "another process"
         super().__init__(path, f"{owner} is using it. Stop that process or name another base.")
         self.pid = pid
+
+
+class BaseLinked(BaseRefused):
+    """Its file has a second name, a hard link. SQLite keeps its log beside the one that it is opened by."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            path,
+            "its file has more than one name (a hard link), and its last changes may lie beside another one. "
+            "Remove the other names; where one has a file beside it that ends in `-wal`, keep that one.",
+        )
 
 
 class BaseUnreachable(BaseRefused):

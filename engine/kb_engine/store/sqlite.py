@@ -24,7 +24,7 @@ from kb_engine.store import collections, documents, ingest, jobs, search, state,
 from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
-from kb_engine.store.opening import prepare
+from kb_engine.store.opening import own, prepare
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -74,13 +74,13 @@ async def open_sqlite(
 def _open(
     path: Path, embedder: EmbedderIdentity, max_queued: int, max_attempts: int, clock: Clock
 ) -> SqliteStore:
-    lock = BaseLock(path)
+    lock = own(path)
     try:
-        index = prepare(path, embedder)
+        index = prepare(lock.path, embedder)
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(path, lock, index, max_queued, max_attempts, clock)
+    return SqliteStore(lock, index, max_queued, max_attempts, clock)
 
 
 class SqliteStore:
@@ -88,14 +88,13 @@ class SqliteStore:
 
     def __init__(
         self,
-        path: Path,
         lock: BaseLock,
         index: VectorIndex[Snapshot],
         max_queued: int,
         max_attempts: int,
         clock: Clock,
     ) -> None:
-        self._path = path
+        path = self._path = lock.path
         self._lock = lock
         self._index = index
         self._max_queued = max_queued

@@ -181,7 +181,7 @@ async def test_a_base_that_another_program_keeps_locked_is_refused(
     """It may not know of our lock."""
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 1)
     db = apsw.Connection(str(tmp_path / "kb.db"))
-    db.execute("BEGIN EXCLUSIVE")
+    db.execute("CREATE TABLE some (x); BEGIN EXCLUSIVE")
     with pytest.raises(BaseInUse, match="another process"):
         async with opened(tmp_path / "kb.db"):
             pass

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from kb_engine.store.connection import connect
@@ -106,5 +107,6 @@ def _lock_byte(path: Path, file: int) -> None:
 
 
 def _leave_number(file: int) -> None:
-    os.ftruncate(file, 0)
-    os.pwrite(file, str(os.getpid()).encode(), 0)
+    with suppress(OSError):  # it is for people alone, and the disk may be full
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)

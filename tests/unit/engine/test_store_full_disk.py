@@ -49,7 +49,7 @@ async def fill_with_notes(base: Base) -> list[int]:
 async def expect_full(base: Base) -> None:
     """Nothing can be added."""
     with pytest.raises(EngineError) as caught:
-        await base.store.accept(new_note(" ".join(CHUNKS) * 5), None)
+        await base.store.accept(new_note(" ".join(CHUNKS) * 50), None)
     assert caught.value.code == "storage_full"
 
 

@@ -93,7 +93,7 @@ class StateApi:
         except Exception as error:  # whatever keeps the base from being read is what a status is asked for
             logger.warning("the base cannot be read", exc_info=True)
             self._storage = msgspec.structs.replace(self._storage, accessible=False)
-            why = error.detail if isinstance(error, EngineError) else f"{error or type(error).__name__}"
+            why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
             return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
         self._counts = counts
         self._storage = msgspec.structs.replace(

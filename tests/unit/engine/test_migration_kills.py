@@ -21,6 +21,7 @@ from kb_engine.store.connection import rows
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, numbered
+from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.schema import MIGRATIONS, migrate
 from tests.postgres import Database, new_database
 from tests.unit.engine.store_parts import DIMENSIONS, Place, all_documents, axis, opened
@@ -104,7 +105,7 @@ async def fill_postgres(database: Database, version: int) -> None:
             vector = axis(number - 1).tolist()
             sql = "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, 1, $2::real[]::vector)"
             await db.execute(sql, number, vector)
-            for word in text.split():
+            for (word,) in map(Tokenizer().terms_of, text.split()):
                 sql = "INSERT INTO postings (term, chunk_id, frequency, length) VALUES ($1, $2, 1, 5)"
                 await db.execute(sql, word, number)
     finally:

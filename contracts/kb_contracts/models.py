@@ -383,12 +383,17 @@ class QueueState(Answer):
 
 
 class StorageInfo(Answer):
-    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in."""
+    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in.
+
+    `accessible`: it could be read just now. Where it could not, an issue says why, and all figures of the
+    status are those that were read last.
+    """
 
     path: str
     bytes: Count
     free_bytes: Count
     originals_bytes: Count
+    accessible: bool = True
 
 
 class Status(Answer):

@@ -331,7 +331,9 @@ def _own_schema(model: type[msgspec.Struct]) -> Json:
     _, components = msgspec.json.schema_components([model], ref_template=_SCHEMA)
     schema: Json = components[model.__name__]
     del schema["title"]
-    return schema | REFINED.get(model, {})
+    refined = REFINED.get(model, {})
+    properties = schema["properties"] | refined.get("properties", {})
+    return schema | refined | {"properties": properties}
 
 
 def _without_null(schema: Json) -> Json:

@@ -109,6 +109,9 @@ class ClearQuery(m.Request):
     """`DELETE /documents`."""
 
     confirm: Annotated[bool, Meta(description="must be true")] = False
+    collections: Annotated[
+        bool, Meta(description="whether what was said of collections, and the ids given to them, go too")
+    ] = False
 
 
 class TagsQuery(PageQuery):
@@ -285,7 +288,7 @@ OPERATIONS: tuple[Operation, ...] = (
         id="clearDocuments",
         method=Method.DELETE,
         path=f"{BASE}/documents",
-        summary="Remove all documents and descriptions of collections, and cancel the jobs accepted before",
+        summary="Remove all documents and cancel the jobs accepted before; described collections stay",
         query=ClearQuery,
         answer=m.Removed,
         errors=(*_MUTATION, "confirmation_required"),

@@ -107,7 +107,8 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
         raise EngineError(
             "confirmation_required", "This removes every document. Send confirm=true.", parameter="confirm"
         )
-    return CURRENT.get().namespace.state.clear(_retry(incoming))
+    state = CURRENT.get().namespace.state
+    return state.clear(_retry(incoming), collections=incoming.query.collections)
 
 
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:

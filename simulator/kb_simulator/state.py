@@ -273,17 +273,18 @@ class State:
         """Raises EngineError: `document_not_found`."""
         return self._once(retry, m.Removed, lambda: self.documents.remove([key], self._stamp()))
 
-    def clear(self, retry: Retry | None = None) -> m.Removed:
-        """Remove all documents and descriptions of collections, and cancel the jobs that have not ended."""
-        return self._once(retry, m.Removed, self._clear)
+    def clear(self, retry: Retry | None = None, *, collections: bool = False) -> m.Removed:
+        """Remove all documents, with `collections` descriptions too, and cancel the unfinished jobs."""
+        return self._once(retry, m.Removed, lambda: self._clear(collections))
 
-    def _clear(self) -> m.Removed:
+    def _clear(self, collections: bool) -> m.Removed:
         running = [job_id for job_id in self.jobs if job_id in self._waiting]
         for job_id in running:
             self._cancel(job_id)
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
         removed.jobs_cancelled = len(running)
-        self.collections.clear()
+        if collections:
+            self.collections.clear()
         return removed
 
     def add_tags(

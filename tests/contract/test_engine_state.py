@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kb_engine.address import address_of
 from tests.contract.caller import Caller
 from tests.contract.conftest import Start
+from tests.postgres import PASSWORD, new_server
 
 
 @pytest.mark.requirement("K52")
@@ -36,6 +40,51 @@ async def test_status_tells_model_device_counts_and_queue(kb: Caller, tmp_path: 
     assert status["storage"]["originals_bytes"] == len("granite" + "# basalt")
     assert status["issues"] == []
     assert status["started_at"] < status["last_updated"]
+
+
+async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
+    """The rest of the status is told."""
+    kb = await start()
+    await kb.note("granite")
+    await start.stop()
+    kb = await start()
+    base = tmp_path / "engine" / "kb.sqlite"
+    base.write_bytes(b"\xff" * base.stat().st_size)
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {base} cannot be read: ")
+    assert (status["storage"]["accessible"], status["version"]) == (False, "v3.0.0")
+
+
+async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
+    """The figures are those that were read last."""
+    kb = await start()
+    await kb.note("granite")
+    before = await kb.status()
+    shutil.rmtree(tmp_path / "engine")
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {tmp_path}/engine/kb.sqlite cannot be read: ")
+    assert status["storage"] == {**before["storage"], "accessible": False}
+    assert (status["documents"], status["chunks"]) == (before["documents"], 1)
+    assert before["storage"]["accessible"] is True
+
+
+async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start) -> None:
+    """Without its password; once it is back there is none."""
+    server = await asyncio.to_thread(new_server)
+    await server.run("CREATE DATABASE base")
+    kb = await start(store=server.url("base"))
+    await asyncio.to_thread(server.stop)
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {address_of(server.url('base'))} cannot be read: ")
+    assert (status["storage"]["accessible"], PASSWORD in str(status)) == (False, False)
+    await asyncio.to_thread(server.start)
+    again = await kb.status()
+    assert (again["issues"], again["storage"]["accessible"]) == ([], True)
+    await start.stop()
+    await asyncio.to_thread(server.remove)
 
 
 async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:

@@ -324,6 +324,8 @@ _STATE = [
        answers("getStatus", lambda a: {"queue": msgspec.structs.replace(a.queue, failed=0)})),
     _m("the model has no name", STATE, "status_tells_model_device_and_storage",
        answers("getStatus", lambda a: {"model": msgspec.structs.replace(a.model, name="")})),
+    _m("the storage is out of reach", STATE, "status_tells_model_device_and_storage",
+       answers("getStatus", lambda a: {"storage": msgspec.structs.replace(a.storage, accessible=False)})),
     _m("the last change is not told", STATE, "status_follows_the_last_change",
        says("getStatus", last_updated=mis.EARLY)),
     _m("the process says it is ready", STATE, "the_probes_answer", says("getHealth", status="ready")),

@@ -79,9 +79,12 @@ class Story:
                 yield refused.pop(0)
             if number == count // 2:
                 yield Step("clearDocuments", request={"params": {"confirm": "true"}})
+                yield Step("listCollections")
                 yield Step("getStatus")
                 yield from self._note()
         yield from refused
+        yield Step("clearDocuments", request={"params": {"confirm": "true", "collections": "true"}})
+        yield Step("listCollections")
         yield from limited()
 
     def _text(self) -> str:

@@ -123,9 +123,10 @@ class Client:
         """Remove a document."""
         return self.ask("deleteDocument", {"document_id": key}, headers=headers)
 
-    def clear(self, headers: Mapping[str, str] | None = None) -> m.Removed:
-        """Remove every document."""
-        return answered(self.ask("clearDocuments", params={"confirm": "true"}, headers=headers), m.Removed)
+    def clear(self, headers: Mapping[str, str] | None = None, *, collections: bool = False) -> m.Removed:
+        """Remove every document; with `collections` what was said of collections too."""
+        params = {"confirm": "true", **({"collections": "true"} if collections else {})}
+        return answered(self.ask("clearDocuments", params=params, headers=headers), m.Removed)
 
     def patch(
         self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any

@@ -88,14 +88,14 @@ def http(target: Target) -> Iterator[httpx.Client]:
     """Connections to the engine, with its key; its base is left empty."""
     with _connections(target, target.all_headers) as client:
         yield client
-        Client(client).clear()
+        Client(client).clear(collections=True)
 
 
 @pytest.fixture
 def kb(http: httpx.Client, tally: Tally) -> Client:
     """The engine, its base empty."""
     client = Client(http, tally)
-    client.clear()
+    client.clear(collections=True)
     return client
 
 

@@ -63,7 +63,9 @@ class DocumentsApi:
                 parameter="confirm",
             )
         with self._engine.keys.hold(incoming):
-            removed = await self._store.clear(idempotency_of(incoming))
+            removed = await self._store.clear(
+                idempotency_of(incoming), collections=incoming.query.collections
+            )
             await self._engine.workers.cancel_void()
         self._engine.ends.announce_all()
         await self._engine.spool.sweep(self._store.spooled)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 
+import msgspec
 from msgspec import UNSET
 
 from kb_contracts import models as m
@@ -12,6 +14,9 @@ from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
 from kb_contracts.operations import API_VERSION
 from kb_engine.api.engine import Engine, Phase
+from kb_engine.store import Counts
+
+logger = logging.getLogger(__name__)
 
 _NEARLY_FULL_BYTES = 512 * 1024 * 1024
 _RETRY_SECONDS = 1.0
@@ -19,18 +24,34 @@ _RETRY_SECONDS = 1.0
 _WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
 
 
+# Before the first reading.
+_NO_COUNTS = Counts(
+    documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
+    chunks=0,
+    queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
+    originals_bytes=0,
+    database_bytes=0,
+    last_updated=None,
+)
+
+
 class StateApi:
     """Handlers of `getStatus`, `getHealth` and `getReadiness`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        settings = engine.settings
+        path = str(settings.address or settings.folder)
+        self._base = settings.address or settings.database
+        self._counts = _NO_COUNTS
+        self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
 
     async def status(self, _incoming: Incoming) -> m.Status:
         """Counts, model, queue, storage, and what is wrong."""
         engine = self._engine
         engine.encoder.begin_recovery()
-        counts = await engine.store.counts()
-        free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
+        issues = self._issues_of_model() + await self._read()
+        counts = self._counts
         return m.Status(
             version=API_VERSION,
             model=engine.encoder.model,
@@ -38,13 +59,8 @@ class StateApi:
             documents=counts.documents,
             chunks=counts.chunks,
             queue=counts.queue,
-            storage=m.StorageInfo(
-                path=str(engine.settings.address or engine.settings.folder),
-                bytes=counts.database_bytes + await engine.spool.size(),
-                free_bytes=free,
-                originals_bytes=counts.originals_bytes,
-            ),
-            issues=self._issues(free),
+            storage=self._storage,
+            issues=issues,
             started_at=engine.started_at,
             last_updated=counts.last_updated,
         )
@@ -67,10 +83,28 @@ class StateApi:
         encoder.begin_recovery()
         return m.Health(status="ready", issues=UNSET if encoder.failure is None else [_WITHOUT_MODEL])
 
-    def _issues(self, free_bytes: int) -> list[str]:
-        issues = []
-        if self._engine.encoder.failure is not None:
-            issues.append(f"The embedding model cannot be used: {self._engine.encoder.failure}")
-        if free_bytes < _NEARLY_FULL_BYTES:
-            issues.append(f"The disk is nearly full: {free_bytes} bytes are free")
-        return issues
+    async def _read(self) -> list[str]:
+        """Read the figures anew; what is wrong with the storage."""
+        engine = self._engine
+        try:
+            counts = await engine.store.counts()
+            uploads = await engine.spool.size()
+            free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
+        except Exception as error:  # whatever keeps the base from being read is what a status is asked for
+            logger.warning("the base cannot be read", exc_info=True)
+            self._storage = msgspec.structs.replace(self._storage, accessible=False)
+            why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
+            return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
+        self._counts = counts
+        self._storage = msgspec.structs.replace(
+            self._storage,
+            bytes=counts.database_bytes + uploads,
+            free_bytes=free,
+            originals_bytes=counts.originals_bytes,
+            accessible=True,
+        )
+        return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
+
+    def _issues_of_model(self) -> list[str]:
+        failure = self._engine.encoder.failure
+        return [] if failure is None else [f"The embedding model cannot be used: {failure}"]

@@ -2,6 +2,7 @@
 
 from kb_engine.store.failures import (
     BaseInUse,
+    BaseLinked,
     BaseRefused,
     BaseTooNew,
     BaseUnreachable,
@@ -29,6 +30,7 @@ from kb_engine.store.sqlite import SqliteStore, open_sqlite
 
 __all__ = [
     "BaseInUse",
+    "BaseLinked",
     "BaseRefused",
     "BaseTooNew",
     "BaseUnreachable",

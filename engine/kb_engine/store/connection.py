@@ -108,7 +108,9 @@ def as_engine_errors() -> Iterator[None]:
 
 def _storage_full() -> EngineError:
     return EngineError(
-        "storage_full", "The disk of the base is full. Nothing was changed; make room and retry."
+        "storage_full",
+        "The disk of the base is full. Nothing was changed; make room, for which documents can be deleted, "
+        "and retry.",
     )
 
 

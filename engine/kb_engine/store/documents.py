@@ -117,15 +117,16 @@ def delete(write: Write, key: int | str) -> m.Removed:
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
-def clear(write: Write) -> m.Removed:
-    """All documents, what was said of their collections, and the jobs that would bring new ones."""
+def clear(write: Write, *, collections: bool) -> m.Removed:
+    """All documents and the jobs that would bring new ones; with `collections` the descriptions of those."""
     documents, chunks, size = rows(
         write.db,
         "SELECT count(*), coalesce(sum(chunk_count), 0), coalesce(sum(size_bytes), 0) FROM documents",
     )[0]
     content.remove_all(write)
     write.db.execute("DELETE FROM documents")
-    write.db.execute("DELETE FROM collections")
+    if collections:
+        write.db.execute("DELETE FROM collections")
     write.touch_base()
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=jobs.cancel_all(write))
 

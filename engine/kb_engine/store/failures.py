@@ -2,6 +2,7 @@
 
 BaseRefused
 ├── BaseInUse          another process owns the base
+├── BaseLinked         its file has a second name
 ├── BaseUnreachable    the server of the base does not answer, or lets nobody in
 ├── BaseUnwritable     the folder or the file cannot be written
 ├── NotABase           it is no SQLite file or no PostgreSQL with pgvector, is damaged, or another program's
@@ -19,12 +20,15 @@ from kb_engine.store.port import EmbedderIdentity
 Place = Path | Address
 """Where a base lies."""
 
+UNLIKE_ITS_NUMBER = "its layout is not what its number says"
+
 
 class BaseRefused(Exception):
     """The base at `path` cannot be opened; the message says why and what to do."""
 
     def __init__(self, path: Place, why: str) -> None:
-        super().__init__(f"The base {path} cannot be opened: {why}")
+        # One line: it stands in a log, and what a server says of its fault may have several.
+        super().__init__(" ".join(f"The base {path} cannot be opened: {why}".splitlines()))
         self.path = path
 
 
@@ -35,6 +39,17 @@ class BaseInUse(BaseRefused):
         owner = f"process {pid}" if pid else "another process"
         super().__init__(path, f"{owner} is using it. Stop that process or name another base.")
         self.pid = pid
+
+
+class BaseLinked(BaseRefused):
+    """Its file has a second name, a hard link. SQLite keeps its log beside the one that it is opened by."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            path,
+            "its file has more than one name (a hard link), and its last changes may lie beside another one. "
+            "Remove the other names; where one has a file beside it that ends in `-wal`, keep that one.",
+        )
 
 
 class BaseUnreachable(BaseRefused):

@@ -11,12 +11,17 @@ import numpy as np
 
 from kb_engine.store.connection import connect, value
 from kb_engine.store.content import VECTOR_TYPE
-from kb_engine.store.failures import BaseInUse, BaseUnwritable, NotABase
+from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseInUse, BaseUnwritable, NotABase
+from kb_engine.store.lock import BaseLock
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.schema import bind_embedder, migrate
 from kb_engine.vectors import Batch, Changes, ExactIndex
 
-PRIVATE = 0o600
+
+def own(path: Path) -> BaseLock:
+    """Keep all others out of the base at `path`, which is made where there is none. Raises `BaseRefused`."""
+    with _refusals(path):
+        return BaseLock(path)
 
 
 def prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
@@ -32,10 +37,8 @@ def prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
 
 @contextmanager
 def latest(path: Path) -> Iterator[apsw.Connection]:
-    """A connection to the base, created or migrated; closed in the end. Raises `BaseRefused`."""
+    """A connection to the base, which is owned, migrated; closed in the end. Raises `BaseRefused`."""
     with _refusals(path):
-        # What people note down is for them alone; SQLite gives its other files the same mode.
-        path.touch(mode=PRIVATE)
         db = connect(path)
         try:
             migrate(db, path)
@@ -57,6 +60,8 @@ def _refusals(path: Path) -> Iterator[None]:
         raise BaseUnwritable(path, f"{error}. Look at the disk: is it full, or failing?") from error
     except apsw.BusyError as error:
         raise BaseInUse(path, None) from error
+    except (apsw.SQLError, apsw.ConstraintError) as error:
+        raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
 
 
 def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactIndex:

@@ -318,8 +318,11 @@ class Store(Protocol):
     async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
         """Raises `document_not_found`."""
 
-    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
-        """Remove all documents and descriptions of collections, cancel the jobs accepted before; at once."""
+    async def clear(self, idempotency: Idempotency | None, *, collections: bool = False) -> m.Removed:
+        """Remove all documents and cancel the jobs accepted before, at once.
+
+        What is described stays a collection under its id, unless `collections` says that it goes too.
+        """
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text. Raises `document_not_found` or `not_a_note`."""

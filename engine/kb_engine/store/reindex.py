@@ -15,8 +15,7 @@ import numpy as np
 from kb_engine.store.connection import rows, transaction, value
 from kb_engine.store.content import VECTOR_TYPE
 from kb_engine.store.failures import NotABase
-from kb_engine.store.lock import BaseLock
-from kb_engine.store.opening import latest
+from kb_engine.store.opening import latest, own
 from kb_engine.store.port import EmbedderIdentity, Vectors
 from kb_engine.store.schema import set_embedder, set_meta
 
@@ -56,9 +55,9 @@ def reindex_sqlite(
     """
     if not path.exists():
         raise NotABase(path, "there is none. Name the base that the engine uses.")
-    lock = BaseLock(path)
+    lock = own(path)
     try:
-        with latest(path) as db:
+        with latest(lock.path) as db:
             return _reindex(db, embedder, embed, progress)
     finally:
         lock.release()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from kb_engine.store.connection import rows, transaction, value
+from kb_engine.store.connection import rows, transaction
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.tokens import TOKENIZER, index_text
@@ -255,6 +255,9 @@ def _source_type(metadata: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+_OURS = {"meta", "documents", "chunks"}
+"""Tables of every layout: many a program counts its layouts in `user_version`."""
+
 MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _updates_are_jobs)
 """The migration at index n leads from version n to version n + 1."""
 
@@ -267,10 +270,11 @@ def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] =
         NotABase: a SQLite file of another program.
     """
     version = int(db.pragma("user_version"))
+    tables = {name for (name,) in rows(db, "SELECT name FROM sqlite_schema")}
+    if tables if version == 0 else version < 0 or not tables >= _OURS:
+        raise NotABase(path, "it belongs to another program. Name another file.")
     if version > len(migrations):
         raise BaseTooNew(path, version, len(migrations))
-    if version == 0 and value(db, "SELECT count(*) FROM sqlite_schema"):
-        raise NotABase(path, "it belongs to another program. Name another file.")
     for number, step in enumerate(migrations[version:], version + 1):
         with transaction(db):
             step(db)

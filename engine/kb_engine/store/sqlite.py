@@ -24,7 +24,7 @@ from kb_engine.store import collections, documents, ingest, jobs, search, state,
 from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
-from kb_engine.store.opening import prepare
+from kb_engine.store.opening import own, prepare
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -36,6 +36,7 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
+from kb_engine.store.reserve import Reserve
 from kb_engine.store.rules import MAX_ATTEMPTS
 from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
@@ -74,13 +75,16 @@ async def open_sqlite(
 def _open(
     path: Path, embedder: EmbedderIdentity, max_queued: int, max_attempts: int, clock: Clock
 ) -> SqliteStore:
-    lock = BaseLock(path)
+    lock = own(path)
     try:
-        index = prepare(path, embedder)
+        reserve = Reserve(lock.path)
+        reserve.give()
+        index = prepare(lock.path, embedder)
+        reserve.take()
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(path, lock, index, max_queued, max_attempts, clock)
+    return SqliteStore(lock, reserve, index, max_queued, max_attempts, clock)
 
 
 class SqliteStore:
@@ -88,15 +92,16 @@ class SqliteStore:
 
     def __init__(
         self,
-        path: Path,
         lock: BaseLock,
+        reserve: Reserve,
         index: VectorIndex[Snapshot],
         max_queued: int,
         max_attempts: int,
         clock: Clock,
     ) -> None:
-        self._path = path
+        path = self._path = lock.path
         self._lock = lock
+        self._reserve = reserve
         self._index = index
         self._max_queued = max_queued
         self._max_attempts = max_attempts
@@ -172,6 +177,18 @@ class SqliteStore:
         """A mutation that a retry does not repeat."""
         return await self._write(lambda write: once(write, idempotency, answer, lambda: effect(write)))
 
+    async def _once_on_full_disk(
+        self, idempotency: Idempotency | None, answer: type[A], effect: Callable[[Write], A]
+    ) -> A:
+        """As `_once`, for what makes room: where there is none left, that of the reserve is used."""
+        try:
+            return await self._once(idempotency, answer, effect)
+        except EngineError as error:
+            if error.code != "storage_full":
+                raise
+        again = partial(self._transact, lambda write: once(write, idempotency, answer, lambda: effect(write)))
+        return await self._writer.run(partial(self._reserve.spend, again))
+
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Several statements on one state of the base."""
         return await self._readers.run(partial(_look, work))
@@ -217,7 +234,7 @@ class SqliteStore:
 
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel what has not ended; its lease is void."""
-        return await self._once(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
+        return await self._once_on_full_disk(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
 
     async def take(self, lease: str) -> LeasedJob | None:
         """Lease the oldest job that waits."""
@@ -277,11 +294,15 @@ class SqliteStore:
 
     async def delete(self, key: int | str, idempotency: Idempotency | None) -> m.Removed:
         """Remove one document."""
-        return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
+        return await self._once_on_full_disk(
+            idempotency, m.Removed, lambda write: documents.delete(write, key)
+        )
 
-    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
-        """Remove all documents and descriptions of collections, and cancel the jobs accepted before."""
-        return await self._once(idempotency, m.Removed, documents.clear)
+    async def clear(self, idempotency: Idempotency | None, *, collections: bool = False) -> m.Removed:
+        """Remove all documents, with `collections` descriptions too, and cancel the jobs accepted before."""
+        return await self._once_on_full_disk(
+            idempotency, m.Removed, lambda write: documents.clear(write, collections=collections)
+        )
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text."""

@@ -34,6 +34,7 @@ def status(database: Database, started_at: str) -> Row:
             "bytes": sum(file.stat().st_size for file in database.folder.glob("foreign.db*")),
             "free_bytes": shutil.disk_usage(database.folder).free,
             "originals_bytes": database.count("SELECT sum(size_bytes) FROM documents"),
+            "accessible": True,
         },
         "issues": [], "started_at": started_at, "last_updated": changed["at"] if changed else None,
     }  # fmt: skip

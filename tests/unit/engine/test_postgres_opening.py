@@ -99,9 +99,10 @@ async def test_a_base_of_a_later_engine_is_refused_unchanged(database: Database)
     """With both numbers."""
     before = await database.value("SELECT version FROM layout")
     await database.execute("UPDATE layout SET version = 999")
-    with pytest.raises(BaseTooNew, match="version 999"):
+    with pytest.raises(BaseTooNew, match="version 999") as caught:
         async with opened(database):
             pass
+    assert "\n" not in str(caught.value)
     await database.execute(f"UPDATE layout SET version = {before}")
 
 
@@ -189,6 +190,18 @@ async def test_a_base_without_vectors_goes_to_the_embedder_that_comes_last(datab
             with pytest.raises(EngineError, match=r"embedder test, and this engine .* misspelt"):
                 await before.store.commit(job, prepared("a"))
             assert await base.store.commit(job, prepared("a")) is not None
+
+
+async def test_a_layout_that_is_not_what_its_number_says_is_refused_in_one_line(database: Database) -> None:
+    """Somebody has changed the tables of the base."""
+    await database.execute("ALTER TABLE base RENAME COLUMN embedder TO theirs")
+    try:
+        with pytest.raises(NotABase, match='column "embedder" does not exist') as caught:
+            async with opened(database):
+                pass
+        assert "\n" not in str(caught.value)
+    finally:
+        await database.execute("ALTER TABLE base RENAME COLUMN theirs TO embedder")
 
 
 async def test_the_schema_of_another_program_is_refused_unchanged() -> None:

@@ -148,13 +148,19 @@ async def test_the_same_words_again_are_no_change(base: Base) -> None:
     assert later.updated_at > first.updated_at
 
 
-async def test_clearing_the_base_forgets_descriptions(base: Base) -> None:
-    """And deleting the last document does not."""
-    await put(base, ID, "guides")
-    note = await base.note("1", tags=["collection:guides"])
+async def test_a_described_collection_outlives_its_documents(base: Base) -> None:
+    """Whether they are deleted one by one or all at once; it goes when descriptions are to go too."""
+    await put(base, ID, "guides", description="d")
+    note = await base.note("1", tags=["collection:guides", "collection:stones"])
     await base.store.delete(note.id, None)
     assert await listed(base) == [("guides", ID, 0)]
+    await base.note("2", tags=["collection:guides", "collection:stones"])
     await base.store.clear(None)
+    assert await listed(base) == [("guides", ID, 0)]
+    assert (await base.store.collection(ID)).description == "d"
+    await base.note("3", tags=["collection:guides"])
+    assert await listed(base) == [("guides", ID, 1)]
+    await base.store.clear(None, collections=True)
     assert await listed(base) == []
 
 

@@ -19,6 +19,7 @@ from kb_engine.store import (
     NotABase,
     connection,
 )
+from kb_engine.store.schema import MIGRATIONS
 from tests.unit.engine.store_parts import EMBEDDER, Place, all_documents, axis, opened
 
 
@@ -117,6 +118,32 @@ async def test_a_base_of_another_program_is_refused_unchanged(tmp_path: Path) ->
     db.close()
 
 
+@pytest.mark.parametrize("version", [-1, 1, len(MIGRATIONS)])
+async def test_a_base_of_another_program_that_counts_too_is_refused_unchanged(
+    tmp_path: Path, version: int
+) -> None:
+    """Its number may be one of ours."""
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (x)")
+    db.pragma("user_version", version)
+    db.close()
+    with pytest.raises(NotABase, match="another program") as caught:
+        async with opened(path):
+            pass
+    assert "\n" not in str(caught.value)
+    db = apsw.Connection(str(path))
+    assert db.execute("SELECT group_concat(name) FROM sqlite_schema").get == "theirs"
+    db.close()
+
+
+def test_every_refusal_is_one_line() -> None:
+    """Whatever the operating system and the libraries put into their words."""
+    assert str(NotABase(Path("/a"), "one.\nDETAIL:  two.\r\nHINT: three.")) == (
+        "The base /a cannot be opened: one. DETAIL:  two. HINT: three."
+    )
+
+
 async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> None:
     """With both numbers."""
     path = tmp_path / "kb.db"
@@ -128,7 +155,8 @@ async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> 
     with pytest.raises(BaseTooNew, match="version 999") as caught:
         async with opened(path):
             pass
-    assert caught.value.found == 999
+    assert (caught.value.found, caught.value.known) == (999, len(MIGRATIONS))
+    assert "\n" not in str(caught.value)
 
 
 async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -153,7 +181,7 @@ async def test_a_base_that_another_program_keeps_locked_is_refused(
     """It may not know of our lock."""
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 1)
     db = apsw.Connection(str(tmp_path / "kb.db"))
-    db.execute("BEGIN EXCLUSIVE")
+    db.execute("CREATE TABLE some (x); BEGIN EXCLUSIVE")
     with pytest.raises(BaseInUse, match="another process"):
         async with opened(tmp_path / "kb.db"):
             pass

@@ -101,6 +101,21 @@ async def test_a_model_that_cannot_be_used_is_an_issue(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.requirement("N55", "N58")
+async def test_whether_the_storage_is_accessible_is_what_the_engine_says(tmp_path: Path) -> None:
+    """An engine that answers may have lost its base; documents and vectors lie together."""
+    lost = m.StorageInfo(path="/data", bytes=5, free_bytes=5, originals_bytes=1, accessible=False)
+    issue = "The base /data cannot be read: it is damaged."
+    told = await told_of(tmp_path, storage=lost, issues=[issue])
+    assert told["health"] == {
+        "status": "degraded",
+        "vector_db_connected": False,
+        "storage_accessible": False,
+        "embedding_model_loaded": True,
+        "issues": [issue],
+    }
+
+
 async def test_a_model_that_is_not_loaded_yet_is_told_in_words(tmp_path: Path) -> None:
     """A false flag never stands alone."""
     model = m.ModelInfo(name="all-MiniLM-L6-v2", dimensions=384, max_tokens=256, loaded=False)

@@ -139,7 +139,7 @@ def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
 
 
 def test_a_described_collection_stands_without_documents(kb: Client) -> None:
-    """Empty before the first and after the last; it goes when everything is removed."""
+    """Empty before the first and after the last, or when all are removed, until it is to go too."""
     id_ = str(uuid4())
     empty = kb.described(id_, "guides", description="a")
     assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)
@@ -148,7 +148,10 @@ def test_a_described_collection_stands_without_documents(kb: Client) -> None:
     assert kb.collection(id_).chunk_count == 1
     kb.delete(document)
     assert kb.collection(id_) == empty
+    kb.note("basalt", tags=["collection:guides", "collection:stones"])
     kb.clear()
+    assert (kb.collection(id_), list(kb.collections())) == (empty, ["guides"])
+    kb.clear(collections=True)
     assert kb.collections() == {}
 
 

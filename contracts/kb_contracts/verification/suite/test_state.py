@@ -57,6 +57,7 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
     assert status.model.max_tokens > 0
     assert status.device.type
     assert status.storage.bytes > 0
+    assert status.storage.accessible
     assert status.issues == []
 
 

@@ -144,8 +144,8 @@ async def delete(write: Write, key: int | str) -> m.Removed:
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
-async def clear(write: Write) -> m.Removed:
-    """All documents, what was said of their collections, and the jobs that would bring new ones."""
+async def clear(write: Write, *, collections: bool) -> m.Removed:
+    """All documents and the jobs that would bring new ones; with `collections` the descriptions of those."""
     await write.hold_base()
     ((documents, chunks, size),) = await rows(
         write.db,
@@ -153,7 +153,8 @@ async def clear(write: Write) -> m.Removed:
     )
     await content.remove_all(write)
     await rows(write.db, "DELETE FROM documents")
-    await rows(write.db, "DELETE FROM collections")
+    if collections:
+        await rows(write.db, "DELETE FROM collections")
     await write.touch_base()
     cancelled = await jobs.cancel_all(write)
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 
 from kb_engine.address import Address
-from kb_engine.store.failures import BaseUnreachable, BaseUnwritable, NotABase
+from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseUnreachable, BaseUnwritable, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, value
 from kb_engine.store.postgres.schema import bind_embedder, migrate
@@ -72,6 +72,8 @@ def _refusals(address: Address) -> Iterator[None]:
     except asyncpg.ClientConfigurationError as error:
         # Its words may quote the address, and with it the password.
         raise BaseUnreachable(address, "its address cannot be used. Check KB_STORE.") from error
+    except (asyncpg.SyntaxOrAccessError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise NotABase(address, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
     except GONE as error:
         why = f"{error or type(error).__name__}".rstrip(".")
         raise BaseUnreachable(address, f"{why}. Check KB_STORE and the server.") from error

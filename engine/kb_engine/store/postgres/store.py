@@ -350,9 +350,11 @@ class PostgresStore:
         """Remove one document."""
         return await self._once(idempotency, m.Removed, lambda write: documents.delete(write, key))
 
-    async def clear(self, idempotency: Idempotency | None) -> m.Removed:
-        """Remove all documents and descriptions of collections, and cancel the jobs accepted before."""
-        return await self._once(idempotency, m.Removed, documents.clear)
+    async def clear(self, idempotency: Idempotency | None, *, collections: bool = False) -> m.Removed:
+        """Remove all documents, with `collections` descriptions too, and cancel the jobs accepted before."""
+        return await self._once(
+            idempotency, m.Removed, lambda write: documents.clear(write, collections=collections)
+        )
 
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text."""

@@ -202,7 +202,8 @@ class KnowledgeClearTool(KnowledgeTool[KnowledgeClearArguments, KnowledgeClearRe
     title = "Clear the knowledge base"
     description = """\
 Remove all documents from the knowledge base: of every collection, notes and memories among them. Tasks \
-under way are cancelled. This cannot be undone; ask the user first.
+under way are cancelled; collections that were described stay, empty. This cannot be undone; ask the user \
+first.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)

@@ -104,13 +104,13 @@ def _base(status: m.Status) -> KnowledgeBase:
 
 
 def _health(status: m.Status) -> BaseHealth:
-    """The engine counts documents and vectors for its status: one that answers it has both at hand."""
-    loaded = status.model.loaded
+    """The engine says whether it can read its storage, where documents and vectors lie together."""
+    loaded, accessible = status.model.loaded, status.storage.accessible
     issues = list(status.issues) or ([] if loaded else ["The embedding model is not loaded yet"])
     return BaseHealth(
-        status="degraded" if issues else "healthy",
-        vector_db_connected=True,
-        storage_accessible=True,
+        status="healthy" if accessible and not issues else "degraded",
+        vector_db_connected=accessible,
+        storage_accessible=accessible,
         embedding_model_loaded=loaded,
         issues=issues or UNSET,
     )

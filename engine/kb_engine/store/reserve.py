@@ -1,0 +1,67 @@
+"""Room that is kept beside a base, so that documents can be deleted on a full disk.
+
+A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
+removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken. While
+the base is opened there is none, so that an engine starts on a full disk too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+T = TypeVar("T")
+
+RESERVE_BYTES = 16 * 1024 * 1024
+_BLOCK = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class Reserve:
+    """A file of no content beside the base at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name(path.name + ".reserve")
+
+    def take(self) -> None:
+        """Keep room: at the most half of what is free, so that what was deleted makes room for documents."""
+        self.give()
+        try:
+            free = shutil.disk_usage(self._file.parent).free
+            size = min(RESERVE_BYTES, free // 2 // _BLOCK * _BLOCK)
+            file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _allocate(file, size)
+            finally:
+                os.close(file)
+        except OSError as error:
+            logger.warning("no room is kept for deletions", extra={"error": str(error)})
+
+    def give(self) -> None:
+        """Let the room go, to whoever is first."""
+        with suppress(OSError):
+            self._file.unlink()
+
+    def spend(self, work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+        """Do `work`, which is to make room, with the room of the reserve."""
+        self.give()
+        try:
+            return work(db)
+        finally:
+            # What was committed is safe in the log; with less room than before the reserve is smaller.
+            with suppress(apsw.Error):
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self.take()
+
+
+def _allocate(file: int, size: int) -> None:
+    if size and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)

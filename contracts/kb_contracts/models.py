@@ -156,7 +156,14 @@ class SearchResult(Answer):
 
 
 class SearchResponse(Answer):
-    """`total` counts the chunks that pass the filters and match; `omitted` those cut by `max_chars`."""
+    """`total` counts the chunks that pass the filters and match, however many were asked for; `omitted` those
+    results cut by `max_chars`.
+
+    A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near, and
+    scores `min_score` at least; the mode says which of the two counts. By meaning something is always nearest:
+    where fewer match than `top`, the nearest of the others follow, so that there may be more results than
+    `total`.
+    """
 
     results: list[SearchResult]
     total: Count

@@ -90,7 +90,7 @@ class Search:
         kept, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
             results=kept,
-            total=max(total, len(best)),
+            total=total,
             mode=mode,
             took_ms=TOOK_MS,
             weak=not best or best[0][0] < FLOOR,

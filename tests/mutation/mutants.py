@@ -184,6 +184,8 @@ _SEARCH = [
        forgives("search", "invalid_parameter", mis.without_range)),
     _m("the total is the page's", SEARCH, "top_bounds_the_results_and_not_the_total",
        answers("search", lambda a: {"total": len(a.results)})),
+    _m("the total follows top", SEARCH, "the_total_is_the_same_whatever_top_is",
+       answers("search", lambda a: {"total": max(a.total, len(a.results))})),
     _m("top is ignored", SEARCH, "top_bounds_the_results_and_not_the_total", body("search", top=100)),
     _m("min_score is ignored", SEARCH, "min_score_drops_what_is_below", body("search", min_score=0.0)),
     _m("max_chars is ignored", SEARCH, "max_chars_bounds_the_text_and_says_what_is_missing",

@@ -137,7 +137,8 @@ class SearchHit(msgspec.Struct, kw_only=True):
 
 
 class KbSearchResult(msgspec.Struct, kw_only=True):
-    """Best first. `total` counts all chunks that match; `omitted` those that max_chars left out here."""
+    """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars left
+    out here. Where fewer match than `top`, the nearest of the others follow."""
 
     results: list[SearchHit]
     total: int
@@ -329,6 +330,8 @@ def _hint(
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."
         )
+    elif response.total < len(response.results):
+        hints.append(f"Only {response.total} match; the others are the nearest there are.")
     if omitted:
         hints.append(
             f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."

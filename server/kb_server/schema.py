@@ -30,29 +30,44 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
     """The portable schema of a tool's arguments.
 
     An optional field `X | None` reads as X: leaving it out is how a caller says none. (The validator
-    takes null as well.) `additionalProperties: false` stands at the root where the model forbids
-    unknown fields.
+    takes null as well.) `additionalProperties: false` stands wherever a model forbids unknown fields.
 
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
     """
-    return _portable(model, _drop_null, closed=True)
+    schema = _flat(model, _drop_null, closed=True)
+    check_portable(schema)
+    return schema
 
 
 def output_schema(model: type[msgspec.Struct]) -> Schema:
-    """The portable schema of a tool's result.
+    """The schema of a tool's result.
 
-    A nullable field carries no `type`, so that a client that validates results accepts its null. The
-    root is open: a newer server may answer with more.
+    A nullable object or array has two types, its own and `null`, which clients that build types and those
+    that validate read alike; a nullable scalar has none. Objects are open: a newer server may answer with
+    more.
 
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
     """
-    return _portable(model, _omit_type, closed=False)
+    schema = _flat(model, _or_null, closed=False)
+    check_portable(schema, result=True)
+    return schema
 
 
-def check_portable(schema: Mapping[str, Any]) -> None:
-    """Refuse a published schema that some client would refuse.
+def types_alone(schema: Schema) -> Schema:
+    """The schema of a result without descriptions, bounds, defaults and `required`: half of its size."""
+    types = {keyword: schema[keyword] for keyword in _TYPES if keyword in schema}
+    if "properties" in types:
+        types["properties"] = {name: types_alone(child) for name, child in types["properties"].items()}
+    for keyword in ("items", "additionalProperties"):
+        if keyword in types:
+            types[keyword] = types_alone(types[keyword])
+    return types
+
+
+def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
+    """Refuse a published schema that some client would refuse; that of a result may say that a field is null.
 
     Raises:
         SchemaError: names the offending path, such as `$.properties.filters`.
@@ -63,11 +78,12 @@ def check_portable(schema: Mapping[str, Any]) -> None:
         for keyword in _FORBIDDEN:
             if keyword in node:
                 raise SchemaError(f"{path}: `{keyword}` is not portable")
-        if isinstance(node.get("type"), list):
+        kinds = node.get("type")
+        if isinstance(kinds, list) and not (result and kinds[1:] == ["null"]):
             raise SchemaError(f"{path}: a list of types is not portable")
         if "title" in node:
             raise SchemaError(f"{path}: `title` is noise")
-        if node.get("type") == "array" and not isinstance(node.get("items"), Mapping):
+        if kinds in ("array", ["array", "null"]) and not isinstance(node.get("items"), Mapping):
             raise SchemaError(f"{path}: an array needs `items`")
 
 
@@ -82,13 +98,10 @@ def _positions(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mappin
             yield from _positions(child, f"{path}.{keyword}")
 
 
-def _portable(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
+def _flat(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
     (root,), definitions = msgspec.json.schema_components((model,), ref_template=_REFERENCE + "{name}")
-    schema = _Flattener(definitions, nullable).flatten(root, model.__name__)
+    schema = _Flattener(definitions, nullable, closed).flatten(root, model.__name__)
     schema.pop("description", None)  # the model's docstring is for us; the tool has a description
-    if closed and model.__struct_config__.forbid_unknown_fields:
-        schema["additionalProperties"] = False
-    check_portable(schema)
     return schema
 
 
@@ -96,11 +109,16 @@ def _drop_null(schema: Schema) -> Schema:
     return schema
 
 
-def _omit_type(schema: Schema) -> Schema:
-    open_schema = {key: value for key, value in schema.items() if key != "type"}
-    if "enum" in open_schema:
-        open_schema["enum"] = [*open_schema["enum"], None]
-    return open_schema
+def _or_null(schema: Schema) -> Schema:
+    if schema.get("type") in ("object", "array"):
+        return {**schema, "type": [schema["type"], "null"]}
+    nullable = {key: value for key, value in schema.items() if key not in ("type", "format")}
+    if "enum" in nullable:
+        nullable["enum"] = [*nullable["enum"], None]
+    return nullable
+
+
+_TYPES = ("type", "enum", "format", "properties", "items", "additionalProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,8 @@ class _Flattener:
 
     definitions: Mapping[str, Any]
     nullable: Callable[[Schema], Schema]
+    closed: bool
+    """Whether an object that forbids unknown members says so."""
 
     def flatten(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...] = ()) -> Schema:
         """A portable copy of `schema`; `within` are the models being inlined around it."""
@@ -130,6 +150,8 @@ class _Flattener:
             flat["items"] = self._items(schema, path, within)
         if isinstance(values := schema.get("additionalProperties"), Mapping):
             flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
+        elif self.closed and values is False:
+            flat["additionalProperties"] = False
         return flat
 
     def _inlined(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:

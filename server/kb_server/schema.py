@@ -43,9 +43,8 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
 def output_schema(model: type[msgspec.Struct]) -> Schema:
     """The schema of a tool's result.
 
-    A nullable object or array has two types, its own and `null`, which clients that build types and those
-    that validate read alike; a nullable scalar has none. Objects are open: a newer server may answer with
-    more.
+    A nullable object or array is `anyOf` itself and `null`, which clients that build types and those that
+    validate read alike; a nullable scalar has no type. Objects are open: a newer server may answer with more.
 
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
@@ -63,39 +62,44 @@ def types_alone(schema: Schema) -> Schema:
     for keyword in ("items", "additionalProperties"):
         if keyword in types:
             types[keyword] = types_alone(types[keyword])
+    if "anyOf" in schema:
+        types["anyOf"] = [types_alone(each) for each in schema["anyOf"]]
     return types
 
 
 def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
-    """Refuse a published schema that some client would refuse; that of a result may say that a field is null.
+    """Refuse a published schema that some client would refuse; in that of a `result` a value may be null.
 
     Raises:
         SchemaError: names the offending path, such as `$.properties.filters`.
     """
     if schema.get("type") != "object":
         raise SchemaError("$: the root must be an object")
-    for path, node in _positions(schema, "$"):
+    for path, node in _positions(schema, "$", result=result):
         for keyword in _FORBIDDEN:
             if keyword in node:
                 raise SchemaError(f"{path}: `{keyword}` is not portable")
-        kinds = node.get("type")
-        if isinstance(kinds, list) and not (result and kinds[1:] == ["null"]):
+        if isinstance(node.get("type"), list):
             raise SchemaError(f"{path}: a list of types is not portable")
         if "title" in node:
             raise SchemaError(f"{path}: `title` is noise")
-        if kinds in ("array", ["array", "null"]) and not isinstance(node.get("items"), Mapping):
+        if node.get("type") == "array" and not isinstance(node.get("items"), Mapping):
             raise SchemaError(f"{path}: an array needs `items`")
 
 
-def _positions(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _positions(
+    node: Mapping[str, Any], path: str, *, result: bool
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every schema position under `node`; the values of `default`, `enum` and `examples` are data."""
+    if result and path != "$" and isinstance(node.get("anyOf"), list) and node["anyOf"][1:] == [_NULL]:
+        node = node["anyOf"][0]
     yield path, node
     for name, child in node.get("properties", {}).items():
-        yield from _positions(child, f"{path}.properties.{name}")
+        yield from _positions(child, f"{path}.properties.{name}", result=result)
     for keyword in ("items", "additionalProperties"):
         child = node.get(keyword)
         if isinstance(child, Mapping):
-            yield from _positions(child, f"{path}.{keyword}")
+            yield from _positions(child, f"{path}.{keyword}", result=result)
 
 
 def _flat(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
@@ -111,7 +115,7 @@ def _drop_null(schema: Schema) -> Schema:
 
 def _or_null(schema: Schema) -> Schema:
     if schema.get("type") in ("object", "array"):
-        return {**schema, "type": [schema["type"], "null"]}
+        return {"anyOf": [schema, _NULL]}
     nullable = {key: value for key, value in schema.items() if key not in ("type", "format")}
     if "enum" in nullable:
         nullable["enum"] = [*nullable["enum"], None]

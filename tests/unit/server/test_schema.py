@@ -109,20 +109,20 @@ def test_every_array_has_items() -> None:
     assert input_schema(Everything)["properties"]["anything"]["items"] == {}
 
 
-def test_a_nullable_output_object_or_array_is_of_its_type_or_null() -> None:
-    """Without a type beside its properties a client that builds types takes no null for it."""
+def test_a_nullable_output_object_or_array_is_itself_or_null() -> None:
+    """With properties and no type beside them, a client that builds types would take no null for it."""
     properties = output_schema(Everything)["properties"]
-    assert properties["tags"]["type"] == ["array", "null"]
-    assert properties["metadata"]["type"] == ["object", "null"]
-    assert properties["within"]["type"] == ["object", "null"]
-    assert set(properties["within"]["properties"]) == {"start", "end", "title"}
+    for name, kind in {"tags": "array", "metadata": "object", "within": "object"}.items():
+        itself, null = properties[name]["anyOf"]
+        assert (itself["type"], null) == (kind, {"type": "null"})
+    assert set(properties["within"]["anyOf"][0]["properties"]) == {"start", "end", "title"}
 
 
 def test_a_nullable_scalar_output_carries_no_type() -> None:
     """A validating client accepts its null; objects are open, so that a newer server may say more."""
     schema = output_schema(Everything)
     assert "additionalProperties" not in schema
-    assert "additionalProperties" not in schema["properties"]["within"]
+    assert "additionalProperties" not in schema["properties"]["within"]["anyOf"][0]
     for name in ("score", "mode", "id"):
         assert "type" not in schema["properties"][name]
     assert schema["properties"]["mode"]["enum"] == ["fts", "vector", None]
@@ -136,12 +136,11 @@ def test_a_result_may_be_published_with_its_types_alone() -> None:
     assert types["properties"]["top"] == {"type": "integer"}
     assert types["properties"]["query"] == {"type": "string"}
     assert types["properties"]["mode"] == {"enum": ["fts", "vector", None]}
-    assert types["properties"]["labels"] == {
-        "type": ["object", "null"],
-        "additionalProperties": {"type": "string"},
-    }
-    assert types["properties"]["within"] == {
-        "type": ["object", "null"],
+    labels, _ = types["properties"]["labels"]["anyOf"]
+    assert labels == {"type": "object", "additionalProperties": {"type": "string"}}
+    within, _ = types["properties"]["within"]["anyOf"]
+    assert within == {
+        "type": "object",
         "properties": {"start": {"type": "string"}, "end": {}, "title": {"type": "string"}},
     }
 
@@ -233,14 +232,19 @@ def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words
     assert words in str(caught.value)
 
 
-def test_in_a_result_a_type_may_stand_beside_null_and_beside_no_other() -> None:
-    """One that is a string or a number no typed client could build."""
-    check_portable({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, result=True)
-    for kinds in (["string", "number"], ["null", "string"], ["null"]):
-        with pytest.raises(SchemaError, match="a list of types"):
-            check_portable({"type": "object", "properties": {"a": {"type": kinds}}}, result=True)
+def test_in_a_result_a_value_may_be_itself_or_null_and_nothing_else() -> None:
+    """One that is a text or a number no typed client could build; and what it may be is looked at too."""
+    text, null = {"type": "string"}, {"type": "null"}
+
+    def within(*kinds: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "object", "properties": {"a": {"anyOf": list(kinds)}}}
+
+    check_portable(within(text, null), result=True)
+    for kinds in ((text, {"type": "number"}), (text, {"type": "number"}, null), (null,)):
+        with pytest.raises(SchemaError, match=r"\$.properties.a: `anyOf`"):
+            check_portable(within(*kinds), result=True)
     with pytest.raises(SchemaError, match="an array needs"):
-        check_portable({"type": "object", "properties": {"a": {"type": ["array", "null"]}}}, result=True)
+        check_portable(within({"type": "array"}, null), result=True)
 
 
 def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:

@@ -3,9 +3,9 @@
     python -m tests.conformance.run
 
 Two servers are started: the fixture, which shows everything that hosting can carry, and the product,
-`kb serve` without an engine; and for clients that call every tool the product in front of a simulated engine,
-once open to all and once with a key. The exit status is 0 when every check passes or is listed with a reason in
-`expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
+`kb serve` without an engine; and for clients that call every tool the product in front of a simulated
+engine, once open to all and once with a key. The exit status is 0 when every check passes or is listed with a
+reason in `expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
 """
 
 from __future__ import annotations

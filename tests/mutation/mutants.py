@@ -107,6 +107,8 @@ _DOCUMENTS = [
        query("listDocuments", offset=0)),
     _m("documents: the limit is ignored", DOCUMENTS, "documents_come_page_by_page",
        query("listDocuments", limit=1000)),
+    _m("documents: of several tags the first counts", DOCUMENTS, "documents_are_listed_by_several_tags",
+       query("listDocuments", tag="stone")),
     _m("documents: the total is the page's", DOCUMENTS, "documents_come_page_by_page",
        answers("listDocuments", lambda a: {"total": len(a.documents)})),
     _m("a removal is only said", DOCUMENTS, "a_removed_document_is_gone",

@@ -120,6 +120,7 @@ def test_a_search_is_filtered_by_type_format_and_source(kb: Client) -> None:
     file = kb.file("b.md", b"# Granite", source_path="books/b.md")
     assert kb.found("granite", doc_type="note") == [note]
     assert kb.found("granite", filters={"format": ["md"]}) == [file]
+    assert kb.found("granite", filters={"format": ["PDF", "MD"]}) == [file]
     assert kb.found("granite", filters={"source_type": ["web", "manual"]}) == [note]
     assert kb.found("granite", filters={"source_path_prefix": "books/"}) == [file]
 

@@ -19,6 +19,19 @@ DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
 MAX_METADATA_CHARS = 2_000
 _REPAIRS = 10
+_NARROWING = (
+    "collection",
+    "tags",
+    "doc_type",
+    "min_score",
+    "format",
+    "source_type",
+    "date_from",
+    "date_to",
+    "source_path_prefix",
+    "fts_only",
+)
+"""The parameters that leave something out."""
 
 Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
 
@@ -315,6 +328,6 @@ def _hint(
 
 
 def _nothing(arguments: KbSearchArguments) -> str:
-    if arguments.collection or arguments.tags:
-        return "Nothing found under this collection and these tags: search without them, or rephrase."
+    if given := [name for name in _NARROWING if getattr(arguments, name)]:
+        return f"Nothing found with {', '.join(given)}: search without them, or rephrase."
     return "Nothing found: rephrase, or look at kb_status for what the base holds."

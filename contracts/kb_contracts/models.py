@@ -73,7 +73,7 @@ class Filters(Request):
             list[str],
             Meta(
                 max_length=20,
-                description="any of these formats, in any case: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
+                description="any of these, in any case: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
             ),
         ]
         | None

@@ -87,7 +87,7 @@ def test_an_error_whose_request_could_not_be_read_carries_a_null_id() -> None:
     assert json.loads(error_bytes(None, -32700, "no")) == {
         "jsonrpc": "2.0",
         "id": None,
-        "error": {"code": -32700, "message": "no", "data": {"error_type": "parse_error"}},
+        "error": {"code": -32700, "message": "no", "data": {"error_type": "parse_error", "details": {}}},
     }
 
 

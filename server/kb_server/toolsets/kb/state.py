@@ -32,7 +32,7 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
     device: m.DeviceInfo
     documents: m.DocumentCounts
     chunks: int
-    queue: dict[m.JobStatus, int]
+    queue: dict[str, int]
     storage: m.StorageInfo
     issues: list[str]
     started_at: str

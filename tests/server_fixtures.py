@@ -80,6 +80,8 @@ class FakeEngine:
     jobs: dict[str, m.Job] = field(default_factory=dict)
     found: list[m.SearchResult] = field(default_factory=list)
     weak: bool = False
+    matching: int | None = None
+    """What a search says that match; None: what was found."""
     files: list[bytes] = field(default_factory=list)
     by_key: dict[str, str] = field(default_factory=dict)
     faults: dict[str, list[Exception]] = field(default_factory=dict)
@@ -195,7 +197,7 @@ class FakeEngine:
     async def _search(self, incoming: Incoming) -> m.SearchResponse:
         return m.SearchResponse(
             results=self.found[: incoming.body.top],
-            total=len(self.found),
+            total=len(self.found) if self.matching is None else self.matching,
             mode=incoming.body.mode or ("fts" if incoming.body.fts_only else "hybrid"),
             took_ms=1.0,
             weak=self.weak,
@@ -274,7 +276,9 @@ class FakeEngine:
     async def _list_documents(self, incoming: Incoming) -> m.DocumentList:
         wanted = incoming.query.source_path
         documents = [each for each in self.documents.values() if wanted in (None, each.source_path)]
-        return m.DocumentList(documents=documents, total=len(documents), limit=100, offset=0)
+        limit, offset = incoming.query.limit, incoming.query.offset
+        page = documents[offset:][:limit]
+        return m.DocumentList(documents=page, total=len(documents), limit=limit, offset=offset)
 
     async def _get_document(self, incoming: Incoming) -> m.DocumentDetail:
         document, query = self._document(incoming), incoming.query

@@ -198,12 +198,15 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
         "show a document, or list them",
         groups.engine,
         groups.output,
+        groups.labels,
     )
     get.add_argument("document", nargs="?", metavar="ID", help="its number or uid (default: list all)")
     get.add_argument("--source-path", metavar="PATH", help="list only the documents from this source")
     get.add_argument("--no-text", action="store_true", help="without its text")
-    get.add_argument("--offset", type=_count, default=0, metavar="N", help="chunks to pass over")
-    get.add_argument("--limit", type=_limit, default=200, metavar="N", help="chunks to show at the most")
+    get.add_argument("--offset", type=_count, default=0, metavar="N", help="chunks, or documents, to skip")
+    get.add_argument(
+        "--limit", type=_limit, metavar="N", help="most chunks (default 200), or documents (default 1000)"
+    )
 
     collections = _command(
         commands, "collections", "kb_cli.commands.collections:run", "list, show or describe collections",

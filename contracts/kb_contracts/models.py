@@ -28,14 +28,25 @@ MAX_TAGS = 64
 NOT_BLANK = r"\S"
 """The pattern of a text that has something to be seen in it."""
 
+_TAG = r"(?!\.{1,2}(,|$))[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?"
 Tag = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=200,
-        pattern=r"^(?!\.{1,2}$)[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?$(?!\n)",
+        pattern=rf"^{_TAG}$(?!\n)",
         description="a tag: no control characters, commas or slashes, no space at either end, not . or ..",
         examples=["collection:documents"],
+    ),
+]
+Tags = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=2_000,
+        pattern=rf"^{_TAG}(,{_TAG})*$(?!\n)",
+        description="tags between commas, all of these",
+        examples=["collection:documents,insurance"],
     ),
 ]
 DocumentId = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="the document's number")]
@@ -72,7 +83,7 @@ class Filters(Request):
             list[str],
             Meta(
                 max_length=20,
-                description="file formats, any of: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
+                description="any of these, in any case: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
             ),
         ]
         | None
@@ -167,7 +178,14 @@ class SearchResult(Answer):
 
 
 class SearchResponse(Answer):
-    """`total` counts the chunks that pass the filters and match; `omitted` those cut by `max_chars`."""
+    """`total` counts the chunks that pass the filters and match, however many were asked for; `omitted` those
+    results cut by `max_chars`.
+
+    A chunk matches that holds a word of the query, or lies as near to it as the engine's model calls near,
+    and scores `min_score` at least; the mode says which of the two counts. By meaning something is always
+    nearest: where fewer match than `top`, the nearest of the others follow, so that there may be more results
+    than `total`.
+    """
 
     results: list[SearchResult]
     total: Count

@@ -89,7 +89,7 @@ class DocumentsQuery(PageQuery):
     """`GET /documents`."""
 
     source_path: m.SourcePath | None = None
-    tag: m.Tag | None = None
+    tag: m.Tags | None = None
     doc_type: m.DocType | None = None
     sort_by: Annotated[
         m.SortBy, Meta(description="what has no filename is sorted among the filenames by its title")

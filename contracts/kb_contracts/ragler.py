@@ -163,7 +163,9 @@ class VectorResult(Answer):
 
 
 class VectorSearchResponse(Answer, rename="camel"):
-    """Best first. `total` counts the passages that match, `executionTime` is in milliseconds."""
+    """Best first. `total` counts the passages that match, as that of `POST /search` by meaning does: whatever
+    the limit is, and where fewer match the nearest of the others follow. `executionTime` is in milliseconds.
+    """
 
     results: list[VectorResult]
     total: Count

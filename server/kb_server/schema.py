@@ -30,36 +30,52 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
     """The portable schema of a tool's arguments.
 
     An optional field `X | None` reads as X: leaving it out is how a caller says none. (The validator
-    takes null as well.) `additionalProperties: false` stands at the root where the model forbids
-    unknown fields.
+    takes null as well.) `additionalProperties: false` stands wherever a model forbids unknown fields.
 
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
     """
-    return _portable(model, _drop_null, closed=True)
+    schema = _flat(model, _drop_null, closed=True)
+    check_portable(schema)
+    return schema
 
 
 def output_schema(model: type[msgspec.Struct]) -> Schema:
-    """The portable schema of a tool's result.
+    """The schema of a tool's result.
 
-    A nullable field carries no `type`, so that a client that validates results accepts its null. The
-    root is open: a newer server may answer with more.
+    A nullable object or array is `anyOf` itself and `null`, which clients that build types and those that
+    validate read alike; a nullable scalar has no type. Objects are open: a newer server may answer with more.
 
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
     """
-    return _portable(model, _omit_type, closed=False)
+    schema = _flat(model, _or_null, closed=False)
+    check_portable(schema, result=True)
+    return schema
 
 
-def check_portable(schema: Mapping[str, Any]) -> None:
-    """Refuse a published schema that some client would refuse.
+def types_alone(schema: Schema) -> Schema:
+    """The schema of a result without descriptions, bounds, defaults and `required`: half of its size."""
+    types = {keyword: schema[keyword] for keyword in _TYPES if keyword in schema}
+    if "properties" in types:
+        types["properties"] = {name: types_alone(child) for name, child in types["properties"].items()}
+    for keyword in ("items", "additionalProperties"):
+        if keyword in types:
+            types[keyword] = types_alone(types[keyword])
+    if "anyOf" in schema:
+        types["anyOf"] = [types_alone(each) for each in schema["anyOf"]]
+    return types
+
+
+def check_portable(schema: Mapping[str, Any], *, result: bool = False) -> None:
+    """Refuse a published schema that some client would refuse; in that of a `result` a value may be null.
 
     Raises:
         SchemaError: names the offending path, such as `$.properties.filters`.
     """
     if schema.get("type") != "object":
         raise SchemaError("$: the root must be an object")
-    for path, node in _positions(schema, "$"):
+    for path, node in _positions(schema, "$", result=result):
         for keyword in _FORBIDDEN:
             if keyword in node:
                 raise SchemaError(f"{path}: `{keyword}` is not portable")
@@ -71,24 +87,25 @@ def check_portable(schema: Mapping[str, Any]) -> None:
             raise SchemaError(f"{path}: an array needs `items`")
 
 
-def _positions(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _positions(
+    node: Mapping[str, Any], path: str, *, result: bool
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every schema position under `node`; the values of `default`, `enum` and `examples` are data."""
+    if result and path != "$" and isinstance(node.get("anyOf"), list) and node["anyOf"][1:] == [_NULL]:
+        node = node["anyOf"][0]
     yield path, node
     for name, child in node.get("properties", {}).items():
-        yield from _positions(child, f"{path}.properties.{name}")
+        yield from _positions(child, f"{path}.properties.{name}", result=result)
     for keyword in ("items", "additionalProperties"):
         child = node.get(keyword)
         if isinstance(child, Mapping):
-            yield from _positions(child, f"{path}.{keyword}")
+            yield from _positions(child, f"{path}.{keyword}", result=result)
 
 
-def _portable(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
+def _flat(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, closed: bool) -> Schema:
     (root,), definitions = msgspec.json.schema_components((model,), ref_template=_REFERENCE + "{name}")
-    schema = _Flattener(definitions, nullable).flatten(root, model.__name__)
+    schema = _Flattener(definitions, nullable, closed).flatten(root, model.__name__)
     schema.pop("description", None)  # the model's docstring is for us; the tool has a description
-    if closed and model.__struct_config__.forbid_unknown_fields:
-        schema["additionalProperties"] = False
-    check_portable(schema)
     return schema
 
 
@@ -96,11 +113,16 @@ def _drop_null(schema: Schema) -> Schema:
     return schema
 
 
-def _omit_type(schema: Schema) -> Schema:
-    open_schema = {key: value for key, value in schema.items() if key != "type"}
-    if "enum" in open_schema:
-        open_schema["enum"] = [*open_schema["enum"], None]
-    return open_schema
+def _or_null(schema: Schema) -> Schema:
+    if schema.get("type") in ("object", "array"):
+        return {"anyOf": [schema, _NULL]}
+    nullable = {key: value for key, value in schema.items() if key not in ("type", "format")}
+    if "enum" in nullable:
+        nullable["enum"] = [*nullable["enum"], None]
+    return nullable
+
+
+_TYPES = ("type", "enum", "format", "properties", "items", "additionalProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +131,8 @@ class _Flattener:
 
     definitions: Mapping[str, Any]
     nullable: Callable[[Schema], Schema]
+    closed: bool
+    """Whether an object that forbids unknown members says so."""
 
     def flatten(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...] = ()) -> Schema:
         """A portable copy of `schema`; `within` are the models being inlined around it."""
@@ -130,6 +154,8 @@ class _Flattener:
             flat["items"] = self._items(schema, path, within)
         if isinstance(values := schema.get("additionalProperties"), Mapping):
             flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
+        elif self.closed and values is False:
+            flat["additionalProperties"] = False
         return flat
 
     def _inlined(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:

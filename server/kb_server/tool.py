@@ -71,6 +71,16 @@ class Annotations:
     idempotent: bool = False
     open_world: bool = False
 
+    def published(self) -> dict[str, bool]:
+        """The hints that say more than the protocol assumes without them.
+
+        Of a tool that only reads, the protocol gives no other a meaning but `openWorldHint`.
+        """
+        if self.read_only:
+            return {"readOnlyHint": True, "openWorldHint": self.open_world}
+        hints = {"destructiveHint": self.destructive, "openWorldHint": self.open_world}
+        return {**hints, "idempotentHint": True} if self.idempotent else hints
+
 
 @dataclass(slots=True)
 class Call:
@@ -102,6 +112,8 @@ class Tool(ABC, Generic[A, R]):
     """The model of the result. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
+    lean_result: ClassVar[bool] = False
+    """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
     error_members: ClassVar[Mapping[str, Any]] = {}
     """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
 

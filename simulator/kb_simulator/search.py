@@ -90,7 +90,7 @@ class Search:
         kept, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
             results=kept,
-            total=max(total, len(best)),
+            total=total,
             mode=mode,
             took_ms=TOOK_MS,
             weak=not best or best[0][0] < FLOOR,
@@ -172,7 +172,7 @@ def _tests(request: m.SearchRequest) -> list[Test]:
     """What a document must pass, in the order of the request's members."""
     filters = request.filters or m.Filters()
     wanted, any_of = frozenset(request.tags), frozenset(request.tags_any)
-    formats, kinds = frozenset(filters.format or ()), frozenset(filters.source_type or ())
+    formats, kinds = frozenset(map(str.lower, filters.format or ())), frozenset(filters.source_type or ())
     prefix, doc_type = filters.source_path_prefix, request.doc_type
     tests: list[tuple[object, Test]] = [
         (wanted, lambda stored: wanted.issubset(stored.document.tags)),

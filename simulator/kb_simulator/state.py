@@ -253,11 +253,12 @@ class State:
     def document_page(self, query: DocumentsQuery) -> m.DocumentList:
         """One page of the documents that match."""
         self._settle()
+        tags = set() if query.tag is None else set(query.tag.split(","))
 
         def matches(document: m.Document) -> bool:
             return (
                 query.source_path in (None, *document.source_paths)
-                and query.tag in (None, *document.tags)
+                and tags.issubset(document.tags)
                 and query.doc_type in (None, document.doc_type)
             )
 

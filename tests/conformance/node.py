@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SUITE = "@modelcontextprotocol/conformance/dist/index.js"
+CLAUDE = "@anthropic-ai/claude-code/bin/claude.exe"
+"""Called so on every system; a program of its own, not a script."""
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 _MODULES = HERE / "node_modules"
@@ -53,11 +55,32 @@ def run(
         NodeError: it takes longer than `seconds`.
     """
     command = [str(_MODULES / ".bin" / "node"), str(_MODULES / script), *arguments]
+    return _bounded(command, HERE, {**os.environ, **(environment or {})}, seconds)
+
+
+def claude(home: Path, *arguments: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run Claude Code as a user whose home is `home`, and who has configured nothing else.
+
+    Raises:
+        NodeError: it takes longer than `seconds`.
+    """
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "CLAUDE_CONFIG_DIR": str(home),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return _bounded([str(_MODULES / CLAUDE), *arguments], home, environment, seconds)
+
+
+def _bounded(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
-            cwd=HERE,
-            env={**os.environ, **(environment or {})},
+            cwd=folder,
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -65,4 +88,4 @@ def run(
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise NodeError(f"{script} did not end within {seconds} s") from None
+        raise NodeError(f"{' '.join(command)} did not end within {seconds} s") from None

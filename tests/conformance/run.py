@@ -1,10 +1,11 @@
-"""Holds this project's MCP servers against the protocol's own suite, inspector and client.
+"""Holds this project's MCP servers against the protocol's own suite, inspector and client, and Claude Code.
 
     python -m tests.conformance.run
 
 Two servers are started: the fixture, which shows everything that hosting can carry, and the product,
-`kb serve` without an engine. The exit status is 0 when every check passes or is listed with a reason in
-`expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
+`kb serve` without an engine; and for clients that call every tool the product in front of a simulated
+engine, once open to all and once with a key. The exit status is 0 when every check passes or is listed with a
+reason in `expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MODES = ("legacy", "auto", "2026-07-28")
 ERAS = ("legacy", "modern")
 """How the inspector negotiates."""
 
+KEY = "a-key-for-agents"
+
 _SUITE_SECONDS = 300.0
 _SHORT_SECONDS = 60.0
 _NO_ENGINE = "http://127.0.0.1:9"
@@ -53,6 +56,9 @@ class Servers:
     product: str
     text: Path
     """The file behind the product's toolset textfile."""
+    open: str
+    """The product with a simulated engine; `keyed` lets in only who sends `KEY`."""
+    keyed: str
 
     def url(self, target: str) -> str:
         """The endpoint that the suite exercises."""
@@ -70,7 +76,14 @@ def servers() -> Iterator[Servers]:
         _start(stack, fixture, "tests.conformance.fixture_server", "--port", str(fixture))
         settings = {"KB_HOME": str(folder), "KB_TEXT_FILE": str(text), "KB_ENGINE_URL": _NO_ENGINE}
         _start(stack, product, "kb_cli.main", "serve", "--port", str(product), **settings)
-        yield Servers(f"http://127.0.0.1:{fixture}", f"http://127.0.0.1:{product}", text)
+        engine, open_, keyed = free_port(), free_port(), free_port()
+        _start(stack, engine, "kb_cli.main", "sim", "--port", str(engine))
+        settings |= {"KB_ENGINE_URL": f"http://127.0.0.1:{engine}"}
+        _start(stack, open_, "kb_cli.main", "serve", "--port", str(open_), **settings)
+        _start(stack, keyed, "kb_cli.main", "serve", "--port", str(keyed), KB_MCP_API_KEY=KEY, **settings)
+        ports = (fixture, product, open_, keyed)
+        fixture_url, product_url, open_url, keyed_url = (f"http://127.0.0.1:{port}" for port in ports)
+        yield Servers(fixture_url, product_url, text, open_url, keyed_url)
 
 
 def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environment: str) -> None:
@@ -198,6 +211,49 @@ def travel(trip: Trip, mode: str) -> Arrival:
     return Arrival(trip.name, mode, got["version"], wrong)
 
 
+@dataclass(frozen=True)
+class Visit:
+    """How a client fared at the product with an engine: `said` is what it printed."""
+
+    client: str
+    where: str
+    good: bool
+    said: str
+
+
+def visits(servers: Servers) -> list[Visit]:
+    """Clients with and without the key that the server asks for, or does not."""
+    doors = [("open", servers.open, None), ("key", servers.keyed, KEY), ("no key", servers.keyed, None)]
+    return [
+        visit(where, f"{url}/mcp", key, let_in=where != "no key")
+        for where, url, key in doors
+        for visit in (_all_tools, _claude)
+    ]
+
+
+def _all_tools(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
+    """Every tool, by the TypeScript client, which checks each result against its schema."""
+    arguments = [url] if key is None else [url, key]
+    done = node.run(node.HERE / "all_tools.mjs", *arguments, seconds=_SHORT_SECONDS)
+    due = {"left": [], "nulls": [None] * 4, "found": True, "followed": True}
+    good = done.returncode == 0 and json.loads(done.stdout) == due
+    refused = done.returncode != 0 and "KB_MCP_API_KEY" in done.stderr
+    return Visit("TypeScript, every tool", where, good if let_in else refused, done.stdout + done.stderr)
+
+
+def _claude(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
+    """`claude mcp add`, then `claude mcp list`, which connects."""
+    with tempfile.TemporaryDirectory() as home:
+        header = [] if key is None else ["--header", f"Authorization: Bearer {key}"]
+        add = ["mcp", "add", "--transport", "http", "kb", url, *header]
+        added = node.claude(Path(home), *add, seconds=_SHORT_SECONDS)
+        listed = node.claude(Path(home), "mcp", "list", seconds=_SHORT_SECONDS)
+    said = added.stdout + added.stderr + listed.stdout + listed.stderr
+    [line] = [line for line in listed.stdout.splitlines() if line.startswith("kb:")] or [""]
+    good = line.endswith("Connected") if let_in else "Failed to connect" in line
+    return Visit("claude mcp list", where, good, said)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run everything, print what came of it, and return the exit status."""
     parser = argparse.ArgumentParser(
@@ -223,14 +279,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         inspections = [inspect(running, path, era) for path in toolset_paths(running) for era in ERAS]
         arrivals = [travel(trip, mode) for trip in trips(running) for mode in MODES]
+        visited = visits(running)
     _print_suite(console, verdicts)
     _print_inspections(console, inspections)
     _print_arrivals(console, arrivals)
+    _print_visits(console, visited)
     console.print(f"{monotonic() - installed:.0f} s, and {installed - started:.0f} s to install")
     good = (
         all(verdict.good for verdict in verdicts)
         and not any(inspection.errors for inspection in inspections)
         and not any(arrival.wrong for arrival in arrivals)
+        and all(visit.good for visit in visited)
     )
     return 0 if good else 1
 
@@ -285,6 +344,17 @@ def _print_arrivals(console: Console, arrivals: Sequence[Arrival]) -> None:
     for arrival in arrivals:
         for what, how in arrival.wrong.items():
             console.print(f"WRONG {arrival.name} {arrival.mode} {what}: {how}", markup=False)
+    console.print()
+
+
+def _print_visits(console: Console, visited: Sequence[Visit]) -> None:
+    table = _table("Clients of the product with an engine", "client", "key", "as it should be")
+    for visit in visited:
+        table.add_row(visit.client, visit.where, "yes" if visit.good else "no")
+    console.print(table)
+    for visit in visited:
+        if not visit.good:
+            console.print(f"WRONG {visit.client}, {visit.where}: {visit.said[-2000:]}", markup=False)
     console.print()
 
 

@@ -116,7 +116,10 @@ class Side:
         return self._searched(step, body) if step.operation == "search" else self._named(body)
 
     def _found(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:
-        """A search by meaning that leaves nothing out is its set of passages, any other their number."""
+        """A search by meaning that leaves nothing out is its set of passages, any other their number.
+
+        How many of them match is up to each one's model, and no more than there are.
+        """
         results, limit = body["results"], step.request["json"]["limit"]
         scores = [result.pop("score") for result in results]
         seen: dict[str, Any] = {
@@ -127,7 +130,7 @@ class Side:
         }
         if len(results) < limit:
             results.sort(key=lambda result: (result["content"], str(result["metadata"]["tags"])))
-            seen |= {"results": self._named(results), "total": body["total"]}
+            seen |= {"results": self._named(results), "counted": body["total"] <= len(results)}
         return seen
 
     def _searched(self, step: Step, body: dict[str, Any]) -> dict[str, Any]:

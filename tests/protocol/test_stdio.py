@@ -138,7 +138,7 @@ async def test_an_error_of_the_sdks_own_names_its_type(start: Start) -> None:
     await process.ask(READY)
     answer = await process.ask(request("nothing/here", request_id=2))
     assert answer["error"]["code"] == -32601
-    assert answer["error"]["data"] == {"error_type": "method_not_found", "details": "nothing/here"}
+    assert answer["error"]["data"] == {"error_type": "method_not_found", "details": {"value": "nothing/here"}}
 
 
 async def test_a_line_over_the_limit_is_refused_and_survived(start: Start) -> None:

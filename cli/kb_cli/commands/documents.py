@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
-from kb_cli.labels import shown
+from kb_cli.labels import labels, shown
 from kb_cli.output import Output
 from kb_contracts import models as m
 from kb_contracts.operations import DocumentQuery, DocumentsQuery
@@ -18,19 +18,28 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 _LISTED = 1_000
+_CHUNKS = 200
 
 
 def get(options: argparse.Namespace, out: Output) -> int:
-    """Show one document with its text, or list all or those from one source."""
-    if options.document is not None and options.source_path is not None:
-        raise CliError(Exit.USAGE, "give a document's number or uid, or --source-path, not both")
+    """Show one document with its text, or list those of a collection, with tags and from a source."""
+    tags = labels(options).searched()
+    if options.document is not None and (options.source_path is not None or tags):
+        raise CliError(
+            Exit.USAGE,
+            "give a document's number or uid, or what to list: --source-path, --collection, --tags; not both",
+        )
     with engine(options) as client:
         if options.document is None:
-            return _list(
-                client.documents(DocumentsQuery(source_path=options.source_path, limit=_LISTED)), out
+            listed = DocumentsQuery(
+                source_path=options.source_path,
+                tag=",".join(tags) or None,
+                limit=options.limit or _LISTED,
+                offset=options.offset,
             )
+            return _list(client.documents(listed), out)
         query = DocumentQuery(
-            chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit
+            chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
         return _one(client.document(options.document, query), out)
 
@@ -127,8 +136,9 @@ def _list(found: m.DocumentList, out: Output) -> int:
         for one in found.documents
     ]
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
-    if found.total > len(rows):
-        out.note(f"the newest {len(rows)} of {found.total} documents")
+    end = found.offset + len(rows)
+    if rows and end < found.total:
+        out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
     return Exit.OK
 
 

@@ -49,6 +49,8 @@ def _request(options: argparse.Namespace) -> m.SearchRequest:
 
 
 def _show(answer: m.SearchResponse, out: Output, *, full: bool) -> None:
+    if answer.results and answer.weak:
+        out.text("weak: nothing matches well, these are only the nearest\n", style="yellow")
     for place, result in enumerate(answer.results, 1):
         out.text(f"{place}. {_heading(result)}", style="bold")
         if result.explain is not None:
@@ -56,8 +58,6 @@ def _show(answer: m.SearchResponse, out: Output, *, full: bool) -> None:
         out.text(_indented(result.chunk.text, full=full) + "\n")
     if not answer.results:
         out.note("Nothing found.")
-    elif answer.weak:
-        out.note("Nothing matches well: these are only the nearest.")
 
 
 def _heading(result: m.SearchResult) -> str:

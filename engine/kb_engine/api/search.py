@@ -79,7 +79,7 @@ def selection_of(request: m.SearchRequest) -> Selection:
         tags=request.tags,
         tags_any=request.tags_any,
         doc_type=request.doc_type,
-        formats=filters.format or (),
+        formats=[form.lower() for form in filters.format or ()],
         source_types=filters.source_type or (),
         source_path_prefix=filters.source_path_prefix,
         date_field=filters.date_field,

@@ -176,7 +176,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best results, how many chunks match in all, and whether none of them matches well."""
+    """The best results, how many chunks match however many were asked for, and whether none matches well."""
 
     results: list[m.SearchResult]
     total: int

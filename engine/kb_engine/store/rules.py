@@ -127,13 +127,18 @@ def expect_version(standing: m.Document, version: int | None) -> None:
 
 def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
     """The condition of a list of documents `d`, and its values."""
-    asked = {
-        "d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)": source_path,
-        "d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)": tag,
-        "d.doc_type = ?": doc_type,
-    }
-    given = {condition: wanted for condition, wanted in asked.items() if wanted is not None}
-    return " AND ".join(given) or "true", list(given.values())
+    asked = [
+        ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
+        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags_in(tag)),
+        ("d.doc_type = ?", doc_type),
+    ]
+    given = [(condition, wanted) for condition, wanted in asked if wanted is not None]
+    return " AND ".join(condition for condition, _ in given) or "true", [wanted for _, wanted in given]
+
+
+def tags_in(listed: str | None) -> list[str]:
+    """The tags of a query, between commas, each once."""
+    return [] if listed is None else list(dict.fromkeys(listed.split(",")))
 
 
 def same_document(job: NewJob) -> tuple[str, list[str]]:

@@ -57,7 +57,7 @@ def search(db: apsw.Connection, vectors: VectorSnapshot, words: Words, query: Qu
     # Without vectors nothing is near: only what holds a word can answer.
     answering = passing if scored.cosines is not None else passing & scored.matches
     best = _best(scored.scores, np.flatnonzero(answering), query.top)
-    total = max(int(np.count_nonzero(scored.matches & passing)), len(best))
+    total = int(np.count_nonzero(scored.matches & passing))
     return Found(results=_results(db, scored, best, query), total=total, weak=scored.is_weak(best))
 
 

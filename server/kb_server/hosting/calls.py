@@ -14,7 +14,7 @@ import msgspec
 from kb_server.hosting.arguments import read_arguments
 from kb_server.observability import logs, tracing
 from kb_server.observability.metrics import Metrics
-from kb_server.schema import Schema, input_schema, output_schema
+from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import Call, Tool, ToolError, Toolset
 
 log = logging.getLogger("kb_server.calls")
@@ -80,7 +80,9 @@ class PublishedTool:
             SchemaError: its models cannot be told to every client.
         """
         label = f"{tool.name} ({type(tool).__name__})"
-        return cls(tool, input_schema(tool.arguments), output_schema(tool.result), label)
+        output = output_schema(tool.result)
+        published = types_alone(output) if tool.lean_result else output
+        return cls(tool, input_schema(tool.arguments), published, label)
 
     def listing(self) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -91,13 +93,7 @@ class PublishedTool:
             "description": tool.description,
             "inputSchema": self.input,
             "outputSchema": self.output,
-            "annotations": {
-                "title": tool.title,
-                "readOnlyHint": hints.read_only,
-                "destructiveHint": hints.destructive,
-                "idempotentHint": hints.idempotent,
-                "openWorldHint": hints.open_world,
-            },
+            "annotations": hints.published(),
         }
         if tool.max_result_chars is not None:
             listed["_meta"] = {MAX_RESULT_KEY: tool.max_result_chars}

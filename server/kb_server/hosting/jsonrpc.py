@@ -93,11 +93,18 @@ def result_bytes(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
 
 
 def error_data(code: int, data: Any) -> dict[str, Any]:
-    """`data` as every error here carries it: an `error_type`, and what else there is to tell."""
+    """`data` as every error here carries it: an `error_type`, and `details`, always an object.
+
+    What the protocol itself puts into `data` stands there too, where its clients look for it.
+    """
     error_type = _ERROR_TYPES.get(code, "server_error")
-    if isinstance(data, dict):
-        return {"error_type": error_type, **data}
-    return {"error_type": error_type, **({"details": data} if data else {})}
+    members = data if isinstance(data, dict) else {"details": data} if data else {}
+    details = members.get("details", {name: members[name] for name in members if name != "error_type"})
+    return {
+        "error_type": error_type,
+        **members,
+        "details": details if isinstance(details, dict) else {"value": details},
+    }
 
 
 def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:

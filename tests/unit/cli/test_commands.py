@@ -233,6 +233,43 @@ def test_get_of_nothing_in_particular_lists_the_documents(kb: Kb) -> None:
     assert [document["id"] for document in kb.json("get")["documents"]][:2] == [newer, older]
 
 
+def test_get_lists_by_collection_tags_and_source(kb: Kb) -> None:
+    """Together they narrow; a document is none of them."""
+    wanted = kb.note("one", "--collection", "shelf", "--tags", "stone,red", "--source-path", "a.md")
+    kb.note("two", "--collection", "shelf", "--tags", "stone", "--source-path", "b.md")
+    kb.note("three", "--collection", "drawer", "--tags", "stone,red", "--source-path", "a.md")
+
+    def listed(*arguments: str) -> list[int]:
+        return [document["id"] for document in kb.json("get", *arguments)["documents"]]
+
+    assert len(listed("--collection", "shelf")) == 2
+    assert listed("--collection", "shelf", "--tags", "stone,red") == [wanted]
+    assert listed("--collection", "shelf", "--source-path", "a.md") == [wanted]
+    assert kb("get", str(wanted), "--collection", "shelf")[0] == Exit.USAGE
+
+
+def test_get_pages_the_list_and_says_how_to_go_on(kb: Kb) -> None:
+    """Nothing is left out in silence, and no page repeats another."""
+    ids = [kb.note(f"page {number}", "--collection", "paged") for number in range(3)]
+    pages = [
+        kb.json("get", "--collection", "paged", "--limit", "2", "--offset", offset) for offset in ("0", "2")
+    ]
+    assert [document["id"] for page in pages for document in page["documents"]] == ids[::-1]
+    _, _, err = kb("get", "--collection", "paged", "--limit", "2")
+    assert "2 of 3 documents" in err
+    assert "--offset 2" in err
+    assert "--offset" not in kb("get", "--collection", "paged", "--limit", "2", "--offset", "2")[2]
+
+
+def test_a_search_that_finds_nothing_near_says_that_it_is_weak(kb: Kb) -> None:
+    """Above what it found, where it is read."""
+    kb.note("The ledger is bound in calf", "--collection", "ledgers")
+    _, out, _ = kb("search", "zzz qqq", "--collection", "ledgers")
+    assert out.startswith("weak: nothing matches well")
+    _, out, _ = kb("search", "the ledger is bound in calf", "--collection", "ledgers")
+    assert "weak" not in out
+
+
 @pytest.mark.parametrize("arguments", [("get", "abc"), ("get", "99999999999999999999"), ("jobs", "123")])
 def test_what_is_no_id_is_told_in_words(kb: Kb, arguments: tuple[str, ...]) -> None:
     """Not in a regular expression."""

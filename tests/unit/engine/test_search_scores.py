@@ -162,13 +162,23 @@ async def test_the_total_counts_words_and_what_lies_above_the_floor(base: Base) 
     assert (await base.find("apple", "vector", vector=axis(0), top=1)).total == 1
 
 
-async def test_the_total_is_never_less_than_the_results(base: Base) -> None:
-    """The nearest are told even where nothing matches, and then the answer is weak."""
+async def test_the_nearest_are_results_but_not_in_the_total(base: Base) -> None:
+    """Where nothing matches they are all there is, and then the answer is weak."""
     for number in range(4):
         await base.note(f"n{number}", vectors=[between(0, 1, 0.05)])
     for mode in ("hybrid", "vector"):
         found = await base.find("nothing", mode, vector=axis(0), top=3)
-        assert (len(found.results), found.total, found.weak) == (3, 3, True)
+        assert (len(found.results), found.total, found.weak) == (3, 0, True)
+
+
+async def test_the_total_does_not_depend_on_how_many_are_asked_for(base: Base) -> None:
+    """Two match, and a hundred are asked for as well as one."""
+    await base.note("apple", vectors=[-axis(0)])
+    await base.note("near", vectors=[between(0, 1, 0.5)])
+    for number in range(10):
+        await base.note(f"far {number}", vectors=[between(0, 1, 0.05)])
+    totals = [(await base.find("apple", "hybrid", vector=axis(0), top=top)).total for top in (1, 6, 100)]
+    assert totals == [2, 2, 2]
 
 
 async def test_a_good_answer_is_not_weak(base: Base) -> None:

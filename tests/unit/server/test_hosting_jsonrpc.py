@@ -87,7 +87,7 @@ def test_an_error_whose_request_could_not_be_read_carries_a_null_id() -> None:
     assert json.loads(error_bytes(None, -32700, "no")) == {
         "jsonrpc": "2.0",
         "id": None,
-        "error": {"code": -32700, "message": "no", "data": {"error_type": "parse_error"}},
+        "error": {"code": -32700, "message": "no", "data": {"error_type": "parse_error", "details": {}}},
     }
 
 
@@ -96,16 +96,26 @@ def test_params_of_none_are_left_out_of_a_notification() -> None:
     assert json.loads(notification_bytes("n", None)) == {"jsonrpc": "2.0", "method": "n"}
 
 
+@pytest.mark.requirement("N67")
 @pytest.mark.parametrize(
     ("code", "data", "told"),
     [
-        (-32601, "tools/frobnicate", {"error_type": "method_not_found", "details": "tools/frobnicate"}),
-        (-32602, "", {"error_type": "invalid_params"}),
-        (-32602, {"error_type": "unknown_tool"}, {"error_type": "unknown_tool"}),
-        (-32022, {"supported": ["a"]}, {"error_type": "server_error", "supported": ["a"]}),
-        (-32603, None, {"error_type": "internal_error"}),
+        (
+            -32601,
+            "tools/frobnicate",
+            {"error_type": "method_not_found", "details": {"value": "tools/frobnicate"}},
+        ),
+        (-32602, "", {"error_type": "invalid_params", "details": {}}),
+        (-32602, {"error_type": "unknown_tool"}, {"error_type": "unknown_tool", "details": {}}),
+        (-32000, {"error_type": "a", "details": {"b": 1}}, {"error_type": "a", "details": {"b": 1}}),
+        (
+            -32022,
+            {"supported": ["a"]},
+            {"error_type": "server_error", "supported": ["a"], "details": {"supported": ["a"]}},
+        ),
+        (-32603, None, {"error_type": "internal_error", "details": {}}),
     ],
 )
 def test_the_data_of_an_error_names_its_type(code: int, data: Any, told: dict[str, Any]) -> None:
-    """Beside what a client reads there by its own name."""
+    """With details, always an object, beside what a client reads there by its own name."""
     assert json.loads(error_bytes(1, code, "words", data))["error"]["data"] == told

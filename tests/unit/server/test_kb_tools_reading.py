@@ -55,6 +55,23 @@ class TestGet:
         assert answer["total"] == 1
         assert "chunks" not in answer
 
+    async def test_by_source_path_it_pages_and_stays_within_its_bound(
+        self, engine: FakeEngine, tools: ToolCaller
+    ) -> None:
+        """Nothing is left out in silence, and every page has one at least."""
+        for _ in range(150):
+            engine.add("collection:memory", source_path="p", title="x" * 200)
+        first = await tools.ok("kb_get", source_path="p", max_chars=2_000)
+        shown = len(first["documents"])
+        assert 1 <= shown < 10
+        assert (first["total"], first["next_offset"]) == (150, shown)
+        assert f"offset={shown}" in first["hint"]
+        second = await tools.ok("kb_get", source_path="p", offset=shown, max_chars=100)
+        assert [document["id"] for document in second["documents"]] == [shown + 1]
+        last = await tools.ok("kb_get", source_path="p", offset=149)
+        assert len(last["documents"]) == 1
+        assert "next_offset" not in last
+
     @pytest.mark.requirement("K50")
     @pytest.mark.parametrize("by", [{"document_id": 1}, {"source_path": "p"}])
     async def test_the_collection_stands_beside_the_tags(

@@ -317,6 +317,41 @@ class TestAnswering:
         assert "No date." in refused["message"]
 
 
+async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
+    engine: FakeEngine, tools: ToolCaller
+) -> None:
+    """Any of them may be the reason; those that were not set are not."""
+    narrowing: dict[str, Any] = {
+        "collection": "memory",
+        "tags": ["a"],
+        "doc_type": "pdf",
+        "format": ["pdf"],
+        "source_type": ["web"],
+        "date_from": "2026-01-01",
+        "date_to": "2026-01-31",
+        "source_path_prefix": "a/",
+        "min_score": 0.5,
+        "fts_only": True,
+    }
+    hint = (await tools.ok("kb_search", query="x", **narrowing))["hint"]
+    assert hint.startswith("Nothing found with ")
+    named = hint.removeprefix("Nothing found with ").partition(":")[0].split(", ")
+    assert sorted(named) == sorted(narrowing)
+    assert "format" in (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
+    assert "tags" not in (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
+
+
+async def test_more_results_than_match_are_said_to_be_the_nearest(
+    engine: FakeEngine, tools: ToolCaller
+) -> None:
+    """`total` is what matches, however many came."""
+    engine.found = [hit(engine.add()), hit(engine.add())]
+    engine.matching = 1
+    answer = await tools.ok("kb_search", query="x")
+    assert (len(answer["results"]), answer["total"]) == (2, 1)
+    assert "Only 1 match" in answer["hint"]
+
+
 @pytest.mark.requirement("E22", "E36")
 def test_the_description_teaches_query_expansion() -> None:
     """2-3 variant phrasings, several calls, merged and deduplicated; for complex questions."""

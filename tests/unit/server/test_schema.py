@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from kb_server.schema import SchemaError, check_portable, input_schema, output_schema
+from kb_server.schema import SchemaError, check_portable, input_schema, output_schema, types_alone
 
 
 class Range(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class Everything(msgspec.Struct, forbid_unknown_fields=True):
     source: str = msgspec.field(name="from", default="")
 
 
-def test_an_input_schema_is_flat_and_closed_at_its_root() -> None:
+def test_an_input_schema_is_flat_and_closed() -> None:
     """An object with everything inlined, no titles, no docstring, no unions; unknown fields refused."""
     schema = input_schema(Everything)
     check_portable(schema)
@@ -81,6 +81,7 @@ def test_a_nested_model_is_inlined_with_its_own_fields() -> None:
             "end": {"type": "string"},
             "title": {"type": "string", "default": ""},
         },
+        "additionalProperties": False,
     }
     assert input_schema(Everything)["properties"]["ranges"]["items"] == within
 
@@ -108,14 +109,40 @@ def test_every_array_has_items() -> None:
     assert input_schema(Everything)["properties"]["anything"]["items"] == {}
 
 
-def test_a_nullable_output_carries_no_type() -> None:
-    """A validating client accepts its null; the root is open, so that a newer server may say more."""
+def test_a_nullable_output_object_or_array_is_itself_or_null() -> None:
+    """With properties and no type beside them, a client that builds types would take no null for it."""
+    properties = output_schema(Everything)["properties"]
+    for name, kind in {"tags": "array", "metadata": "object", "within": "object"}.items():
+        itself, null = properties[name]["anyOf"]
+        assert (itself["type"], null) == (kind, {"type": "null"})
+    assert set(properties["within"]["anyOf"][0]["properties"]) == {"start", "end", "title"}
+
+
+def test_a_nullable_scalar_output_carries_no_type() -> None:
+    """A validating client accepts its null; objects are open, so that a newer server may say more."""
     schema = output_schema(Everything)
     assert "additionalProperties" not in schema
-    for name in ("score", "mode", "tags", "within", "metadata", "id"):
+    assert "additionalProperties" not in schema["properties"]["within"]["anyOf"][0]
+    for name in ("score", "mode", "id"):
         assert "type" not in schema["properties"][name]
     assert schema["properties"]["mode"]["enum"] == ["fts", "vector", None]
     assert schema["properties"]["top"]["type"] == "integer"
+
+
+def test_a_result_may_be_published_with_its_types_alone() -> None:
+    """At every depth; what a validator then takes is more, and never less."""
+    types = types_alone(output_schema(Everything))
+    assert set(types) == {"type", "properties"}
+    assert types["properties"]["top"] == {"type": "integer"}
+    assert types["properties"]["query"] == {"type": "string"}
+    assert types["properties"]["mode"] == {"enum": ["fts", "vector", None]}
+    labels, _ = types["properties"]["labels"]["anyOf"]
+    assert labels == {"type": "object", "additionalProperties": {"type": "string"}}
+    within, _ = types["properties"]["within"]["anyOf"]
+    assert within == {
+        "type": "object",
+        "properties": {"start": {"type": "string"}, "end": {}, "title": {"type": "string"}},
+    }
 
 
 def test_an_output_validates_with_and_without_its_nulls() -> None:
@@ -188,6 +215,7 @@ def test_what_cannot_be_said_portably_is_refused_at_build(model: type[msgspec.St
         ({"type": "object", "properties": {"a": {"$ref": "#/x"}}}, "$.properties.a: `$ref`"),
         ({"type": "object", "properties": {"a": {"anyOf": []}}}, "$.properties.a: `anyOf`"),
         ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, "a list of types"),
+        ({"type": ["object", "null"]}, "$: the root"),
         ({"type": "object", "properties": {"a": {"type": "array"}}}, "an array needs `items`"),
         (
             {"type": "object", "properties": {"a": {"type": "array", "items": {"oneOf": []}}}},
@@ -202,6 +230,21 @@ def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words
     with pytest.raises(SchemaError) as caught:
         check_portable(schema)
     assert words in str(caught.value)
+
+
+def test_in_a_result_a_value_may_be_itself_or_null_and_nothing_else() -> None:
+    """One that is a text or a number no typed client could build; and what it may be is looked at too."""
+    text, null = {"type": "string"}, {"type": "null"}
+
+    def within(*kinds: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "object", "properties": {"a": {"anyOf": list(kinds)}}}
+
+    check_portable(within(text, null), result=True)
+    for kinds in ((text, {"type": "number"}), (text, {"type": "number"}, null), (null,)):
+        with pytest.raises(SchemaError, match=r"\$.properties.a: `anyOf`"):
+            check_portable(within(*kinds), result=True)
+    with pytest.raises(SchemaError, match="an array needs"):
+        check_portable(within({"type": "array"}, null), result=True)
 
 
 def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:

@@ -87,6 +87,16 @@ def test_documents_are_sorted_by_filename(kb: Client) -> None:
     assert kb.listed(sort_by="filename", sort_order="desc") == [last, note, first]
 
 
+def test_documents_are_listed_by_several_tags(kb: Client) -> None:
+    """Between commas, all of them: so also by a tag within a collection."""
+    both = kb.note("granite one", tags=["collection:memory", "stone"])
+    kb.note("granite two", tags=["collection:memory"])
+    kb.note("granite three", tags=["stone"])
+    assert kb.listed(tag="collection:memory,stone") == [both]
+    assert kb.listed(tag="stone,collection:memory,stone") == [both]
+    problem(kb.ask("listDocuments", params={"tag": "stone,"}), "invalid_parameter")
+
+
 def test_documents_come_page_by_page(kb: Client) -> None:
     """`total` counts all on every page, and no page repeats another."""
     ids = [kb.note(f"granite {number}") for number in range(3)]

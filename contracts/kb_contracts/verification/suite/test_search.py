@@ -84,6 +84,18 @@ def test_top_bounds_the_results_and_not_the_total(kb: Client) -> None:
     assert (len(answer.results), answer.total) == (2, 3)
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
+def test_the_total_is_the_same_whatever_top_is(kb: Client, mode: str) -> None:
+    """One note matches and nine are merely the nearest there are, by meaning."""
+    kb.note("copper lantern in the harbour office")
+    for number in range(9):
+        kb.note(f"granite quarry report {number}")
+    query = "copper lantern in the harbour office"
+    one, *more = [kb.search(query, mode=mode, top=top).total for top in (1, 6, 100)]
+    assert one >= 1
+    assert more == [one, one]
+
+
 def test_tags_are_all_of(kb: Client) -> None:
     """A collection's tag therefore never leaks another collection's documents."""
     both = kb.note("granite one", tags=["a", "b"])
@@ -108,6 +120,7 @@ def test_a_search_is_filtered_by_type_format_and_source(kb: Client) -> None:
     file = kb.file("b.md", b"# Granite", source_path="books/b.md")
     assert kb.found("granite", doc_type="note") == [note]
     assert kb.found("granite", filters={"format": ["md"]}) == [file]
+    assert kb.found("granite", filters={"format": ["PDF", "MD"]}) == [file]
     assert kb.found("granite", filters={"source_type": ["web", "manual"]}) == [note]
     assert kb.found("granite", filters={"source_path_prefix": "books/"}) == [file]
 

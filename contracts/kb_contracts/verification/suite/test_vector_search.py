@@ -50,6 +50,17 @@ def test_the_answer_counts_what_matches_and_says_how_long_it_took(kb: Client) ->
     assert 0 < answer.execution_time < 60_000
 
 
+@pytest.mark.requirement("R12")
+def test_the_total_is_the_same_whatever_the_limit_is(kb: Client) -> None:
+    """One note matches; nine are merely the nearest there are, and the limit lets them in."""
+    kb.note(QUERY)
+    for number in range(9):
+        kb.note(f"granite quarry report {number}")
+    one, *more = [kb.vector(QUERY, limit=limit).total for limit in (1, 6, 100)]
+    assert one >= 1
+    assert more == [one, one]
+
+
 @pytest.mark.requirement("R12", "R24")
 def test_scores_and_total_are_those_of_a_search_by_meaning(kb: Client) -> None:
     """Mode `vector` of the engine's own search: the cosine, nothing below 0, best first."""

@@ -60,9 +60,8 @@ async def search(db: Db, embedder: EmbedderIdentity, words: Words, query: Query)
         raise ValueError(f"mode {query.mode} needs a vector")
     state = await _state(db, embedder, query)
     scored = await _score(db, state, words, query)
-    total = max(scored.total, len(scored.best))
     results = await _results(db, scored.best, query)
-    return Found(results=results, total=total, weak=_is_weak(scored.best, query.scoring))
+    return Found(results=results, total=scored.total, weak=_is_weak(scored.best, query.scoring))
 
 
 async def _state(db: Db, embedder: EmbedderIdentity, query: Query) -> _State:

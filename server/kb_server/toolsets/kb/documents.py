@@ -13,8 +13,15 @@ from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import DocumentId, MaxChars
-from kb_server.toolsets.kb.views import ChunkView, DocumentView, chunk_view, document_members, document_view
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets.kb.tool import KbTool
+from kb_server.toolsets.kb.views import (
+    ChunkView,
+    DocumentEntry,
+    chunk_view,
+    document_entry,
+    document_members,
+    fitting,
+)
 
 DEFAULT_MAX_CHARS = 20_000
 DEFAULT_CHUNKS = 200
@@ -27,19 +34,21 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source_path: (
         Annotated[
             str,
-            Meta(min_length=1, max_length=1_000, description="exactly as given when the document was added"),
+            Meta(min_length=1, description="exactly as given"),
         ]
         | None
     ) = None
-    chunk_offset: Annotated[int, Meta(ge=0, description="with document_id: how many chunks to pass over")] = 0
-    chunk_limit: Annotated[
-        int, Meta(ge=1, le=1_000, description="with document_id: how many chunks at the most")
-    ] = DEFAULT_CHUNKS
+    chunk_offset: Annotated[int, Meta(ge=0, description="chunks to skip")] = 0
+    chunk_limit: Annotated[int, Meta(ge=1, le=1_000, description="most chunks")] = DEFAULT_CHUNKS
+    offset: Annotated[int, Meta(ge=0, description="documents to skip")] = 0
     max_chars: MaxChars = DEFAULT_MAX_CHARS
 
 
 class KbGetResult(msgspec.Struct, kw_only=True):
-    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`."""
+    """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`.
+
+    `next_chunk_offset` and `next_offset` are there where there is more.
+    """
 
     id: int | UnsetType = UNSET
     uid: str | UnsetType = UNSET
@@ -65,24 +74,22 @@ class KbGetResult(msgspec.Struct, kw_only=True):
     chunks: list[ChunkView] | UnsetType = UNSET
     chunk_offset: int | UnsetType = UNSET
     next_chunk_offset: int | UnsetType = UNSET
-    documents: list[DocumentView] | UnsetType = UNSET
+    documents: list[DocumentEntry] | UnsetType = UNSET
     total: int | UnsetType = UNSET
+    next_offset: int | UnsetType = UNSET
     hint: str
 
 
-class KbGetTool(ServiceTool[KbGetArguments, KbGetResult]):
+class KbGetTool(KbTool[KbGetArguments, KbGetResult]):
     """Reads a document with its text, or lists those from one source."""
 
     name = "kb_get"
     title = "Get a document"
     description = """\
-Read a document: by document_id its details with its text in chunks, by source_path the documents that came \
-from there (details only).
+Read a document by document_id, with its text in chunks; or list by source_path the documents that came from \
+there. What is long comes in parts: pass next_chunk_offset as chunk_offset, next_offset as offset.
 
-Use it after kb_search to read more than the passages found, or to check for a note before writing one. Long \
-documents come in parts: when next_chunk_offset is in the answer there is more; pass it as chunk_offset.
-
-Examples: {"document_id": 42}; {"source_path": "memory/feedback_testing.md"}"""
+Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
     annotations = Annotations(read_only=True, idempotent=True)
     arguments = KbGetArguments
     result = KbGetResult
@@ -94,7 +101,7 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback_testing.md"}"""
             case int() as document_id, None:
                 return await self._by_id(document_id, arguments, call)
             case None, str() as source_path:
-                return await self._by_source(source_path, call)
+                return await self._by_source(source_path, arguments, call)
         raise ToolError(
             "contradiction" if arguments.source_path is not None else "missing_required_parameter",
             "kb_get takes either document_id or source_path, one of the two.",
@@ -109,14 +116,19 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback_testing.md"}"""
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
         return _detail(document, arguments)
 
-    async def _by_source(self, source_path: str, call: Call) -> KbGetResult:
+    async def _by_source(self, source_path: str, arguments: KbGetArguments, call: Call) -> KbGetResult:
+        query = DocumentsQuery(source_path=source_path, offset=arguments.offset)
         with engine_call(call):
-            found = await self.engine.documents(DocumentsQuery(source_path=source_path))
+            found = await self.engine.documents(query)
             documents = [await collections.repair(self.engine, each) or each for each in found.documents]
+        shown = fitting([document_entry(document) for document in documents], arguments.max_chars)
+        following = arguments.offset + len(shown)
+        more = found.total - following if shown else 0
         return KbGetResult(
-            documents=[document_view(document) for document in documents],
+            documents=shown,
             total=found.total,
-            hint=_found(found),
+            next_offset=following if more > 0 else UNSET,
+            hint=_found(found.total, more, following),
         )
 
 
@@ -157,9 +169,9 @@ def _more(document: m.DocumentDetail, chunks: list[ChunkView], more: int, follow
     return " ".join(hints)
 
 
-def _found(found: m.DocumentList) -> str:
-    if not found.documents:
+def _found(total: int, more: int, following: int) -> str:
+    if not total:
         return "No document has this source_path; it must match exactly. kb_search finds by content."
-    if (left_out := found.total - len(found.documents)) > 0:
-        return f"{left_out} more documents are not shown."
+    if more > 0:
+        return f"{more} more documents: call kb_get again with offset={following}."
     return "kb_get with a document's id as document_id reads its text."

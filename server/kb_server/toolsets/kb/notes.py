@@ -22,8 +22,8 @@ from kb_server.toolsets.kb.parameters import (
     WaitSeconds,
 )
 from kb_server.toolsets.kb.submissions import Submission, followed
+from kb_server.toolsets.kb.tool import KbTool
 from kb_server.toolsets.kb.views import DocumentView, document_members
-from kb_server.toolsets.service_tool import ServiceTool
 
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
@@ -31,7 +31,7 @@ NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The arguments of `kb_addnote`."""
 
-    text: Annotated[NoteText, Meta(description="the note, as plain text or Markdown")]
+    text: Annotated[NoteText, Meta(description="plain text or Markdown")]
     collection: Collection | None = None
     tags: NewTags | None = None
     title: Title | None = None
@@ -40,22 +40,17 @@ class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     wait_seconds: WaitSeconds = 0.0
 
 
-class KbAddnoteTool(ServiceTool[KbAddnoteArguments, Submission]):
+class KbAddnoteTool(KbTool[KbAddnoteArguments, Submission]):
     """Submits a note with exactly one collection tag."""
 
     name = "kb_addnote"
     title = "Add a note"
     description = """\
-Add a text note to the knowledge base, to be found by kb_search later.
+Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
+(`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
+first: if there is a note on it, change that with kb_update_note.
 
-Use it for what should outlive this conversation: facts, decisions, preferences (collection `memory`), \
-drafts and intermediate results (`workspace`), reference text (`documents`, the default). One subject a \
-note, in words that a later question would use. If a note on the subject exists, change it with \
-kb_update_note instead of adding another: search first.
-
-Answers at once with a job_id; the note can be searched when its job has completed, mostly within a second. \
-Set wait_seconds to get its document_id in the same call. The same text twice in one collection stays one \
-document (deduplicated).
+Answers at once with a job_id; the note can be searched when that has completed.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -83,16 +78,16 @@ class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     """The arguments of `kb_update_note`."""
 
     document_id: DocumentId
-    text: Annotated[NoteText, Meta(description="the whole new text; it replaces the old one")]
+    text: Annotated[NoteText, Meta(description="the whole new text")]
     title: Annotated[str, Meta(min_length=1, max_length=500, description="new title")] | None = None
     expected_version: (
         Annotated[
             int,
-            Meta(ge=1, description="refuse if the note has another version, because it changed meanwhile"),
+            Meta(ge=1, description="refuse if the version is another"),
         ]
         | None
     ) = None
-    collection: Annotated[Collection, Meta(description="move it into this collection as well")] | None = None
+    collection: Annotated[Collection, Meta(description="move it there as well")] | None = None
 
 
 class KbUpdateNoteResult(DocumentView, kw_only=True):
@@ -102,21 +97,19 @@ class KbUpdateNoteResult(DocumentView, kw_only=True):
     hint: str
 
 
-class KbUpdateNoteTool(ServiceTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
+class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
     """Replaces a note's text in place."""
 
     name = "kb_update_note"
     title = "Update a note"
     description = """\
-Replace the text of an existing note in place: its document_id and created_at stay, it is indexed anew, and \
-the old text is gone.
+Replace a note's text in place; its document_id and created_at stay, the old text is gone. With \
+expected_version (kb_search and kb_get give it) the update is refused if somebody else changed the note. \
+Only notes, not files.
 
-Use it to keep one current note on a subject rather than adding another. Find the note with kb_search (its \
-document_id and version are in the result) or kb_get. Pass expected_version to be told when somebody else \
-changed it meanwhile. With `collection` the note moves there as well. Only notes can be updated, not \
-uploaded files. Answers the updated note; of a very long text a job_id where it takes longer (kb_jobs).
+Of a very long text the answer may be a job_id (kb_jobs) before it is done.
 
-Example: {"document_id": 42, "text": "Updated preference: user prefers bullet points"}"""
+Example: {"document_id": 42, "text": "User prefers bullet points"}"""
     annotations = Annotations(destructive=True, idempotent=True)
     arguments = KbUpdateNoteArguments
     result = KbUpdateNoteResult

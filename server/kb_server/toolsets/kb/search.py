@@ -12,39 +12,42 @@ from kb_contracts import models as m
 from kb_server import collections
 from kb_server.engine_client import Engine, engine_call
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank
-from kb_server.toolsets.kb.parameters import Collection, MaxChars, TagText
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets.kb.parameters import MaxChars
+from kb_server.toolsets.kb.tool import KbTool
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
 MAX_METADATA_CHARS = 2_000
 _REPAIRS = 10
+_NARROWING = (
+    "collection",
+    "tags",
+    "doc_type",
+    "min_score",
+    "format",
+    "source_type",
+    "date_from",
+    "date_to",
+    "source_path_prefix",
+    "fts_only",
+)
+"""The parameters that leave something out."""
 
-Top = Annotated[int, Meta(ge=1, le=100, description="how many results at the most (default 10)")]
+Top = Annotated[int, Meta(ge=1, le=100, description="most results (default 10)")]
 
 DESCRIPTION = """\
-Search the knowledge base by words and by meaning. Answers with the passages that match best, each with its \
-score, document, collection and tags.
+Search the knowledge base by words and by meaning, before you answer from memory. Gives the passages that \
+match best, with score, document, collection and tags.
 
-Use it before answering from memory whenever the user's documents, notes or earlier work may hold the answer.
+The search neither rephrases nor reranks; you do. Query expansion, for complex questions in natural \
+language: write 2-3 variant phrasings (the user's words, a document's terms, narrower or broader), search \
+for each, merge, deduplicate by chunk_id; scores compare between calls. Reranking: ask for the top 10-20, \
+read, reorder by your own judgement.
 
-Query expansion - recommended for complex questions in natural language: the search does not rephrase, you \
-do. Write 2-3 variant phrasings (the user's words; the terms a document would use; a narrower or broader \
-question), call kb_search once for each, then merge the results and deduplicate them by chunk_id, keeping \
-the best score. Scores can be compared between calls. Example: "How do pensions keep up with inflation?" -> \
-"pension revaluation", "annual increase of pensions consumer price index", "inflation adjustment retirement \
-benefits".
+`weak`: nothing matches well, rephrase. fts_only: exact words (names, errors). To read on: neighbors, or \
+kb_get.
 
-Reranking - also yours: ask for more than you need (top 10-20), read the passages, and reorder them by your \
-own judgement of what answers the question. The score tells what is similar, not what is right.
-
-Look elsewhere when `weak` is true: nothing matches well, so rephrase before you rely on it. For exact words \
-(error messages, names, numbers) set fts_only. Restrict with collection and tags (all of them must be on the \
-document). Read around a passage with neighbors, or the whole document with kb_get and its document_id.
-
-Examples: {"query": "pension revaluation", "top": 5}; \
-{"query": "email preferences", "collection": "memory"}; \
-{"query": "connection reset by peer", "fts_only": true}"""
+Example: {"query": "pension revaluation", "top": 5}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -52,50 +55,32 @@ class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
     query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for")]
     top: Top | None = None
-    top_n: Annotated[int, Meta(ge=1, le=100, description="the same as top")] | None = None
-    collection: Collection | None = None
-    tags: (
-        Annotated[
-            list[TagText], Meta(max_length=63, description="tags that the document must have, all of them")
-        ]
-        | None
-    ) = None
-    doc_type: Annotated[m.DocType, Meta(description="only documents of this type")] | None = None
-    mode: (
-        Annotated[m.Mode, Meta(description="hybrid (default), fts for words alone, vector for meaning alone")]
-        | None
-    ) = None
-    fts_only: Annotated[bool, Meta(description='exact words only, as mode "fts"')] | None = None
-    min_score: Annotated[float, Meta(ge=0, le=1, description="leave out results that score less")] = 0.0
-    format: (
-        Annotated[
-            list[str], Meta(max_length=20, description="only these file formats, such as pdf, docx, md")
-        ]
-        | None
-    ) = None
+    top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None
+    collection: Annotated[str, Meta(description="only this collection")] | None = None
+    tags: Annotated[list[str], Meta(description="all of these")] | None = None
+    doc_type: Annotated[m.DocType, Meta(description="only this type")] | None = None
+    mode: Annotated[m.Mode, Meta(description="by words, by meaning, or both (default)")] | None = None
+    fts_only: Annotated[bool, Meta(description="the same as mode fts")] | None = None
+    min_score: Annotated[float, Meta(ge=0, le=1, description="drop what scores less")] = 0.0
+    format: Annotated[list[str], Meta(description="any of these, such as pdf")] | None = None
     source_type: (
         Annotated[
             list[str],
-            Meta(max_length=20, description="only documents with these metadata.source_type values"),
+            Meta(description="any of these in metadata.source_type"),
         ]
         | None
     ) = None
-    date_from: (
-        Annotated[str, Meta(description="only documents added then or later: RFC 3339 date or time")] | None
-    ) = None
-    date_to: (
-        Annotated[str, Meta(description="only documents added then or earlier; a date is its whole UTC day")]
-        | None
-    ) = None
+    date_from: Annotated[str, Meta(description="added since: RFC 3339 date or time")] | None = None
+    date_to: Annotated[str, Meta(description="added until; a date is a whole UTC day")] | None = None
     source_path_prefix: (
         Annotated[
             str,
-            Meta(min_length=1, max_length=1_000, description="only documents whose source_path begins so"),
+            Meta(min_length=1, description="source_path begins with it"),
         ]
         | None
     ) = None
-    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks to add before and after each result")] = 0
-    explain: Annotated[bool, Meta(description="add how each score came about")] = False
+    neighbors: Annotated[int, Meta(ge=0, le=5, description="chunks around each result")] = 0
+    explain: Annotated[bool, Meta(description="parts of each score")] = False
     max_chars: MaxChars = DEFAULT_MAX_CHARS
 
 
@@ -133,11 +118,13 @@ class SearchHit(msgspec.Struct, kw_only=True):
     metadata_omitted: bool = False
     before: list[Passage] | UnsetType = UNSET
     after: list[Passage] | UnsetType = UNSET
-    explain: m.Explanation | UnsetType = UNSET
+    explain: dict[str, float | None] | UnsetType = UNSET
 
 
 class KbSearchResult(msgspec.Struct, kw_only=True):
-    """Best first. `total` counts all chunks that match; `omitted` those that max_chars left out here."""
+    """Best first. `total` counts all chunks that match, whatever `top` is; `omitted` those that max_chars
+    left out here. Where fewer match than `top`, the nearest of the others follow.
+    """
 
     results: list[SearchHit]
     total: int
@@ -147,11 +134,11 @@ class KbSearchResult(msgspec.Struct, kw_only=True):
     hint: str
 
 
-class KbSearchTool(ServiceTool[KbSearchArguments, KbSearchResult]):
+class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
     """Searches, with the collection as one more tag that must be there."""
 
     name = "kb_search"
-    title = "Search the knowledge base"
+    title = "Search"
     description = DESCRIPTION
     annotations = Annotations(read_only=True, idempotent=True)
     arguments = KbSearchArguments
@@ -285,7 +272,7 @@ def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
         truncated=result.truncated,
         before=_passages(result.before) if arguments.neighbors else UNSET,
         after=_passages(result.after) if arguments.neighbors else UNSET,
-        explain=UNSET if result.explain is None else result.explain,
+        explain=UNSET if result.explain is None else msgspec.structs.asdict(result.explain),
     )
 
 
@@ -330,6 +317,8 @@ def _hint(
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."
         )
+    elif response.total < len(response.results):
+        hints.append(f"Only {response.total} match; the others are the nearest there are.")
     if omitted:
         hints.append(
             f"{omitted} more results were left out by max_chars={arguments.max_chars}: raise it or lower top."
@@ -340,6 +329,6 @@ def _hint(
 
 
 def _nothing(arguments: KbSearchArguments) -> str:
-    if arguments.collection or arguments.tags:
-        return "Nothing found under this collection and these tags: search without them, or rephrase."
+    if given := [name for name in _NARROWING if getattr(arguments, name)]:
+        return f"Nothing found with {', '.join(given)}: search without them, or rephrase."
     return "Nothing found: rephrase, or look at kb_status for what the base holds."

@@ -15,10 +15,12 @@ from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
 from kb_server.toolsets.kb.submissions import document_of, why_empty
-from kb_server.toolsets.kb.views import JobView, job_view
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets.kb.tool import KbTool
+from kb_server.toolsets.kb.views import JobView, fitting, job_entry, job_view
 
-_LIMIT = JobsQuery().limit
+_PAGE, _PAGE_BYTES = 10, 1_500
+"""Of a list whose length nobody asked for: how many jobs, and how much of JSON. An answer holds it twice, as
+text and as structure, and stays under 4 KB."""
 
 
 class KbStatusResult(msgspec.Struct, kw_only=True):
@@ -31,23 +33,20 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
     device: m.DeviceInfo
     documents: m.DocumentCounts
     chunks: int
-    queue: m.QueueState
+    queue: dict[str, int]
     storage: m.StorageInfo
     issues: list[str]
     started_at: str
     last_updated: str | None
 
 
-class KbStatusTool(ServiceTool[NoArguments, KbStatusResult]):
+class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
     """Tells how the engine is."""
 
     name = "kb_status"
-    title = "Status of the knowledge base"
+    title = "Status"
     description = """\
-Tell how the knowledge base is: the engine's version, its embedding model and device, how many documents and \
-chunks it holds, the state of the ingestion queue, storage, and any issues.
-
-Use it when something fails or is not found, or to see whether the base holds anything at all."""
+Tell how the knowledge base is: version, embedding model, documents and chunks, queue, storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
     arguments = NoArguments
     result = KbStatusResult
@@ -64,7 +63,7 @@ Use it when something fails or is not found, or to see whether the base holds an
             device=status.device,
             documents=status.documents,
             chunks=status.chunks,
-            queue=status.queue,
+            queue=msgspec.structs.asdict(status.queue),
             storage=status.storage,
             issues=[*status.issues, *_outdated(status.version)],
             started_at=status.started_at,
@@ -75,36 +74,31 @@ Use it when something fails or is not found, or to see whether the base holds an
 class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The arguments of `kb_jobs`."""
 
-    status: Annotated[m.JobStatus, Meta(description="only jobs in this state")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = _LIMIT
-    offset: Annotated[int, Meta(ge=0, description="how many to pass over")] = 0
-    job_id: Annotated[JobId, Meta(description="only this job")] | None = None
-    wait_seconds: Annotated[
-        WaitSeconds, Meta(description="with job_id: seconds to wait for the job to end")
-    ] = 0.0
+    status: Annotated[m.JobStatus, Meta(description="only these")] | None = None
+    limit: (
+        Annotated[int, Meta(ge=1, le=1_000, description="how many (default: what fits a short page)")] | None
+    ) = None
+    offset: Annotated[int, Meta(ge=0, description="jobs to skip")] = 0
+    job_id: Annotated[JobId, Meta(description="this job, in full")] | None = None
+    wait_seconds: Annotated[WaitSeconds, Meta(description="with job_id: seconds to wait")] = 0.0
 
 
 class KbJobsResult(msgspec.Struct, kw_only=True):
-    """Newest first; `total` counts all that match."""
+    """Newest first; `total` counts all that match. One that was named by its id is there in full."""
 
     jobs: list[JobView]
     total: int
     hint: str
 
 
-class KbJobsTool(ServiceTool[KbJobsArguments, KbJobsResult]):
+class KbJobsTool(KbTool[KbJobsArguments, KbJobsResult]):
     """Lists jobs, or follows one."""
 
     name = "kb_jobs"
     title = "Ingestion jobs"
     description = """\
-List recent ingestion jobs, newest first, or follow one by job_id. A job is queued, running, completed, \
-failed or cancelled; a completed one names its document_id, a failed one its error.
-
-Use it after kb_addnote, kb_upload_finish or a long kb_update_note (kind `update`) to learn when the content \
-can be searched: \
-{"job_id": "...", "wait_seconds": 30} answers as soon as the job has ended. {"status": "failed"} lists what \
-went wrong."""
+List recent ingestion jobs, newest first, a short page at a time, or follow one by job_id: \
+{"job_id": "...", "wait_seconds": 30} answers once it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
     arguments = KbJobsArguments
     result = KbJobsResult
@@ -118,16 +112,19 @@ went wrong."""
             document = await document_of(self.engine, job)
             hint = why_empty(document) if document is not None and document.status == "empty" else ""
             return KbJobsResult(jobs=[job_view(job)], total=1, hint=hint)
-        query = JobsQuery(status=arguments.status, limit=arguments.limit, offset=arguments.offset)
+        query = JobsQuery(
+            status=arguments.status, limit=arguments.limit or JobsQuery().limit, offset=arguments.offset
+        )
         with engine_call(call):
             found = await self.engine.jobs(query)
-        return KbJobsResult(
-            jobs=[job_view(job) for job in found.jobs], total=found.total, hint=_more(found, arguments)
-        )
+        jobs = [job_entry(job) for job in found.jobs]
+        if arguments.limit is None:
+            jobs = fitting(jobs[:_PAGE], _PAGE_BYTES)
+        return KbJobsResult(jobs=jobs, total=found.total, hint=_more(len(jobs), found.total, arguments))
 
 
 def _check(arguments: KbJobsArguments) -> None:
-    listing = (arguments.status, arguments.limit, arguments.offset) != (None, _LIMIT, 0)
+    listing = (arguments.status, arguments.limit, arguments.offset) != (None, None, 0)
     if arguments.job_id is not None and listing:
         raise ToolError("contradiction", "job_id names one job; leave out status, limit and offset.")
     if arguments.job_id is None and arguments.wait_seconds:
@@ -136,9 +133,9 @@ def _check(arguments: KbJobsArguments) -> None:
         )
 
 
-def _more(found: m.JobList, arguments: KbJobsArguments) -> str:
-    following = arguments.offset + len(found.jobs)
-    return f"{found.total - following} more: offset={following}." if found.total > following else ""
+def _more(shown: int, total: int, arguments: KbJobsArguments) -> str:
+    following = arguments.offset + shown
+    return f"{total - following} more: offset={following}." if shown and total > following else ""
 
 
 def _outdated(version: str) -> list[str]:

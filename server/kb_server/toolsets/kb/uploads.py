@@ -22,17 +22,15 @@ from kb_server.toolsets.kb.parameters import (
     WaitSeconds,
 )
 from kb_server.toolsets.kb.submissions import Submission, followed
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets.kb.tool import KbTool
 from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload, Started
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The arguments of `kb_upload_start`."""
 
-    filename: Annotated[
-        str, Meta(min_length=1, description="bare file name with its extension", examples=["report.pdf"])
-    ]
-    total_size: Annotated[int, Meta(ge=1, description="size of the file in bytes", examples=[5_242_880])]
+    filename: Annotated[str, Meta(min_length=1, description="with its extension, without folders")]
+    total_size: Annotated[int, Meta(ge=1, description="bytes of the file")]
     collection: Collection | None = None
     tags: NewTags | None = None
     title: Title | None = None
@@ -52,22 +50,18 @@ class KbUploadStartResult(msgspec.Struct, kw_only=True):
     next: str
 
 
-class KbUploadStartTool(ServiceTool[KbUploadStartArguments, KbUploadStartResult]):
+class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     """Names the two ways to send the bytes."""
 
     name = "kb_upload_start"
     title = "Start an upload"
     description = """\
-Begin the upload of a file (PDF, Office, HTML, Markdown, text, image) to the knowledge base, step 1 of 3.
+Begin the upload of a file (PDF, Office, HTML, Markdown, text, image), step 1 of 3. If you can run commands: \
+`curl -g -T report.pdf "<upload_url>"` with the answer's upload_url; the file stays out of your context. \
+Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at. For text of your own: \
+kb_addnote.
 
-If you can run commands, the quickest way is the answer's upload_url: \
-`curl -g -T report.pdf "<upload_url>"`, then kb_upload_finish; the file never passes through your context. \
-Otherwise send it in pieces with kb_upload_chunk, then call kb_upload_finish. Either way, not both. The \
-upload expires at expires_at if it is not finished. For plain text that you wrote yourself kb_addnote is \
-simpler.
-
-Example: {"filename": "report.pdf", "total_size": 5242880, "tags": ["insurance"], \
-"collection": "documents"}"""
+Example: {"filename": "report.pdf", "total_size": 5242880}"""
     annotations = Annotations()
     arguments = KbUploadStartArguments
     result = KbUploadStartResult
@@ -107,12 +101,8 @@ class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
     """The arguments of `kb_upload_chunk`."""
 
     upload_id: UploadId
-    chunk_index: Annotated[
-        int, Meta(ge=0, le=MAX_CHUNKS - 1, description="position of the chunk in the file, from 0")
-    ]
-    data: Annotated[
-        str, Meta(description="the chunk's bytes in base64, without line breaks; at most 8 MiB decoded")
-    ]
+    chunk_index: Annotated[int, Meta(ge=0, le=MAX_CHUNKS - 1, description="from 0")]
+    data: Annotated[str, Meta(description="base64; at most 8 MiB decoded")]
     sha256: Sha256 | None = None
 
 
@@ -128,15 +118,14 @@ class KbUploadChunkResult(msgspec.Struct, kw_only=True):
     next: str
 
 
-class KbUploadChunkTool(ServiceTool[KbUploadChunkArguments, KbUploadChunkResult]):
+class KbUploadChunkTool(KbTool[KbUploadChunkArguments, KbUploadChunkResult]):
     """Stages a chunk."""
 
     name = "kb_upload_chunk"
     title = "Upload a chunk"
     description = """\
-Send one piece of the file in base64, step 2 of 3. Number the pieces from 0; the order of sending does not \
-matter, and the same chunk_index again replaces the piece. Pieces of some tens of kilobytes are easiest to \
-write out. When all are sent, call kb_upload_finish."""
+Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Some \
+tens of kilobytes are easiest to write out. Then call kb_upload_finish."""
     annotations = Annotations(idempotent=True)
     arguments = KbUploadChunkArguments
     result = KbUploadChunkResult
@@ -163,19 +152,18 @@ class KbUploadFinishArguments(msgspec.Struct, forbid_unknown_fields=True, kw_onl
     """The arguments of `kb_upload_finish`."""
 
     upload_id: UploadId
-    sha256: Annotated[Sha256, Meta(description="SHA-256 of the whole file in hexadecimal")] | None = None
+    sha256: Annotated[Sha256, Meta(description="SHA-256 of the whole file")] | None = None
     wait_seconds: WaitSeconds = 0.0
 
 
-class KbUploadFinishTool(ServiceTool[KbUploadFinishArguments, Submission]):
+class KbUploadFinishTool(KbTool[KbUploadFinishArguments, Submission]):
     """Hands the file to the engine."""
 
     name = "kb_upload_finish"
     title = "Finish an upload"
     description = """\
-Put the uploaded file together and hand it over for ingestion, step 3 of 3. Answers with a job_id; the \
-document can be searched when its job has completed (kb_jobs tells, or set wait_seconds). Missing pieces are \
-named and can still be sent. Calling it again gives the same job."""
+Hand the uploaded file over for ingestion, step 3 of 3. Answers with a job_id; the document can be searched \
+when that has completed (kb_jobs, or wait_seconds). Missing pieces are named and can still be sent."""
     annotations = Annotations(idempotent=True)
     arguments = KbUploadFinishArguments
     result = Submission

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from kb_contracts import models as m
 from kb_server import collections
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+MAX_ENTRY_TITLE, MAX_ENTRY_MESSAGE, MAX_ENTRY_TAGS = 60, 120, 100
+"""Characters of a job's title, of why it failed, and of its tags together, in a list."""
 
 
 class DocumentView(msgspec.Struct, kw_only=True):
@@ -38,6 +43,21 @@ class DocumentView(msgspec.Struct, kw_only=True):
     updated_at: str
 
 
+class DocumentEntry(msgspec.Struct, kw_only=True):
+    """A document in a list."""
+
+    id: int
+    title: str
+    doc_type: str
+    source_path: str | None
+    collection: str | None
+    tags: list[str]
+    status: str
+    chunk_count: int
+    version: int
+    updated_at: str
+
+
 class ChunkView(msgspec.Struct, kw_only=True):
     """A passage; `start` and `end` are offsets into the document's text. `truncated`: cut by `max_chars`."""
 
@@ -60,32 +80,40 @@ class JobFailure(msgspec.Struct, kw_only=True):
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1."""
+    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
+
+    In a list a job has what tells it from others; the rest comes with the job alone.
+    """
 
     id: str
     status: str
-    kind: str
     title: str
-    filename: str | None
     collection: str | None
-    tags: list[str]
-    step: str
     progress: float
-    completed_steps: int
-    total_steps: int
-    attempts: int
     document_id: int | None
-    document_uid: str | None
-    deduplicated: bool
     error: JobFailure | None
     created_at: str
-    started_at: str | None
-    finished_at: str | None
+    tags: list[str] | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    filename: str | UnsetType | None = UNSET
+    step: str | UnsetType = UNSET
+    completed_steps: int | UnsetType = UNSET
+    total_steps: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    document_uid: str | UnsetType | None = UNSET
+    deduplicated: bool | UnsetType = UNSET
+    started_at: str | UnsetType | None = UNSET
+    finished_at: str | UnsetType | None = UNSET
 
 
 def document_view(document: m.Document) -> DocumentView:
     """A document as tools show it."""
     return _shown(document, DocumentView, **placed(document.tags))
+
+
+def document_entry(document: m.Document) -> DocumentEntry:
+    """A document as lists show it."""
+    return _shown(document, DocumentEntry, **placed(document.tags))
 
 
 def chunk_view(chunk: m.Chunk) -> ChunkView:
@@ -96,6 +124,40 @@ def chunk_view(chunk: m.Chunk) -> ChunkView:
 def job_view(job: m.Job) -> JobView:
     """A job as tools show it."""
     return _shown(job, JobView, error=failure_of(job), **placed(job.tags))
+
+
+def job_entry(job: m.Job) -> JobView:
+    """A job as lists show it: what may be long is cut or left out, for the job alone has it whole."""
+    error, place = failure_of(job), collections.split(job.tags)
+    if error is not None:
+        error.message = _cut(error.message, MAX_ENTRY_MESSAGE)
+    return JobView(
+        id=job.id,
+        status=job.status,
+        title=_cut(job.title, MAX_ENTRY_TITLE),
+        collection=place.collection,
+        tags=place.tags if sum(map(len, place.tags)) <= MAX_ENTRY_TAGS else UNSET,
+        progress=job.progress,
+        document_id=job.document_id,
+        error=error,
+        created_at=job.created_at,
+    )
+
+
+def fitting(entries: Iterable[S], max_bytes: int) -> list[S]:
+    """The first entries whose JSON stays within `max_bytes` together, one at least where there is any."""
+    kept: list[S] = []
+    left = max_bytes
+    for entry in entries:
+        left -= len(msgspec.json.encode(entry))
+        if left < 0 and kept:
+            break
+        kept.append(entry)
+    return kept
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def failure_of(job: m.Job) -> JobFailure | None:

@@ -1,0 +1,156 @@
+"""Clients that agents are built with, as their users use them: FastMCP, pydantic-ai and openai-agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from agents import Agent, FunctionTool, RunContextWrapper
+from agents.mcp import MCPServerStreamableHttp, MCPUtil
+from agents.tool_context import ToolContext
+from fastmcp import Client as FastMCP
+from pydantic_ai.mcp import MCPToolset
+
+from kb_server.toolsets import build_toolset
+from tests.knowledge import Knowledge
+from tests.protocol.conftest import Served, ServeToolset
+from tests.protocol.real_clients import TOOLS, CallTool, round_of_kb, round_of_knowledge
+
+KEY = "a-key-for-agents"
+FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}
+"""Tools with an object of any members, which OpenAI's strict mode has no word for."""
+
+Connect = Callable[[str, str | None], AbstractAsyncContextManager[CallTool]]
+
+
+@pytest.fixture(params=[None, KEY], ids=["open", "with a key"])
+def key(request: pytest.FixtureRequest) -> str | None:
+    """What callers must send."""
+    found: str | None = request.param
+    return found
+
+
+@pytest.fixture
+async def served(serve_toolset: ServeToolset, knowledge: Knowledge, key: str | None) -> Served:
+    """The toolsets `kb`, at `/mcp`, and `knowledge` in front of a simulated engine."""
+    kb = build_toolset("kb", knowledge.services)
+    return await serve_toolset(kb, knowledge.toolset, settings={"api_key": key or ""})
+
+
+def headers_of(key: str | None) -> dict[str, str]:
+    """The headers that a client is configured with."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+@asynccontextmanager
+async def fastmcp(url: str, key: str | None) -> AsyncIterator[CallTool]:
+    """FastMCP's client, and its `.data`: objects that it built from the output schema."""
+    async with FastMCP(url, auth=key) as client:
+
+        async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            result = await client.call_tool(name, arguments)
+            assert dataclasses.is_dataclass(result.data), f"{name}: {result.data!r}"
+            return dataclasses.asdict(result.data)
+
+        yield call
+
+
+@asynccontextmanager
+async def pydantic_ai(url: str, key: str | None) -> AsyncIterator[CallTool]:
+    """pydantic-ai's toolset, which stands on FastMCP's client."""
+    async with MCPToolset(url, headers=headers_of(key)) as toolset:
+
+        async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            result = await toolset.direct_call_tool(name, arguments)
+            assert isinstance(result, dict), f"{name}: {result!r}"
+            return result
+
+        yield call
+
+
+@asynccontextmanager
+async def openai_agents(url: str, key: str | None) -> AsyncIterator[CallTool]:
+    """The tools that an agent in strict mode has, called as its model calls them."""
+    params: Any = {"url": url, "headers": headers_of(key)}
+    async with MCPServerStreamableHttp(params, use_structured_content=True, cache_tools_list=True) as server:
+        agent = Agent(name="test", mcp_servers=[server], mcp_config={"convert_schemas_to_strict": True})
+        tools = {tool.name: tool for tool in await agent.get_mcp_tools(RunContextWrapper(None))}
+
+        async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            tool, sent = tools[name], json.dumps(arguments)
+            assert isinstance(tool, FunctionTool)
+            context = ToolContext(None, tool_name=name, tool_call_id="1", tool_arguments=sent)
+            result = json.loads(await tool.on_invoke_tool(context, sent))
+            assert isinstance(result, dict), f"{name}: {result!r}"
+            return result
+
+        yield call
+
+
+CLIENTS = [fastmcp, pydantic_ai, openai_agents]
+
+
+@pytest.mark.parametrize("connect", CLIENTS)
+async def test_a_client_goes_through_all_tools_and_has_the_data_of_each(
+    served: Served, knowledge: Knowledge, key: str | None, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its nulls, and without a word about a schema that it could not read."""
+    caplog.set_level(logging.WARNING)
+    called: set[str] = set()
+
+    def noted(call: CallTool) -> CallTool:
+        async def one(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            called.add(name)
+            return await call(name, arguments)
+
+        return one
+
+    async with connect(served.mcp, key) as call:
+        await round_of_kb(noted(call))
+    async with connect(f"{served.mcp}/knowledge", key) as call:
+        await round_of_knowledge(noted(call), knowledge.root)
+    assert called == {tool for tools in TOOLS.values() for tool in tools}
+    clients = ("fastmcp", "pydantic_ai", "openai", "mcp.client")
+    assert [each.getMessage() for each in caplog.records if each.name.lower().startswith(clients)] == []
+
+
+@pytest.mark.parametrize("toolset", ["kb", "knowledge"])
+async def test_openai_agents_strict_mode_takes_every_schema_without_a_free_object(
+    served: Served, key: str | None, toolset: str
+) -> None:
+    """What it cannot take it lets through unchecked."""
+    url = f"{served.mcp}/{toolset}"
+    params: Any = {"url": url, "headers": headers_of(key)}
+    async with MCPServerStreamableHttp(params) as server:
+        listed = await server.list_tools()
+        strict = {
+            tool.name
+            for tool in listed
+            if MCPUtil.to_function_tool(tool, server, convert_schemas_to_strict=True).strict_json_schema
+        }
+    assert strict == set(TOOLS[toolset]) - FREE
+
+
+@pytest.mark.parametrize("connect", CLIENTS)
+async def test_without_the_key_no_client_gets_in(
+    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect
+) -> None:
+    """Each gives its caller the server's own words, which say what is wrong."""
+    served = await serve_toolset(build_toolset("kb", knowledge.services), settings={"api_key": KEY})
+    with pytest.raises(Exception) as refused:
+        async with connect(served.mcp, "another key") as call:
+            await call("kb_status", {})
+    assert any("KB_MCP_API_KEY" in words for words in messages(refused.value))
+
+
+def messages(error: BaseException) -> Iterator[str]:
+    """What an error says, and those that it is a group of."""
+    yield str(error)
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from messages(each)

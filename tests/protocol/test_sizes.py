@@ -1,0 +1,112 @@
+"""What every agent reads first, and what it reads often, stays small on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import pytest
+
+from kb_contracts import models as m
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import build_toolset
+from tests.protocol.conftest import Served, ServeToolset
+from tests.protocol.messages import PLAIN, call, modern, modern_headers, request
+from tests.server_fixtures import MOMENT, FakeEngine, serving
+
+KB = 1024
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    """An engine that holds nothing yet."""
+    return FakeEngine()
+
+
+@pytest.fixture
+async def served(serve_toolset: ServeToolset, engine: FakeEngine, tmp_path: Path) -> AsyncIterator[Served]:
+    """The default toolset in front of it."""
+    async with serving(engine, "") as url:
+        settings = ServerSettings(engine_url=url, home=tmp_path)
+        async with Services(settings, http_base="http://127.0.0.1:3000") as services:
+            yield await serve_toolset(build_toolset("kb", services))
+
+
+async def bytes_of(http: aiohttp.ClientSession, served: Served, message: dict[str, Any]) -> bytes:
+    """The body of an answer."""
+    headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
+    async with http.post(served.mcp, json=message, headers=headers) as response:
+        assert response.status == 200
+        return await response.read()
+
+
+async def test_the_list_of_tools_is_under_16_kb(http: aiohttp.ClientSession, served: Served) -> None:
+    """In both eras; it stands in an agent's context from its first word on."""
+    for message in (request("tools/list"), modern(request("tools/list"))):
+        body = await bytes_of(http, served, message)
+        assert len(json.loads(body)["result"]["tools"]) == 9
+        assert len(body) < 16 * KB
+
+
+def job(number: int, **members: Any) -> m.Job:
+    """A job that failed, with as much to say as there can be."""
+    return m.Job(
+        **{
+            "id": str(uuid4()),
+            "status": "failed",
+            "kind": "file",
+            "title": f"{number} " + '年金の再評価 "quoted" ' * 30,
+            "filename": "报告" * 60 + ".pdf",
+            "tags": ["collection:documents", *(f"tag-{place}-{'x' * 100}" for place in range(20))],
+            "step": "failed",
+            "progress": 0.0,
+            "completed_steps": 0,
+            "total_steps": 1,
+            "attempts": 3,
+            "document_id": None,
+            "document_uid": None,
+            "deduplicated": False,
+            "error": m.JobError(code="file_corrupt", message="Das Dokument ist beschädigt. " * 50),
+            "created_at": MOMENT,
+            "started_at": MOMENT,
+            "finished_at": MOMENT,
+            **members,
+        }
+    )
+
+
+@pytest.mark.parametrize("members", [{}, {"title": "report", "tags": ["collection:memory"], "error": None}])
+async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
+    http: aiohttp.ClientSession, served: Served, engine: FakeEngine, members: dict[str, Any]
+) -> None:
+    """Their ids whole, and the answer says where the next page begins."""
+    jobs = [job(number, **members) for number in range(10_000)]
+    engine.jobs = {each.id: each for each in jobs}
+    body = await bytes_of(http, served, call("kb_jobs"))
+    assert len(body) < 4 * KB
+    answer = json.loads(body)["result"]["structuredContent"]
+    ids = [each["id"] for each in answer["jobs"]]
+    assert ids == [each.id for each in jobs[: len(ids)]]
+    assert len(ids) >= 2
+    assert answer["total"] == 10_000
+    assert f"offset={len(ids)}" in answer["hint"]
+
+
+async def test_a_job_by_its_id_is_whole(
+    http: aiohttp.ClientSession, served: Served, engine: FakeEngine
+) -> None:
+    """What the list cut is there."""
+    failed = job(0)
+    engine.jobs = {failed.id: failed}
+    body = await bytes_of(http, served, call("kb_jobs", job_id=failed.id))
+    (shown,) = json.loads(body)["result"]["structuredContent"]["jobs"]
+    assert failed.error is not None
+    assert shown["title"] == failed.title
+    assert shown["error"]["message"] == failed.error.message
+    assert shown["tags"] == failed.tags[1:]
+    assert shown["filename"] == failed.filename

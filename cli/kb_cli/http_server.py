@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from kb_cli.worker import Worker
+from kb_contracts.connection_limits import connections_within_descriptors
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import serve
@@ -15,6 +19,8 @@ from kb_server.services import Services, http_base
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
+
+log = logging.getLogger(__name__)
 
 _ALLOCATIONS = 10_000
 """Objects made and not yet freed that set off the garbage collector."""
@@ -35,6 +41,14 @@ async def run(
         CannotListen: the address cannot be listened on.
         SettingsError: a setting cannot be used.
     """
+    most = connections_within_descriptors(settings.max_connections)
+    if most < settings.max_connections:
+        log.warning(
+            "%d connections may be open, fewer than KB_MAX_CONNECTIONS: raise the limit on open files "
+            "(ulimit -n)",
+            most,
+        )
+        settings = msgspec.structs.replace(settings, max_connections=most)
     instance, metrics, handed = None, Metrics(), None
     if worker is not None:
         instance, handed = worker.folder.name, worker.channel()

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
-from kb_contracts import mount, multipart
+from kb_contracts import mount, multipart, pages
 from kb_contracts.errors import EngineError
 from kb_simulator import app, documents, handlers, uploads
 from kb_simulator.idempotency import Answers
@@ -237,6 +237,8 @@ _IDEMPOTENCY = [
 ]  # fmt: skip
 
 _ADAPTER = [
+    _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
+       replaced(pages, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",

@@ -10,14 +10,20 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from aiohttp import web
+from kb_contracts.admission import Admission
+
+_AT_ONCE = 32
 
 
 class HandedConnections:
-    """Serves with `runner` the connections that come as descriptors over `channel`, a Unix stream socket."""
+    """Serves the connections that come as descriptors over `channel`, a Unix stream socket.
 
-    def __init__(self, runner: web.AppRunner, channel: socket.socket) -> None:
-        self._runner = runner
+    `admission` makes their protocols. A turn of the loop takes only some, so that they are counted before
+    more descriptors are taken up.
+    """
+
+    def __init__(self, admission: Admission, channel: socket.socket) -> None:
+        self._admission = admission
         self._channel = channel
         self._beginning: set[asyncio.Task[None]] = set()
 
@@ -32,7 +38,7 @@ class HandedConnections:
         self._channel.close()
 
     def _take(self) -> None:
-        while True:
+        for _ in range(_AT_ONCE):
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
             except BlockingIOError:
@@ -49,9 +55,5 @@ class HandedConnections:
 
     async def _begin(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        server = self._runner.server
-        if server is None:
-            connection.close()
-            return
         with suppress(OSError):  # the client has left before it was served
-            await asyncio.get_running_loop().connect_accepted_socket(server, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(self._admission, connection)

@@ -10,17 +10,20 @@
 aiohttp has a time-out for a connection that waits between requests, and none for a header that never ends.
 Connections are bounded in all and for each address. Where a bound is reached, a new connection takes the
 place of the one that has been AWAITING longest, else of the one that has been IDLE longest: holding
-connections open without asking for anything keeps nobody out. Where all are ACTIVE, or have only just come,
-the new one is a surplus connection. A few of these are kept, to answer probes, and to say that there is no
-room.
+connections open without asking for anything keeps nobody out. Those that have only just come keep their place
+for a moment, and the next ones wait in the kernel. Where all are ACTIVE the new one is a surplus connection:
+a few of these are kept, to answer probes, and to say that there is no room.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+import socket
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from enum import Enum, auto
+from functools import partial
 from typing import Any, cast
 
 from aiohttp import web
@@ -30,12 +33,15 @@ from kb_contracts.connection_limits import ConnectionLimits, owner_of
 
 RETRY_SECONDS = 5
 """What a caller is told to wait for before it tries again."""
-BACKLOG = 128
-"""Connections that the kernel keeps waiting; a loop accepts as many before the first is counted."""
+BACKLOG = 1024
+"""Connections that the kernel keeps waiting."""
 
 _SURPLUS = 64
-PATIENCE_SECONDS = 1.0
-"""How long a new connection may be AWAITING before another may take its place, unless there is a flood."""
+PATIENCE_SECONDS = 0.25
+"""How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
+_AT_ONCE = 64
+_TURNS = 6
+"""Turns of the loop after which what a new connection had sent at once has surely been read."""
 _SWEEP_SECONDS = 1.0
 
 
@@ -133,6 +139,9 @@ class Admission:
         self._idle: OrderedDict[Connection, None] = OrderedDict()
         self._surplus: OrderedDict[Connection, None] = OrderedDict()
         self._sweeping: asyncio.TimerHandle | None = None
+        self._turns: deque[float] = deque(maxlen=_TURNS)
+        self._before = 0.0
+        """Since when a connection must be AWAITING for another to take its place."""
 
     def __call__(self) -> Connection:
         """The protocol of a connection that was just accepted."""
@@ -142,14 +151,24 @@ class Admission:
         """Give a new connection a place, where need be that of another one."""
         connection.bounded = self._limits.is_bounded(address)
         connection.peer = owner_of(address)
-        loop = asyncio.get_running_loop()
-        patient = len(self._surplus) < _SURPLUS
-        if not self._take_place(connection, loop.time() - PATIENCE_SECONDS if patient else loop.time()):
+        if not self._take_place(connection, self._before):
             connection.surplus = True
             self._surplus[connection] = None
             if len(self._surplus) > _SURPLUS:
                 self._close(next(iter(self._surplus)))
         self.await_header(connection)
+
+    def acceptable(self, most: int) -> int:
+        """For how many connections, `most` at the most, there is a place now."""
+        now = asyncio.get_running_loop().time()
+        self._turns.append(now)
+        before = self._before = min(now - PATIENCE_SECONDS, self._turns[0])
+        found = self._limits.connections - self._open + len(self._idle) + _SURPLUS - len(self._surplus)
+        for connection in self._awaiting:
+            if found >= most or connection.since > before:
+                break
+            found += 1
+        return max(0, min(found, most))
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
@@ -250,6 +269,109 @@ class Admission:
         self._of[address] -= 1
         if not self._of[address]:
             del self._of[address]
+
+
+class Intake:
+    """Takes connections from a socket, by turns, as far as the admission has places for them.
+
+    `take` gives the next, None where there is none, and raises OSError where there is no descriptor for it. A
+    server of asyncio's accepts all that wait before the first of them is counted.
+    """
+
+    def __init__(
+        self, admission: Admission, source: socket.socket, take: Callable[[], socket.socket | None]
+    ) -> None:
+        self._admission = admission
+        self._source = source
+        self._take = take
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        asyncio.get_running_loop().add_reader(self._source.fileno(), self._turn)
+
+    def stop(self) -> None:
+        """Take no more, and close the socket."""
+        asyncio.get_running_loop().remove_reader(self._source.fileno())
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._source.close()
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._source.fileno())
+        self._resuming = loop.call_later(PATIENCE_SECONDS / 10, self.start)
+
+    def _turn(self) -> None:
+        places = self._admission.acceptable(_AT_ONCE)
+        if not places:
+            self._pause()
+            return
+        for _ in range(places - len(self._beginning)):
+            try:
+                connection = self._take()
+            except OSError:
+                self._pause()
+                return
+            if connection is None:
+                return
+            task = asyncio.get_running_loop().create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        with suppress(OSError):  # the client has left before it was served
+            await asyncio.get_running_loop().connect_accepted_socket(self._admission, connection)
+
+
+class Listener:
+    """Sockets that listen on `address`, from which connections are taken in."""
+
+    def __init__(self, admission: Admission, sockets: list[socket.socket]) -> None:
+        self.address: tuple[str, int] = sockets[0].getsockname()[:2]
+        self._intakes = [Intake(admission, each, partial(_accepted, each)) for each in sockets]
+        for each, intake in zip(sockets, self._intakes, strict=True):
+            each.setblocking(False)
+            intake.start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        for intake in self._intakes:
+            intake.stop()
+
+
+async def listen(admission: Admission, host: str, port: int, *, reuse_port: bool = False) -> Listener:
+    """Listen on all addresses of `host`, empty for every address; port 0 is any free one.
+
+    Raises:
+        OSError: it is not this machine's, or taken.
+    """
+    infos = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with ExitStack() as stack:
+        sockets = []
+        for family, _, _, _, address in dict.fromkeys(infos):
+            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            sockets.append(listening)
+        stack.pop_all()
+    return Listener(admission, sockets)
+
+
+def _accepted(listening: socket.socket) -> socket.socket | None:
+    try:
+        return listening.accept()[0]
+    except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+        return None
 
 
 def admitting(

@@ -27,7 +27,7 @@ from tempfile import TemporaryFile
 
 from aiohttp import web
 
-from kb_contracts.admission import BACKLOG, Admission, admitting
+from kb_contracts.admission import Admission, admitting, listen
 from kb_contracts.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_contracts.mount import build_application, is_probe, no_room
@@ -222,9 +222,7 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
     most = connections_within_descriptors(settings.max_connections)
     limits = ConnectionLimits(most, most, settings.header_timeout)
     try:
-        server = await asyncio.get_running_loop().create_server(
-            Admission(make, limits), settings.host, settings.port, backlog=BACKLOG
-        )
+        listener = await listen(Admission(make, limits), settings.host, settings.port)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
@@ -232,9 +230,9 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
         raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
-        yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
+        yield f"http://{host}:{listener.address[1]}"
     finally:
-        server.close()
+        listener.close()
 
 
 @asynccontextmanager

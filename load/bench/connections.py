@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import base64
 import os
+import random
 import socket
 import struct
 import tempfile
@@ -222,7 +223,7 @@ async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
                     held.refused += 1
                 finally:
                     writer.close()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(random.uniform(0.5, 2.0))  # not all in one moment
 
     async with _together([hold] * count):
         yield held

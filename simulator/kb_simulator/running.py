@@ -10,7 +10,7 @@ from types import TracebackType
 
 from aiohttp import web
 
-from kb_contracts.admission import BACKLOG, Admission, admitting
+from kb_contracts.admission import Admission, Listener, admitting, listen
 from kb_contracts.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_contracts.mount import is_probe, no_room
@@ -37,7 +37,7 @@ class Simulator:
             settings.seed, ClockMode(settings.clock), settings.api_key, settings.policy, settings.namespaces
         )
         self._runners: list[web.AppRunner] = []
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._url = ""
         self._control_url: str | None = None
 
@@ -89,11 +89,9 @@ class Simulator:
         make = runner.server
         assert make is not None, "a runner that was set up has a server"
         most = connections_within_descriptors(CONNECTIONS)
-        listener = await asyncio.get_running_loop().create_server(
-            Admission(make, ConnectionLimits(most, most)), host, port, backlog=BACKLOG
-        )
+        listener = await listen(Admission(make, ConnectionLimits(most, most)), host, port)
         self._listeners.append(listener)
-        address = listener.sockets[0].getsockname()
+        address = listener.address
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"http://{shown}:{address[1]}"
 

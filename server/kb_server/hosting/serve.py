@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 
-from kb_contracts.admission import BACKLOG, Admission
+from kb_contracts.admission import BACKLOG, Admission, Listener, listen
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import LIMITS, STOPPING
@@ -69,9 +69,9 @@ async def serve(
     try:
         with ExitStack() as taking:
             if handed is None:
-                server = await _listen(admission, host, port, reuse_port=reuse_port, sock=sock)
-                taking.callback(server.close)
-                bound = server.sockets[0].getsockname()[:2]
+                listener = await _listen(admission, host, port, reuse_port=reuse_port, sock=sock)
+                taking.callback(listener.close)
+                bound = listener.address
             else:
                 taking.enter_context(_taken_from(handed, admission))
                 bound = host, port
@@ -120,12 +120,12 @@ def _taken_from(handed: socket.socket, admission: Admission) -> Iterator[None]:
 
 async def _listen(
     admission: Admission, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
-) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
+) -> Listener:
     try:
-        if sock is not None:
-            return await loop.create_server(admission, sock=sock, backlog=BACKLOG)
-        return await loop.create_server(admission, host, port, reuse_port=reuse_port or None, backlog=BACKLOG)
+        if sock is None:
+            return await listen(admission, host, port, reuse_port=reuse_port)
+        sock.listen(BACKLOG)
+        return Listener(admission, [sock])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port, "another process listens there already") from error

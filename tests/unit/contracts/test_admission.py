@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 
-from kb_contracts.admission import Admission, admitting
+from kb_contracts.admission import Admission, admitting, listen
 from kb_contracts.connection_limits import ConnectionLimits
 
 BOUND = 10.0
@@ -67,7 +67,7 @@ class Site:
         self.port = 0
 
     async def start(self, limits: ConnectionLimits) -> None:
-        """Listen on every address of loopback."""
+        """Listen."""
         app = web.Application(
             middlewares=[
                 admitting(
@@ -84,9 +84,9 @@ class Site:
         self._stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
         admission = Admission(runner.server, limits)
-        listener = await asyncio.get_running_loop().create_server(admission, "0.0.0.0", 0)
+        listener = await listen(admission, "127.0.0.1", 0)
         self._stack.callback(listener.close)
-        self.port = listener.sockets[0].getsockname()[1]
+        self.port = listener.address[1]
 
     async def connect(self, address: str = "127.0.0.1") -> Peer:
         """A connection from `address`."""
@@ -164,6 +164,7 @@ async def test_the_oldest_half_open_connection_gives_way(
 ) -> None:
     """Not one that is of use."""
     monkeypatch.setattr("kb_contracts.admission.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_contracts.admission._TURNS", 1)
     site = await serve(connections=4)
     idle = await site.connect()
     assert await idle.asked() == 200

@@ -30,6 +30,7 @@ from aiohttp import web
 from kb_contracts.admission import Admission, admitting, listen
 from kb_contracts.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
 from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.installing import install_command
 from kb_contracts.mount import build_application, is_probe, no_room
 from kb_contracts.pages import refuse_pages
 from kb_engine.address import Address
@@ -154,7 +155,8 @@ async def _open_postgres(
         from kb_engine.store.postgres import open_postgres
     except ModuleNotFoundError as error:
         raise DriverMissing(
-            f"KB_STORE={address}: needs {error.name}; install kb's extra `postgres`"
+            f"KB_STORE={address}: needs the package {error.name}; "
+            f"install it with: {install_command('postgres')}"
         ) from error
     store = await open_postgres(
         address,

@@ -7,7 +7,10 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from kb_cli.worker import Worker
+from kb_contracts.connection_limits import connections_within_descriptors
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import serve
@@ -39,6 +42,14 @@ async def run(
         CannotListen: the address cannot be listened on.
         SettingsError: a setting cannot be used.
     """
+    most = connections_within_descriptors(settings.max_connections)
+    if most < settings.max_connections:
+        log.warning(
+            "%d connections may be open, fewer than KB_MAX_CONNECTIONS: raise the limit on open files "
+            "(ulimit -n)",
+            most,
+        )
+        settings = msgspec.structs.replace(settings, max_connections=most)
     instance, metrics, handed = None, Metrics(), None
     if worker is not None:
         instance, handed = worker.folder.name, worker.channel()

@@ -24,8 +24,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
 
+from kb_contracts.admission import RETRY_SECONDS
 from kb_contracts.errors import PROBLEM_JSON, EngineError
 from kb_contracts.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, Operation, Part
+from kb_contracts.pages import check_unrepeated
 from kb_contracts.parsing import convert_path, convert_query, decode_body
 from kb_contracts.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
 
@@ -94,6 +96,9 @@ def open_paths(operations: tuple[Operation, ...] = OPERATIONS) -> frozenset[str]
     """The paths that are answered without a key."""
     paths = [operation.path for operation in operations if operation.open]
     return frozenset(paths).union(*(_ALSO.get(path, ()) for path in paths))
+
+
+_PROBES = open_paths()
 
 
 def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
@@ -203,7 +208,10 @@ def _require_key(api_key: str, operations: tuple[Operation, ...]) -> Any:
 
     @web.middleware
     async def require_key(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-        if api_key and request.path not in unguarded:
+        if request.path in unguarded:
+            return await handler(request)
+        check_unrepeated(request.headers)
+        if api_key:
             scheme, _, token = request.headers.get("Authorization", "").partition(" ")
             presented = token.strip().encode("utf-8", "surrogateescape")
             if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
@@ -243,6 +251,17 @@ def problem_response(error: EngineError) -> web.Response:
     if (wait := error.members.get("retry_after")) is not None:
         response.headers["Retry-After"] = str(max(1, math.ceil(wait)))
     return response
+
+
+def no_room(_request: web.Request) -> web.Response:
+    """What is answered while as many connections are in use as may be."""
+    detail = "As many connections are in use as this engine keeps open. Try again."
+    return problem_response(EngineError("not_ready", detail, retry_after=RETRY_SECONDS))
+
+
+def is_probe(request: web.Request) -> bool:
+    """Whether the request is answered without a key."""
+    return request.path in _PROBES
 
 
 def _near(request: web.Request) -> str:

@@ -75,7 +75,8 @@ def document(operations: Sequence[Operation] = OPERATIONS, about: About = ABOUT[
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "KB_API_KEY, where the engine has one set",
+                    "description": "KB_API_KEY, where the engine has one set. Two headers `Authorization`, "
+                    "or two `Origin`, are refused as `unauthorized`.",
                 }
             },
         },

@@ -17,6 +17,9 @@ from kb_contracts.models import NOT_BLANK
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
+MAX_VALUES = 100_000
+"""How many values a JSON body may hold, as `holds_too_many_values` counts them."""
+TOO_MANY_VALUES = f"more than {MAX_VALUES} commas and opening brackets outside of its strings"
 MAX_METADATA_BYTES = 65_536
 MAX_METADATA_DEPTH = 32
 
@@ -26,12 +29,30 @@ _BLANK = re.compile(rf"^Expected `str` matching regex {re.escape(repr(NOT_BLANK)
 _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
+def holds_too_many_values(raw: bytes) -> bool:
+    """Whether a JSON body holds more values than may be, each of which costs many times its bytes to read.
+
+    Every value but the first follows a comma or an opening bracket. Those in strings count as well until
+    there are too many: only then the strings, of which a member has two at the most, are cut out.
+    """
+    if len(raw) <= MAX_VALUES or _separators(raw) <= MAX_VALUES:
+        return False
+    pieces = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_VALUES)
+    return len(pieces) > 4 * MAX_VALUES or _separators(b"".join(pieces[::2])) > MAX_VALUES
+
+
+def _separators(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+
+
 def decode_body(raw: bytes, model: type[S]) -> S:
     """A model from a JSON body; `4.0` is an integer, as JSON Schema has it.
 
     Raises:
         EngineError: `invalid_request`, `missing_parameter`, `unknown_parameter` or `invalid_parameter`.
     """
+    if holds_too_many_values(raw):
+        raise EngineError("invalid_request", f"The body holds {TOO_MANY_VALUES}.")
     try:
         return _decode(raw, model)
     except msgspec.ValidationError as error:

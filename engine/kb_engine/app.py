@@ -27,15 +27,17 @@ from tempfile import TemporaryFile
 
 from aiohttp import web
 
+from kb_contracts.admission import Admission, admitting, listen
 from kb_contracts.arriving import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
+from kb_contracts.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_contracts.errors import EngineError
 from kb_contracts.installing import install_command
-from kb_contracts.mount import build_application, problem_response
+from kb_contracts.mount import build_application, is_probe, no_room, problem_response
+from kb_contracts.pages import refuse_pages
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
-from kb_engine.api.pages import is_loopback, refuse_pages
 from kb_engine.embed import Embedder, OpenAIEmbedder, embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.endpoint_settings import OPENAI
@@ -107,8 +109,10 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
     if not settings.api_key and not is_loopback(settings.host):
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
     async with _asked_to_stop() as asked:
+        app = await create_app(settings)
+        app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
         runner = web.AppRunner(
-            await create_app(settings),
+            app,
             access_log_class=AccessLogger,
             logger=CONNECTION_LOG,
             shutdown_timeout=_SHUTDOWN_SECONDS,
@@ -116,9 +120,10 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
         )
         try:
             await runner.setup()
-            on_ready(await _listen(runner, settings))
-            await asked.wait()
-            logger.info("stopping")
+            async with _listening(runner, settings) as url:
+                on_ready(url)
+                await asked.wait()
+                logger.info("stopping")
             await stop_listening(runner)
         finally:
             await runner.cleanup()
@@ -221,17 +226,28 @@ def _prepare_folders(settings: EngineSettings) -> None:
         ) from error
 
 
-async def _listen(runner: web.AppRunner, settings: EngineSettings) -> str:
-    site = web.TCPSite(runner, settings.host, settings.port)
+@asynccontextmanager
+async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIterator[str]:
+    """Listen; the base URL. Requests that are under way when the block ends go on.
+
+    The server is this engine's caller: all come from one address, so that addresses have no bound.
+    """
+    make = runner.server
+    assert make is not None, "a runner that was set up has a server"
+    most = connections_within_descriptors(settings.max_connections)
+    limits = ConnectionLimits(most, most, settings.header_timeout)
     try:
-        await site.start()
+        listener = await listen(Admission(make, limits), settings.host, settings.port)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(f"{where} is in use; set KB_ENGINE_PORT to another port") from error
         raise CannotListen(f"cannot listen on {where}: {error.strerror}; check KB_ENGINE_HOST") from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{runner.addresses[0][1]}"
+    try:
+        yield f"http://{host}:{listener.address[1]}"
+    finally:
+        listener.close()
 
 
 @asynccontextmanager

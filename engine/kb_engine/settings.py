@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from kb_contracts.connection_limits import HEADER_SECONDS
 from kb_contracts.settings import Setting, SettingsError
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
 from kb_engine.endpoint_settings import OPENAI, EndpointSettings
@@ -36,6 +37,16 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
+    max_connections: Annotated[
+        int,
+        Setting("KB_ENGINE_MAX_CONNECTIONS", "connections open at once, as far as descriptors suffice"),
+        msgspec.Meta(ge=1),
+    ] = 2048
+    header_timeout: Annotated[
+        float,
+        Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
+        msgspec.Meta(gt=0),
+    ] = HEADER_SECONDS
     store: Annotated[
         str,
         Setting(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import msgspec
 
-from kb_contracts.settings import Setting, Settings
+from kb_contracts.connection_limits import CONNECTIONS, HEADER_SECONDS
+from kb_contracts.settings import Setting, Settings, SettingsError
 
 MEBIBYTE = 1024 * 1024
 RAGLER = "ragler"
@@ -51,6 +53,47 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         list[str],
         Setting("KB_ALLOWED_ORIGINS", "Origin values accepted beside loopback, comma-separated; *: any"),
     ] = msgspec.field(default_factory=list)
+    trusted_proxies: Annotated[
+        list[str],
+        Setting(
+            "KB_TRUSTED_PROXIES",
+            "addresses and networks of proxies whose X-Forwarded-For counts, comma-separated",
+        ),
+    ] = msgspec.field(default_factory=list)
+    max_connections: Annotated[
+        int,
+        Setting(
+            "KB_MAX_CONNECTIONS",
+            "connections open at once in each worker; fewer where descriptors do not suffice",
+        ),
+        msgspec.Meta(ge=1),
+    ] = CONNECTIONS
+    max_connections_per_address: Annotated[
+        int,
+        Setting(
+            "KB_MAX_CONNECTIONS_PER_ADDRESS",
+            "of these, those of one address but loopback; by a trusted proxy, its requests at once",
+        ),
+        msgspec.Meta(ge=1),
+    ] = 512
+    max_websockets: Annotated[
+        int,
+        Setting(
+            "KB_MAX_WEBSOCKETS",
+            "WebSockets open at once in each worker, and never more than half of its connections",
+        ),
+        msgspec.Meta(ge=0),
+    ] = 2048
+    max_websockets_per_address: Annotated[
+        int,
+        Setting("KB_MAX_WEBSOCKETS_PER_ADDRESS", "of these, those of one address but loopback"),
+        msgspec.Meta(ge=0),
+    ] = 256
+    header_timeout: Annotated[
+        float,
+        Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
+        msgspec.Meta(gt=0),
+    ] = HEADER_SECONDS
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)
@@ -89,6 +132,13 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         Setting("REQUEST_TIMEOUT", "milliseconds of silence from engine or backend before a call fails"),
         msgspec.Meta(ge=1),
     ] = 30_000
+
+    def __post_init__(self) -> None:
+        for proxy in self.trusted_proxies:
+            try:
+                ip_network(proxy, strict=False)
+            except ValueError as error:
+                raise SettingsError(f"KB_TRUSTED_PROXIES={proxy!r}: takes addresses and networks") from error
 
     @property
     def ragler_is_engine(self) -> bool:

@@ -1,8 +1,8 @@
 """The aiohttp adapter: the contract's operations over the state, with faults and the journal around them.
 
-request ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
-                                          ▲          │
-                                          └── answer ┘
+request ─▶ page ─▶ namespace ─▶ key ─▶ body ─▶ journal ─▶ faults ─▶ contract ─▶ state
+                                                   ▲          │
+                                                   └── answer ┘
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.mount import build_application, open_paths, problem_response
+from kb_contracts.mount import build_application, is_probe, problem_response
 from kb_contracts.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
+from kb_contracts.pages import check_page, check_unrepeated
 from kb_simulator.armed import NOTHING, Plan
 from kb_simulator.asked import Asked, asked
 from kb_simulator.call import CURRENT, Call, Upload
@@ -32,16 +33,15 @@ _BY_ROUTE: Mapping[tuple[str, str], Operation] = {
     (operation.method.value, operation.path): operation for operation in OPERATIONS
 }
 _JSON = "application/json"
-_OPEN_PATHS = open_paths()
 
 
-def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Application:
-    """The fake engine over `namespaces`; `max_upload_bytes` bounds one file.
+def build_app(namespaces: Namespaces, *, max_upload_bytes: int, host: str = "127.0.0.1") -> web.Application:
+    """The fake engine over `namespaces`; `max_upload_bytes` bounds one file, `host` is listened on.
 
     Run it with `handler_cancellation`, so that who hangs up is let go.
     """
     app = build_application(handlers())
-    app.middlewares.insert(0, _rim(namespaces, max_upload_bytes))
+    app.middlewares.insert(0, _rim(namespaces, max_upload_bytes, host))
 
     async def let_go(_app: web.Application) -> None:
         namespaces.release()
@@ -50,10 +50,14 @@ def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Applicati
     return app
 
 
-def _rim(namespaces: Namespaces, max_upload_bytes: int) -> Any:
+def _rim(namespaces: Namespaces, max_upload_bytes: int, host: str) -> Any:
     @web.middleware
     async def rim(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if not is_probe(request):
+                check_unrepeated(request.headers)
+            if not namespaces.key_for(request.headers):
+                check_page(request.headers, host)
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
             return problem_response(error)
@@ -142,7 +146,7 @@ def _route(request: web.Request) -> str:
 
 
 def _key_refusal(namespace: Namespace, request: web.Request) -> EngineError | None:
-    if not namespace.api_key or request.path in _OPEN_PATHS:
+    if not namespace.api_key or is_probe(request):
         return None
     presented = bearer(request.headers).encode("utf-8", "surrogateescape")
     if hmac.compare_digest(presented, namespace.api_key.encode()):

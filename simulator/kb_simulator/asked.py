@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from kb_contracts.parsing import holds_too_many_values
 from kb_contracts.ragler import PREFIX
 
 _CACHED_BODY_BYTES = 4096
@@ -71,8 +72,8 @@ def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> t
 
 def _read(body: bytes) -> tuple[Any, bytes]:
     """The JSON value and its canonical bytes; None and the bytes as they are, where they are not JSON."""
-    if not body:
-        return None, b""
+    if not body or holds_too_many_values(body):
+        return None, body
     try:
         content = _decode(body)
         return content, msgspec.json.encode(content, order="sorted")

@@ -28,7 +28,7 @@ HEADER = "X-Sim-Namespace"
 DEFAULT = "default"
 
 _HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
-_MOST = 10_000
+MOST = 1_000
 _NAME_CHARS = 100
 
 
@@ -116,12 +116,13 @@ class Namespace:
 
 @dataclass(slots=True)
 class Namespaces:
-    """All namespaces. New ones get `seed`, `mode` and `policy`; `default` also gets `api_key`."""
+    """All namespaces, at most `most`. New ones get `seed`, `mode`, `policy`; `default` also `api_key`."""
 
     seed: int
     mode: ClockMode = ClockMode.AUTOJUMP
     api_key: str = ""
     policy: Policy = field(default_factory=AtOnce)
+    most: int = MOST
     _by_name: dict[str, Namespace] = field(default_factory=dict)
     _by_key: dict[str, Namespace] = field(default_factory=dict)
 
@@ -134,6 +135,13 @@ class Namespaces:
     def get(self, name: str) -> Namespace:
         """A namespace by its name. Raises EngineError: `invalid_parameter`."""
         return self._by_name.get(name) or self._create(name)
+
+    def key_for(self, headers: Mapping[str, str]) -> str:
+        """The key that a request must send to the namespace that it asks for, empty where that needs none."""
+        if (name := headers.get(_HEADER)) is not None:
+            found = self._by_name.get(name)
+            return found.api_key if found is not None else ""
+        return self.chosen_by(headers).api_key
 
     def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
         """The namespace that a request asks for. Raises EngineError: `invalid_parameter`."""
@@ -177,10 +185,12 @@ class Namespaces:
                 f"{HEADER} takes 1 to {_NAME_CHARS} printable ASCII characters.",
                 parameter=HEADER,
             )
-        if len(self._by_name) >= _MOST:
-            raise EngineError(
-                "invalid_parameter", f"There are {_MOST} namespaces. Delete some first.", parameter=HEADER
+        if len(self._by_name) >= self.most:
+            detail = (
+                f"There are {self.most} namespaces, the limit. Delete some by the control plane, "
+                "or raise KB_SIM_NAMESPACES."
             )
+            raise EngineError("invalid_parameter", detail, parameter=HEADER)
         api_key = self.api_key if name == DEFAULT else ""
         namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
         self._by_name[name] = namespace

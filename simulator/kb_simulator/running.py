@@ -10,7 +10,10 @@ from types import TracebackType
 
 from aiohttp import web
 
+from kb_contracts.admission import Admission, Listener, admitting, listen
+from kb_contracts.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
 from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.mount import is_probe, no_room
 from kb_simulator.app import build_app
 from kb_simulator.clock import ClockMode
 from kb_simulator.namespaces import Namespaces
@@ -31,9 +34,10 @@ class Simulator:
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
         self.namespaces = Namespaces(
-            settings.seed, ClockMode(settings.clock), settings.api_key, settings.policy
+            settings.seed, ClockMode(settings.clock), settings.api_key, settings.policy, settings.namespaces
         )
         self._runners: list[web.AppRunner] = []
+        self._listeners: list[Listener] = []
         self._url = ""
         self._control_url: str | None = None
 
@@ -62,7 +66,7 @@ class Simulator:
 
     async def _start(self) -> None:
         settings = self.settings
-        app = build_app(self.namespaces, max_upload_bytes=settings.max_upload_bytes)
+        app = build_app(self.namespaces, max_upload_bytes=settings.max_upload_bytes, host=settings.host)
         self._url = await self._listen(app, settings.host, settings.port)
         if settings.control is not None:
             # Imported here: most runs in CI want neither the control plane nor its page.
@@ -72,6 +76,7 @@ class Simulator:
             self._control_url = await self._listen(control, LOOPBACK, settings.control)
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
+        app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -81,13 +86,19 @@ class Simulator:
         )
         self._runners.append(runner)
         await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        address = runner.addresses[0]
+        make = runner.server
+        assert make is not None, "a runner that was set up has a server"
+        most = connections_within_descriptors(CONNECTIONS)
+        listener = await listen(Admission(make, ConnectionLimits(most, most)), host, port)
+        self._listeners.append(listener)
+        address = listener.address
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"http://{shown}:{address[1]}"
 
     async def _stop(self) -> None:
         self.namespaces.release()
+        while self._listeners:
+            self._listeners.pop().close()
         while self._runners:
             await self._runners.pop().cleanup()
 

@@ -8,6 +8,7 @@ import msgspec
 
 from kb_contracts.settings import Setting, Settings, SettingsError
 from kb_simulator.jobs import POLICY_FORMS, Policy, policy_of
+from kb_simulator.namespaces import MOST
 
 MEBIBYTE = 1024 * 1024
 
@@ -31,6 +32,7 @@ class SimulatorSettings(Settings, frozen=True, kw_only=True):
     api_key: Annotated[
         str, Setting("KB_API_KEY", "bearer key that callers must send; empty: none", secret=True)
     ] = ""
+    namespaces: Annotated[int, Setting("KB_SIM_NAMESPACES", "namespaces at once"), msgspec.Meta(ge=1)] = MOST
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE

@@ -175,14 +175,14 @@ async def any_body(operation: Any, request: web.Request) -> Any:
 
 def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ").removeprefix("bearer ")
-    if request.path in app._OPEN_PATHS or sent.startswith(namespace.api_key):
+    if app.is_probe(request) or sent.startswith(namespace.api_key):
         return None
     return EngineError("unauthorized", "Send the key.")
 
 
 def bare_key(namespace: Any, request: web.Request) -> EngineError | None:
     sent = request.headers.get("Authorization", "").split(" ")[-1]
-    if request.path in app._OPEN_PATHS or sent == namespace.api_key:
+    if app.is_probe(request) or sent == namespace.api_key:
         return None
     return EngineError("unauthorized", "Send the key.")
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from kb_contracts import models as m
-from kb_contracts import mount, multipart
+from kb_contracts import mount, multipart, pages
 from kb_contracts.errors import EngineError
 from kb_simulator import app, documents, handlers, state, uploads
 from kb_simulator.idempotency import Answers
@@ -257,6 +257,8 @@ _UPDATES = [
 ]  # fmt: skip
 
 _ADAPTER = [
+    _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
+       replaced(pages, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",
@@ -281,7 +283,7 @@ _ADAPTER = [
     _m("a key without its scheme is served", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
        replaced(app, "_key_refusal", mis.bare_key)),
     _m("the probes want the key", PROTOCOL, "with_a_key_set_only_its_bearer_is_served",
-       replaced(app, "_OPEN_PATHS", frozenset())),
+       replaced(app, "is_probe", mis.nothing)),
     _m("any content type is JSON", PROTOCOL, "another_content_type_is_refused",
        replaced(mount, "_body", mis.any_body)),
     _m("an If-Match that is none is ignored", DOCUMENTS, "an_if_match_that_is_no_version_is_refused",

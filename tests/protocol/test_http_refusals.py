@@ -93,6 +93,32 @@ async def test_a_token_of_any_bytes_is_only_wrong(serve_toolset: ServeToolset, f
     assert (await raw(served.port, head + odd)).startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.parametrize("key", ["", KEY])
+@pytest.mark.parametrize(
+    ("twice", "status"), [(f"Authorization: Bearer {KEY}", b"401"), ("Origin: http://localhost", b"403")]
+)
+async def test_two_headers_that_could_disagree_are_refused(
+    serve_toolset: ServeToolset, fake: Fake, twice: str, status: bytes, key: str
+) -> None:
+    """Also where they agree and where no key is wanted: a proxy in front may have looked at the other one."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": key})
+    head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nAuthorization: Bearer {KEY}\r\n"
+    head = head.replace(f"Authorization: Bearer {KEY}\r\n", "") if "Auth" in twice else head
+    answer = await raw(served.port, f"{head}{twice}\r\n{twice}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 " + status)
+
+
+async def test_a_crowd_of_tiny_values_is_refused_with_the_limit(
+    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+) -> None:
+    """Though its bytes are within the limit on one message."""
+    served = await serve_toolset(fake.toolset)
+    crowd = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[' + b"1," * 5_000_000 + b"1]}}"
+    async with http.post(served.mcp, data=io.BytesIO(crowd), headers=PLAIN) as response:
+        assert response.status == 400
+        assert "more than 100000 commas" in (await response.json())["error"]["message"]
+
+
 async def test_a_caller_without_the_key_is_not_asked_for_its_body(
     serve_toolset: ServeToolset, fake: Fake
 ) -> None:

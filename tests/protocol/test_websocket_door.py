@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 
 import aiohttp
 import pytest
-from aiohttp import WSMsgType
+from aiohttp import WSMsgType, web
 
 from kb_server.hosting.websocket import SocketLimits, WebSockets
 from kb_simulator import Stuck
@@ -22,6 +23,80 @@ from tests.protocol.test_knowledge import states
 from tests.waiting import until
 
 KEY = "a-secret-key"
+
+
+async def _left(kind: type) -> int:
+    """How many objects of a kind there are, garbage aside."""
+    await asyncio.sleep(0)
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+async def _until_none_is_left(kind: type) -> None:
+    async with asyncio.timeout(4 * BOUND):
+        while await _left(kind):
+            pass
+
+
+# --- how many --------------------------------------------------------------------------------------
+
+
+async def test_websockets_past_the_bound_are_refused_on_all_endpoints(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """503 that says the number; a place that is free is taken, and POST goes on."""
+    served = await serve_toolset(fake.toolset, settings={"max_websockets": 2})
+    first, _ = [await connect(served, path) for path in ("/mcp", "/mcp/fake")]
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await connect(served)
+    assert caught.value.status == 503
+    assert caught.value.headers is not None
+    assert caught.value.headers["Retry-After"]
+    refused = await raw(served.port, upgrade())
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    await first.socket.close()
+    await (await connect(served)).ask(call("echo", text="x"))
+
+
+async def test_websockets_take_at_most_half_of_the_connections(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """They stay in use for as long as they are open: requests need the rest."""
+    served = await serve_toolset(fake.toolset, settings={"max_connections": 4})
+    for _ in range(2):
+        await connect(served)
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+        await connect(served)
+
+
+async def test_a_proxys_clients_have_a_bound_each(
+    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+) -> None:
+    """By the address that the proxy names; programs of this machine have none."""
+    settings = {"max_websockets_per_address": 1, "trusted_proxies": ["127.0.0.1"]}
+    served = await serve_toolset(fake.toolset, settings=settings)
+    for client in ("192.0.2.1", "192.0.2.2"):
+        await connect(served, headers={"X-Forwarded-For": client})
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await connect(served, headers={"X-Forwarded-For": client})
+    for _ in range(2):
+        await connect(served)
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_a_websocket_that_is_dropped_leaves_nothing(
+    serve_toolset: ServeToolset, fake: Fake, greeted: bool
+) -> None:
+    """Nor does it wait for a heartbeat to find that out."""
+    served = await serve_toolset(fake.toolset)
+    for _ in range(10):
+        bare = await Bare.open(served)
+        if greeted:
+            bare.writer.write(text_frame(request("tools/list")))
+            await bare.message()
+        bare.writer.transport.abort()
+    del bare
+    await _until_none_is_left(web.WebSocketResponse)
 
 
 # --- the door --------------------------------------------------------------------------------------

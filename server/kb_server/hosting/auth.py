@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hmac
-from ipaddress import ip_address
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
+from kb_contracts.connection_limits import is_loopback
 from kb_server.hosting.caller import ANONYMOUS, Caller, digest
+from kb_server.hosting.proxies import PROXIES, TrustedProxies
 from kb_server.hosting.refusal import UNAUTHORIZED, Refusal
 
 KEY_HEADER = "Authorization: Bearer <KB_MCP_API_KEY>"
 """What a caller sends."""
 
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class KeyCheck:
@@ -22,8 +23,9 @@ class KeyCheck:
     White space around the key is dropped: it ends up there from files, and no header could carry it.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, proxies: TrustedProxies | None = None) -> None:
         self._key = key.strip().encode()
+        self._proxies = proxies or TrustedProxies()
 
     @property
     def is_set(self) -> bool:
@@ -34,8 +36,10 @@ class KeyCheck:
         """Let the request pass.
 
         Raises:
-            Refusal: 401, the key is set and the request does not carry it.
+            Refusal: 401, the key is set and the request does not carry it, or it carries two.
         """
+        if len(request.headers.getall(hdrs.AUTHORIZATION, ())) > 1:
+            raise _refused("Send the header `Authorization` once.")
         if not self._key:
             return
         token = bearer(request)
@@ -51,7 +55,7 @@ class KeyCheck:
             Refusal: 401.
         """
         proxied = any(header in request.headers for header in _FORWARDED)
-        if proxied or not _is_loopback(request.remote):
+        if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
             self.require(request)
 
 
@@ -69,20 +73,14 @@ def credential(request: web.Request) -> str:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who sent the request, for the calls in it."""
-    return Caller(credential(request), request.headers, request.remote or "")
+    """Who sent the request, for the calls in it; behind a trusted proxy the one for whom it asks."""
+    client = request.config_dict[PROXIES].client_of(request)
+    return Caller(credential(request), request.headers, client or request.remote or "")
 
 
 def _octets(token: str) -> bytes:
     # aiohttp decodes header bytes so that they come back unchanged; a token is never too odd to compare.
     return token.encode("utf-8", "surrogateescape")
-
-
-def _is_loopback(remote: str | None) -> bool:
-    try:
-        return remote is not None and ip_address(remote.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _refused(message: str) -> Refusal:

@@ -36,7 +36,7 @@ from kb_server.hosting.parameter_headers import check_parameter_headers
 from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
 from kb_server.hosting.strict_json import ParseError, parse_aside
-from kb_server.hosting.websocket import SocketLimits, WebSockets, asks_for_websocket
+from kb_server.hosting.websocket import SocketLimits, SocketPlaces, WebSockets, asks_for_websocket
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
@@ -56,9 +56,10 @@ class McpEndpoint:
         limits: BodyLimits | None = None,
         keep_alive: float = KEEP_ALIVE_SECONDS,
         sockets: SocketLimits | None = None,
+        places: SocketPlaces | None = None,
     ) -> None:
         self._server = server
-        self._sockets = WebSockets(server, sockets)
+        self._sockets = WebSockets(server, sockets, places)
         self._limits = limits or BodyLimits()
         self._keep_alive = keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()

@@ -6,52 +6,36 @@ keep-alive connection stays where it fell. Handed out in turns, each worker has 
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from contextlib import suppress
 
-from aiohttp import web
+from kb_contracts.admission import Admission, Intake
 
 
 class HandedConnections:
-    """Serves with `runner` the connections that come as descriptors over `channel`, a Unix stream socket."""
+    """Serves the connections that come as descriptors over `channel`, a Unix stream socket.
 
-    def __init__(self, runner: web.AppRunner, channel: socket.socket) -> None:
-        self._runner = runner
+    `admission` makes their protocols. Those that still wait in the channel when it is closed are the parent's
+    again.
+    """
+
+    def __init__(self, admission: Admission, channel: socket.socket) -> None:
         self._channel = channel
-        self._beginning: set[asyncio.Task[None]] = set()
+        channel.setblocking(False)
+        self._intake = Intake(admission, channel, self._take)
 
     def start(self) -> None:
         """Take connections from now on."""
-        self._channel.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._take)
+        self._intake.start()
 
     def stop(self) -> None:
-        """Take no more; those that are waiting in the channel are the parent's again when it is closed."""
-        asyncio.get_running_loop().remove_reader(self._channel.fileno())
-        self._channel.close()
+        """Take no more."""
+        self._intake.stop()
 
-    def _take(self) -> None:
-        while True:
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                data, descriptors = b"", []
-            if not data:  # the parent has gone: nobody will hand out anything any more
-                asyncio.get_running_loop().remove_reader(self._channel.fileno())
-                return
-            for descriptor in descriptors:
-                task = asyncio.get_running_loop().create_task(self._begin(socket.socket(fileno=descriptor)))
-                self._beginning.add(task)
-                task.add_done_callback(self._beginning.discard)
-
-    async def _begin(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        server = self._runner.server
-        if server is None:
-            connection.close()
-            return
-        with suppress(OSError):  # the client has left before it was served
-            await asyncio.get_running_loop().connect_accepted_socket(server, connection)
+    def _take(self) -> socket.socket | None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
+        except BlockingIOError:
+            return None
+        if not data or not descriptors:  # the parent has gone, or there was no descriptor left
+            raise OSError
+        return socket.socket(fileno=descriptors[0])

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, hdrs, web
 
+from kb_contracts.admission import RETRY_SECONDS, admitting
 from kb_contracts.arriving import ArrivingBodies, watch
+from kb_contracts.connection_limits import ConnectionLimits
 from kb_server.hosting.auth import KEY_HEADER, KeyCheck
 from kb_server.hosting.body import BodyLimits
 from kb_server.hosting.endpoint import McpEndpoint
@@ -19,8 +21,9 @@ from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
 from kb_server.hosting.protocol import ProtocolServer, ReadyServer
-from kb_server.hosting.refusal import SERVER_STOPPING, Refusal
-from kb_server.hosting.websocket import SocketLimits, asks_for_websocket
+from kb_server.hosting.proxies import PROXIES, TrustedProxies
+from kb_server.hosting.refusal import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
+from kb_server.hosting.websocket import SocketLimits, SocketPlaces, asks_for_websocket
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
 from kb_server.settings import ServerSettings
@@ -44,6 +47,8 @@ class Stopping:
         return max(0.0, self.deadline - asyncio.get_running_loop().time())
 
 
+LIMITS = web.AppKey("LIMITS", ConnectionLimits)
+"""Kept by what runs the application."""
 STOPPING = web.AppKey("STOPPING", Stopping)
 """Set by what runs the application, read by what lets its calls end."""
 
@@ -85,17 +90,35 @@ def build_app(
     call only where the runner cancels handlers.
     """
     metrics = metrics or Metrics()
+    proxies = TrustedProxies(settings.trusted_proxies)
+    places = SocketPlaces(
+        min(settings.max_websockets, settings.max_connections // 2),
+        settings.max_websockets_per_address,
+        proxies,
+    )
     answering: dict[str, ReadyServer] = {
         endpoint.path: ProtocolServer(endpoint.toolset, metrics) for endpoint in endpoints
     }
     served = {
-        path: McpEndpoint(server, limits=limits, keep_alive=keep_alive, sockets=sockets)
+        path: McpEndpoint(server, limits=limits, keep_alive=keep_alive, sockets=sockets, places=places)
         for path, server in {**answering, **(servers or {})}.items()
     }
-    gate = _Gate(settings, served)
-    app = web.Application(middlewares=[gate.middleware])
+    gate = _Gate(settings, served, proxies)
+    app = web.Application(
+        middlewares=[
+            admitting(_no_room, is_probe=gate.is_open, client_of=proxies.client_of),
+            gate.middleware,
+        ]
+    )
     app[STOPPING] = Stopping()
+    app[PROXIES] = proxies
     watch(app, ArrivingBodies(gate.unfinished, futile=gate.is_futile))
+    app[LIMITS] = ConnectionLimits(
+        settings.max_connections,
+        settings.max_connections_per_address,
+        settings.header_timeout,
+        proxies.is_bounded,
+    )
     app.on_response_prepare.append(gate.allow_reading)
     for path, endpoint in served.items():
         app.router.add_route(hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint))
@@ -111,8 +134,10 @@ def build_app(
 class _Gate:
     """What stands before every handler: the key, Host and Origin, and errors as JSON."""
 
-    def __init__(self, settings: ServerSettings, served: dict[str, McpEndpoint]) -> None:
-        self.key = KeyCheck(settings.api_key)
+    def __init__(
+        self, settings: ServerSettings, served: dict[str, McpEndpoint], proxies: TrustedProxies
+    ) -> None:
+        self.key = KeyCheck(settings.api_key, proxies)
         self._origin = OriginCheck(settings)
         self.paths = list(served)
         self._guarded = frozenset(endpoint.handle for endpoint in served.values())
@@ -153,6 +178,10 @@ class _Gate:
         """Whether what the request brings is forgotten when the server stops: uploads are, calls are not."""
         return request.match_info.handler not in self._guarded
 
+    def is_open(self, request: web.Request) -> bool:
+        """Whether anybody may ask this, by any name and at any time."""
+        return request.match_info.handler in self.open
+
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
         """Let an admitted browser page read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
@@ -176,10 +205,9 @@ class _Gate:
         return answer
 
     def _check(self, request: web.Request) -> None:
-        handler = request.match_info.handler
-        if handler in self.open:
+        if self.is_open(request):
             return
-        if handler in self._guarded and not self._is_permitted_preflight(request):
+        if request.match_info.handler in self._guarded and not self._is_permitted_preflight(request):
             self.key.require(request)
         self._origin.require(request)
 
@@ -218,6 +246,16 @@ def _last_of(request: web.Request, response: web.Response) -> web.Response:
     if asks_for_websocket(request):
         response.force_close()
     return response
+
+
+def _no_room(request: web.Request) -> web.Response:
+    words = "As many connections are in use as this server keeps open, in all or for your address. Try again."
+    headers: dict[str, str] = {hdrs.RETRY_AFTER: str(RETRY_SECONDS)}
+    refusal = Refusal(503, TOO_MANY_CONNECTIONS, "too_many_connections", words, headers=headers)
+    log.info(
+        "Refused a request: too many connections are in use", extra={"fields": {"route": _route(request)}}
+    )
+    return _refused(refusal)
 
 
 def _refused(refusal: Refusal) -> web.Response:

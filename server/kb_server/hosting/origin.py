@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import hdrs, web
 
+from kb_contracts.connection_limits import is_loopback
 from kb_server.hosting.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, Refusal
 from kb_server.settings import ServerSettings
 
@@ -48,7 +49,7 @@ class OriginCheck:
         """Let the request pass.
 
         Raises:
-            Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger.
+            Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
         if not self._any_host and (len(hosts) != 1 or not self._knows(hosts[0])):
@@ -58,8 +59,10 @@ class OriginCheck:
                 "host_not_allowed",
                 "This server is not reached by that Host. Add it to KB_ALLOWED_HOSTS where it should be.",
             )
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and not self.admits(origin):
+        origins = request.headers.getall(hdrs.ORIGIN, ())
+        if len(origins) > 1:
+            raise Refusal(403, ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once.")
+        if origins and not self.admits(origins[0]):
             raise Refusal(
                 403,
                 ORIGIN_NOT_ALLOWED,
@@ -72,7 +75,7 @@ class OriginCheck:
         if ANY in self._origins or origin.lower() in self._origins:
             return True
         parts = _split(origin)
-        return parts is not None and parts.scheme in ("http", "https") and _is_loopback(parts.hostname or "")
+        return parts is not None and parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
 
     def _knows(self, host: str) -> bool:
         if host not in self._known:
@@ -86,7 +89,7 @@ class OriginCheck:
         if parts is None or "@" in host:
             return False
         name = (parts.hostname or "").rstrip(".")
-        return _is_loopback(name) or name in self._hosts or host.lower() in self._hosts
+        return is_loopback(name) or name in self._hosts or host.lower() in self._hosts
 
 
 def cors_headers(origin: str) -> dict[str, str]:
@@ -135,15 +138,6 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_wildcard(host: str) -> bool:

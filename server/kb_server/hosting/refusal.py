@@ -12,10 +12,12 @@ Refusal
 ├── 408 body_timeout            the body stopped coming
 ├── 503 server_stopping         the server stops, and the body has not arrived whole
 ├── 400 bad_handshake           a WebSocket cannot be opened so
+├── 503 too_many_connections    as many are in use as may be, in all or from one address
+├── 503 too_many_websockets     as many are open as may be, in all or from one address
 └── 400 ...                     JSON-RPC's own codes: not JSON, not a request, versions that disagree
 ```
 
-Codes -32010 to -32019 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
+Codes -32009 to -32019 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
 told only where one connection carries many calls at once, which goes on.
 """
 
@@ -34,6 +36,7 @@ BODY_TIMEOUT = -32016
 TOO_MANY_CALLS = -32017
 BAD_HANDSHAKE = -32018
 SERVER_STOPPING = -32019
+TOO_MANY_CONNECTIONS = -32009
 
 
 class Refusal(Exception):

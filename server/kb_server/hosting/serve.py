@@ -11,10 +11,11 @@ from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 
+from kb_contracts.admission import BACKLOG, Admission, Listener, listen
 from kb_contracts.arriving import LINGER_SECONDS, stop_listening
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_server.hosting.handed import HandedConnections
-from kb_server.hosting.http import STOPPING
+from kb_server.hosting.http import LIMITS, STOPPING
 from kb_server.hosting.signals import on_stop_signal
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0
 """How long calls in flight may take to end when the server stops."""
 IDLE_SECONDS = 75.0
-"""How long a connection without a request stays open; also how long a request's headers may take."""
+"""How long a connection without a request stays open."""
 
 
 class CannotListen(OSError):
@@ -64,12 +65,16 @@ async def serve(
     stop = stop or asyncio.Event()
     runner = _runner(app, drain_seconds)
     await runner.setup()
+    assert runner.server is not None, "a runner that was set up has a server"
+    admission = Admission(runner.server, app[LIMITS])
     try:
         with ExitStack() as taking:
             if handed is None:
-                bound = await _listen(runner, host, port, reuse_port=reuse_port, sock=sock)
+                listener = await _listen(admission, host, port, reuse_port=reuse_port, sock=sock)
+                taking.callback(listener.close)
+                bound = listener.address
             else:
-                taking.enter_context(_taken_from(handed, runner))
+                taking.enter_context(_taken_from(handed, admission))
                 bound = host, port
             log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
             if on_bound is not None:
@@ -106,9 +111,9 @@ async def _until_stopped(stop: asyncio.Event, drain_seconds: float) -> None:
 
 
 @contextmanager
-def _taken_from(handed: socket.socket, runner: web.AppRunner) -> Iterator[None]:
+def _taken_from(handed: socket.socket, admission: Admission) -> Iterator[None]:
     """Connections that come over `handed` are served within."""
-    connections = HandedConnections(runner, handed)
+    connections = HandedConnections(admission, handed)
     try:
         connections.start()
         yield
@@ -117,19 +122,14 @@ def _taken_from(handed: socket.socket, runner: web.AppRunner) -> Iterator[None]:
 
 
 async def _listen(
-    runner: web.AppRunner, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
-) -> tuple[str, int]:
-    """Listen; the address listened on."""
-    site: web.BaseSite
-    if sock is not None:
-        site = web.SockSite(runner, sock)
-    else:
-        site = web.TCPSite(runner, host, port, reuse_port=reuse_port or None)
+    admission: Admission, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
+) -> Listener:
     try:
-        await site.start()
+        if sock is None:
+            return await listen(admission, host, port, reuse_port=reuse_port)
+        sock.listen(BACKLOG)
+        return Listener(admission, [sock])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port, "another process listens there already") from error
         raise CannotListen(host, port, error.strerror or str(error)) from error
-    bound: tuple[str, int] = runner.addresses[0][:2]
-    return bound

@@ -1,11 +1,11 @@
 """JSON read strictly: what two readers could read differently is refused.
 
-That is a key that comes twice in one object, NaN, half a surrogate pair, a number past 64 bits; and
-nesting that could exhaust a stack. There are two readers. The careful one is the standard library's with a
-check in each of its hooks; it finds the words of a refusal. The quick one is for long bodies, such as a
-chunk of a file in base64: msgspec's, which takes a fifth of the time and is as strict but for two things
-that are looked into afterwards. It keeps the last of several values under one key, and integers of any
-length.
+That is a key that comes twice in one object, NaN, half a surrogate pair, a number past 64 bits; and nesting
+that could exhaust a stack, and so many values that reading them would hold up everybody. There are two
+readers. The careful one is the standard library's with a check in each of its hooks; it finds the words of a
+refusal. The quick one is for long bodies, such as a chunk of a file in base64: msgspec's, which takes a fifth
+of the time and is as strict but for two things that are looked into afterwards. It keeps the last of several
+values under one key, and integers of any length.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from math import isinf
 from typing import Any, AnyStr, NoReturn
 
 import msgspec
+
+from kb_contracts.parsing import TOO_MANY_VALUES, holds_too_many_values
 
 MAX_DEPTH = 64
 """How many arrays and objects may stand within one another."""
@@ -42,7 +44,7 @@ def parse(body: bytes) -> Any:
     """The JSON value in `body`.
 
     Raises:
-        ParseError: it is not UTF-8, not JSON, ambiguous, or nested deeper than `MAX_DEPTH`.
+        ParseError: it is not UTF-8, not JSON, ambiguous, nested deeper than `MAX_DEPTH`, or too many values.
     """
     value = _UNSETTLED if len(body) < _SHORT else _read_quickly(body)
     return _read_carefully(body) if value is _UNSETTLED else value
@@ -142,6 +144,8 @@ def _count(text: AnyStr, sign: AnyStr, enough: int) -> int:
 
 
 def _read_carefully(body: bytes) -> Any:
+    if holds_too_many_values(body):
+        raise ParseError(f"the message holds {TOO_MANY_VALUES}")
     try:
         value = _DECODER.decode(body.decode("utf-8"))
     except UnicodeDecodeError:

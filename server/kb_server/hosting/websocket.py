@@ -23,7 +23,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
@@ -34,13 +36,16 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from kb_contracts.admission import RETRY_SECONDS
+from kb_contracts.connection_limits import owner_of
 from kb_server.hosting.auth import caller_of
 from kb_server.hosting.body import MAX_MESSAGE_BYTES
 from kb_server.hosting.duplex import Bounds, Session, session
 from kb_server.hosting.exchange import STALLED_SECONDS
 from kb_server.hosting.jsonrpc import error_bytes, notification_bytes, result_bytes
 from kb_server.hosting.protocol import ReadyServer
-from kb_server.hosting.refusal import BAD_HANDSHAKE, Refusal
+from kb_server.hosting.proxies import TrustedProxies
+from kb_server.hosting.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +82,65 @@ def asks_for_websocket(http: web.Request) -> bool:
     return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
 
 
+class SocketPlaces:
+    """So many WebSockets may be open at once, on all endpoints together, and so many from one address."""
+
+    def __init__(self, total: int, per_address: int, proxies: TrustedProxies) -> None:
+        self._total = total
+        self._per_address = per_address
+        self._proxies = proxies
+        self._open = 0
+        self._of: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, http: web.Request) -> Iterator[None]:
+        """One place is taken within.
+
+        Raises:
+            Refusal: 503, there is none.
+        """
+        address = self._proxies.client_of(http) or http.remote or ""
+        owner = owner_of(address) if self._proxies.is_bounded(address) else None
+        if self._open >= self._total:
+            raise _no_place(f"{self._total} WebSockets are open, as many as this server keeps.", self._total)
+        if owner is not None and self._of[owner] >= self._per_address:
+            raise _no_place(f"{self._per_address} WebSockets are open from your address.", self._per_address)
+        self._open += 1
+        if owner is not None:
+            self._of[owner] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if owner is not None:
+                self._of[owner] -= 1
+                if not self._of[owner]:
+                    del self._of[owner]
+
+
+def _no_place(words: str, limit: int) -> Refusal:
+    return Refusal(
+        503,
+        TOO_MANY_CONNECTIONS,
+        "too_many_websockets",
+        f"{words} Close some, or send messages by POST.",
+        headers={hdrs.RETRY_AFTER: str(RETRY_SECONDS)},
+        details={"limit": limit},
+    )
+
+
 class WebSockets:
     """The open connections of one endpoint."""
 
-    def __init__(self, server: ReadyServer, limits: SocketLimits | None = None) -> None:
+    def __init__(
+        self,
+        server: ReadyServer,
+        limits: SocketLimits | None = None,
+        places: SocketPlaces | None = None,
+    ) -> None:
         self._server = server
         self._limits = limits or SocketLimits()
+        self._places = places
         self._open: set[_Connection] = set()
         self._grace: float | None = None
         """Seconds that calls may take to end, once the server has been told to stop."""
@@ -91,8 +149,12 @@ class WebSockets:
         """Serve one connection until it ends; a message has at most `max_bytes`.
 
         Raises:
-            Refusal: 426 or 400, the handshake is not one of RFC 6455.
+            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, too many are open.
         """
+        with self._places.taken(http) if self._places is not None else nullcontext():
+            return await self._serve(http, max_bytes)
+
+    async def _serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
         # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
         socket = _Socket(
             timeout=CLOSE_SECONDS,
@@ -285,6 +347,10 @@ class _Connection:
             transport = self.http.transport
             if transport is not None and transport.get_write_buffer_size():
                 transport.abort()  # it would wait for as long as its peer does not read
+            if transport is None:
+                # The peer has left, which cancels the handler: without this a timer of the heartbeat would
+                # hold all that belongs to the connection until it next asks whether the peer is there.
+                await self.socket.close()
             log.info("A WebSocket ended", extra={"fields": self._fields()})
 
     async def _converse(self, server: ReadyServer, bounds: Bounds) -> int:

@@ -55,6 +55,8 @@ class Endpoint:
         operation = request.match_info.handler
         if not self._key or getattr(operation, "operation_id", "") in OPEN:
             return
+        if any(len(request.headers.getall(name, ())) > 1 for name in ("Authorization", "Origin")):
+            raise Refused("unauthorized", "Send Authorization and Origin once.")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._key.encode()):
             raise Refused("unauthorized", "Send the key as Authorization: Bearer.")

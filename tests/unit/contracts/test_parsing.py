@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import pytest
 from msgspec import Meta
 
 from kb_contracts.errors import EngineError
-from kb_contracts.models import SearchRequest
+from kb_contracts.models import NoteRequest, SearchRequest
 from kb_contracts.parsing import convert_path, decode_body
 from kb_contracts.ragler import VectorSearchRequest
 
@@ -18,6 +19,16 @@ def test_a_whole_number_is_an_integer_however_it_is_written(written: str) -> Non
     """JSON knows one kind of number, and JSON Schema calls 4.0 an integer."""
     body = f'{{"query": "x", "min_score": 0.5, "top": {written}}}'.encode()
     assert decode_body(body, SearchRequest) == SearchRequest(query="x", min_score=0.5, top=4)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
+    """With the limit; a long text is none, whatever stands in it."""
+    crowd = b'{"text": "a", "metadata": {"a": [' + b"1," * 100_000 + b"1]}}"
+    with pytest.raises(EngineError, match="more than 100000 commas") as refused:
+        decode_body(crowd, NoteRequest)
+    assert refused.value.code == "invalid_request"
+    text = 'a, [b], {"c"}\\\\", ' * 50_000
+    assert decode_body(json.dumps({"text": text}).encode(), NoteRequest).text == text
 
 
 @pytest.mark.parametrize("written", ["4.5", "1e400", "1e30", "-1.0"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from kb_server.hosting.auth import KeyCheck, credential
+from kb_server.hosting.proxies import TrustedProxies
 from kb_server.hosting.refusal import Refusal
 
 KEY = "a-secret-key"
@@ -96,7 +97,22 @@ def test_a_peer_on_this_machine_may_ask_for_metrics_without_the_key(peer: str) -
     check = KeyCheck(KEY).require_unless_local
     assert status(check, request(peer=peer)) == 200
     assert status(check, request(peer=peer, X_Forwarded_For="8.8.8.8")) == 401
+    assert status(check, request(peer=peer, Via="1.1 proxy")) == 401
     assert status(check, request(f"Bearer {KEY}", peer=peer, Forwarded="for=8.8.8.8")) == 200
+
+
+def test_behind_a_trusted_proxy_nobody_is_on_this_machine() -> None:
+    """Whether it says for whom it asks or not."""
+    check = KeyCheck(KEY, TrustedProxies(["127.0.0.1"])).require_unless_local
+    assert status(check, request(peer="127.0.0.1")) == 401
+    assert status(check, request(peer="127.0.0.1", X_Forwarded_For="127.0.0.1")) == 401
+    assert status(check, request(peer="127.0.0.2")) == 200
+
+
+def test_two_keys_are_refused_where_none_is_wanted_too() -> None:
+    """A proxy in front may have looked at the other one."""
+    with pytest.raises(Refusal, match="once"):
+        KeyCheck("").require(request("Bearer a", "Bearer b"))
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "", "unix"])

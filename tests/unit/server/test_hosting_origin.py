@@ -34,6 +34,14 @@ def _status(request: web.Request, settings: dict[str, Any]) -> int:
     return 200
 
 
+def test_two_origins_are_refused() -> None:
+    """Whatever they are: a proxy in front may have looked at the other one."""
+    headers = CIMultiDict(
+        [("Host", "localhost"), ("Origin", "http://localhost"), ("Origin", "http://localhost")]
+    )
+    assert _status(make_mocked_request("POST", "/mcp", headers=headers), {}) == 403
+
+
 @pytest.mark.parametrize(
     "host",
     [

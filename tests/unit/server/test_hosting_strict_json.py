@@ -67,7 +67,12 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
         (b'{"\\uDFFF":1}', "surrogate"),
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "deeper"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "deeper"),
-        (b"[" * 1_000_000, "deeper"),
+        (b"[" * 100_000, "deeper"),
+        (b"[" * 1_000_000, "more than 100000"),
+        (b"[" + b"1," * 100_000 + b"1]", "more than 100000"),
+        (b"[" + b'"",' * 4_000_000 + b"1]", "more than 100000"),
+        (b"[" + b'"\\"a",' * 100_000 + b"1]", "more than 100000"),
+        (b'{"a":[' + b"{}," * 100_000 + b"1]}", "more than 100000"),
     ],
 )
 def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> None:
@@ -76,6 +81,19 @@ def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> N
         parse(body)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize("text", ["a, [b], {c}, ", '"quoted", ', "back\\\\slash, ", '\\\\", [', "\n,é,"])
+def test_a_long_text_is_no_crowd_of_values(text: str) -> None:
+    """Whatever stands in it, and however it is escaped."""
+    whole = {"text": text * 100_000}
+    assert parse(json.dumps(whole).encode()) == whole
+    assert parse(json.dumps(whole, ensure_ascii=False).encode()) == whole
+
+
+def test_as_many_values_as_may_be_are_read() -> None:
+    """The limit is that of the message."""
+    assert len(parse(b"[" + b"1," * 99_998 + b"1]")) == 99_999
 
 
 def test_the_depth_allowed_is_the_depth_announced() -> None:

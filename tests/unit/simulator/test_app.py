@@ -250,6 +250,49 @@ async def test_a_namespace_with_a_key_wants_it(running: Running) -> None:
     assert refused.headers["WWW-Authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://stranger.example"}, {"Host": "stranger.example"}, {"Origin": "null"}]
+)
+async def test_a_strangers_page_is_refused_as_by_an_engine_without_a_key(
+    running: Running, headers: dict[str, str]
+) -> None:
+    """Before a namespace is made for it; one with a key goes by the key alone."""
+    running.simulator.namespaces.set_key("mine", "secret")
+    refused = await running.http.get(f"{API}/status", headers={**headers, HEADER: "theirs"})
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+    assert {namespace.name for namespace in running.simulator.namespaces} == {"default", "mine"}
+    for choice in ({HEADER: "mine"}, {}):
+        keyed = {**headers, **choice, "Authorization": "Bearer secret"}
+        assert (await running.http.get(f"{API}/status", headers=keyed)).status_code == 200
+
+
+async def test_pages_and_programs_of_this_machine_are_served(running: Running) -> None:
+    """As by an engine."""
+    for headers in ({"Origin": "http://localhost:5173"}, {"Host": "localhost:1"}, {"Host": "engine"}):
+        assert (await running.http.get(f"{API}/status", headers=headers)).status_code == 200
+
+
+async def test_a_search_that_is_known_does_not_pass_by_the_check_of_its_headers(running: Running) -> None:
+    """It is answered without the contract's adapter."""
+    for _ in range(2):
+        assert (await running.search("granite")).status_code == 200
+    twice = [("Origin", "http://localhost"), ("Origin", "http://localhost")]
+    refused = await running.http.post(f"{API}/search", json={"query": "granite"}, headers=twice)
+    assert refused.status_code == 401
+
+
+async def test_namespaces_are_bounded() -> None:
+    """The refusal says how many there may be, and what to do."""
+    async with (
+        Simulator(SimulatorSettings(port=0, namespaces=3)) as simulator,
+        httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
+    ):
+        answers = [await http.get(f"{API}/status", headers={HEADER: str(number)}) for number in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 422]
+        assert "3 namespaces" in answers[2].json()["detail"]
+        assert "KB_SIM_NAMESPACES" in answers[2].json()["detail"]
+
+
 async def test_the_key_of_the_settings_is_that_of_the_default_namespace() -> None:
     """As an engine has its key."""
     async with (

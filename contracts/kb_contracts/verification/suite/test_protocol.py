@@ -50,6 +50,14 @@ def test_the_right_key_is_served(keyless: httpx.Client, target: Target, scheme: 
     answered(keyless.get("/api/v1/status", headers=headers), m.Status)
 
 
+@pytest.mark.parametrize("twice", ["Authorization", "Origin"])
+def test_a_header_that_tells_who_asks_stands_once(keyless: httpx.Client, target: Target, twice: str) -> None:
+    """A proxy in front may have looked at the other one; the right key does not help."""
+    headers = [("Authorization", f"Bearer {target.api_key}"), ("Origin", "http://localhost")]
+    headers += [header for header in headers if header[0] == twice]
+    problem(keyless.get("/api/v1/status", headers=headers), "unauthorized")
+
+
 def test_an_unknown_path_wants_the_key_too(keyless: httpx.Client) -> None:
     """What exists is not told to strangers."""
     problem(keyless.get("/api/v1/nothing"), "unauthorized")

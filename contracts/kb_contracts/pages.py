@@ -10,14 +10,17 @@ neither matters: no page knows it.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
+from multidict import MultiMapping
 
+from kb_contracts.connection_limits import is_loopback
 from kb_contracts.errors import EngineError
+
+_ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
 
 
 def refuse_pages(host: str) -> Any:
@@ -25,26 +28,37 @@ def refuse_pages(host: str) -> Any:
 
     It answers `unauthorized` to a request by a foreign page, for a key is what such a request lacks.
     """
-    local = is_loopback(host)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and not is_loopback(_name(origin)):
-            raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
-        if local and _is_domain(_name(f"//{request.headers.get(hdrs.HOST, '')}")):
-            raise EngineError("unauthorized", "Without a KB_API_KEY this engine is not asked by a domain.")
+        check_page(request.headers, host)
         return await handler(request)
 
     return middleware
 
 
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address is this machine's own, by its form."""
-    try:
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False
+def check_page(headers: MultiMapping[str], host: str) -> None:
+    """Refuse a request by a foreign page to an engine that listens on `host`.
+
+    Raises:
+        EngineError: `unauthorized`.
+    """
+    origin = headers.get(hdrs.ORIGIN)
+    if origin is not None and not is_loopback(_name(origin)):
+        raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
+    if is_loopback(host) and _is_domain(_name(f"//{headers.get(hdrs.HOST, '')}")):
+        raise EngineError("unauthorized", "Without a KB_API_KEY this engine is not asked by a domain.")
+
+
+def check_unrepeated(headers: MultiMapping[str]) -> None:
+    """Refuse a request whose two `Authorization` or `Origin` headers two readers could read differently.
+
+    Raises:
+        EngineError: `unauthorized`.
+    """
+    for name in _ONCE:
+        if len(headers.getall(name, ())) > 1:
+            raise EngineError("unauthorized", f"Send the header {name} once.")
 
 
 def _is_domain(name: str) -> bool:

@@ -1,0 +1,324 @@
+"""What a server answers while strangers hold on to its connections: `python -m load.bench.connections`.
+
+Against `kb serve` over a stub engine, from one process:
+
+half-open   as many connections as wanted send half a header and hold; each that is closed is opened again.
+            The server runs under a limit on descriptors that is lower than their number.
+sockets     as many WebSockets are opened, and stay.
+drops       as many WebSockets are opened and reset, some at a time.
+
+Meanwhile a client calls a tool, on a connection of its own each time, and asks for `/healthz`. All comes from
+loopback, where no bound for one address helps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import os
+import random
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from kb_contracts.connection_limits import connections_within_descriptors
+from load.bench.host import ARGUMENTS, KEY, stub_engine
+from load.machine import Machine, describe
+from load.messages import MODERN, tool_call
+from load.processes import LOOPBACK, Running, free_port, running
+from load.stats import percentile, table
+
+_CALL_SECONDS = 20.0
+_SETTLE_SECONDS = 30.0
+_AT_ONCE = 50
+_LIMITED = (
+    "import resource, runpy, sys; limit = int(sys.argv[1]); "
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)); "
+    "sys.argv = ['kb', *sys.argv[2:]]; runpy.run_module('kb_cli.main', run_name='__main__')"
+)
+_HALF = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX-Half: "
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls while something was held. Milliseconds; `failed` are calls and probes without a good answer."""
+
+    name: str
+    held: int
+    refused: int
+    calls: int
+    failed: int
+    p50: float
+    p99: float
+    worst: float
+    resident_mib: float
+    descriptors: int
+
+
+class ConnectionsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run."""
+
+    machine: Machine
+    descriptors: int
+    stages: list[Stage]
+
+
+async def measure(
+    *,
+    half_open: int = 1100,
+    sockets: int = 5000,
+    drops: int = 20_000,
+    descriptors: int = 1024,
+    seconds: float = 10.0,
+    note: Callable[[str], None] = print,
+) -> ConnectionsReport:
+    """Run all stages, each for `seconds` at least."""
+    connections_within_descriptors(half_open + sockets)
+    stages: list[Stage] = []
+
+    def done(stage: Stage) -> None:
+        stages.append(stage)
+        note(_line(stage))
+
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as name, stub_engine(Path(name)) as (_, engine):
+        with _serving(Path(name) / "limited", engine, descriptors) as server:
+            done(await server.stage("quiet, few descriptors", _nothing, seconds))
+            done(await server.stage("half-open", lambda: _half_open(server.port, half_open), seconds))
+        wide = {"KB_MAX_CONNECTIONS": str(2 * sockets + 100), "KB_MAX_WEBSOCKETS": str(sockets)}
+        with _serving(Path(name) / "wide", engine, None, **wide) as server:
+            done(await server.stage("quiet", _nothing, seconds))
+            done(await server.stage("sockets open", lambda: _sockets(server.port, sockets), seconds))
+            await server.settled()
+            done(await server.stage("sockets closed", _nothing, seconds))
+            done(await server.stage("drops", lambda: _drops(server.port, drops), seconds))
+            await server.settled()
+            done(await server.stage("after", _nothing, seconds))
+    return ConnectionsReport(machine=describe(), descriptors=descriptors, stages=stages)
+
+
+def text(report: ConnectionsReport) -> str:
+    """The report for people."""
+    rows = []
+    for each in report.stages:
+        counts = [str(count) for count in (each.held, each.refused, each.calls, each.failed)]
+        times = [f"{milliseconds:.1f}" for milliseconds in (each.p50, each.p99, each.worst)]
+        rows.append([each.name, *counts, *times, f"{each.resident_mib:.0f}", str(each.descriptors)])
+    header = ["stage", "held", "refused", "calls", "failed", "p50 ms", "p99 ms", "worst", "MiB", "open files"]
+    return f"{table(header, rows)}\nfew descriptors: {report.descriptors}\n{report.machine.line()}"
+
+
+class Held:
+    """What a stage holds: how many, how many were refused, and when there is no more to do."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.refused = 0
+        self.complete = asyncio.Event()
+
+
+class Server:
+    """`kb serve` in a process of its own."""
+
+    def __init__(self, process: Running, port: int) -> None:
+        self.port = port
+        self._process = psutil.Process(process.pid)
+        self._quiet = 0
+
+    async def stage(self, name: str, holding: Callable[[], AsyncIterator[Held]], seconds: float) -> Stage:
+        """Call while something is held, for `seconds` at least and until all of it is."""
+        async with asynccontextmanager(holding)() as held:
+            calls, failed = [], 0
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or not held.complete.is_set():
+                for ask in (self._call, self._probe):
+                    began = time.perf_counter()
+                    try:
+                        good = await asyncio.wait_for(ask(), _CALL_SECONDS)
+                    except (OSError, EOFError, TimeoutError):
+                        good = False
+                    failed += not good
+                    calls.append((time.perf_counter() - began) * 1000)
+            self._quiet = self._quiet or self._process.num_fds()
+            return Stage(
+                name=name,
+                held=held.held,
+                refused=held.refused,
+                calls=len(calls),
+                failed=failed,
+                p50=percentile(calls, 0.5),
+                p99=percentile(calls, 0.99),
+                worst=max(calls),
+                resident_mib=self._process.memory_info().rss / 2**20,
+                descriptors=self._process.num_fds(),
+            )
+
+    async def settled(self) -> None:
+        """Wait until what was held is let go."""
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            while self._process.num_fds() > self._quiet + 8:  # noqa: ASYNC110  # of another process
+                await asyncio.sleep(0.1)
+
+    async def _call(self) -> bool:
+        message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+        head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message.body)}\r\n{lines}"
+        answer = await self._asked(head.encode() + b"Connection: close\r\n\r\n" + message.body)
+        return answer.startswith(b"HTTP/1.1 200") and b'"isError":false' in answer
+
+    async def _probe(self) -> bool:
+        asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        return (await self._asked(asked)).startswith(b"HTTP/1.1 200")
+
+    async def _asked(self, data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
+        try:
+            writer.write(data)
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+@contextmanager
+def _serving(home: Path, engine: str, descriptors: int | None, **environment: str) -> Iterator[Server]:
+    home.mkdir()
+    port = free_port()
+    settings = {"KB_ENGINE_URL": engine, "KB_HOME": str(home), "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
+    program = ["-m", "kb_cli.main"] if descriptors is None else ["-c", _LIMITED, str(descriptors)]
+    arguments = [*program, "serve", "--port", str(port)]
+    with running("kb", arguments, home, port=port, **settings, **environment) as process:
+        yield Server(process, port)
+
+
+async def _nothing() -> AsyncIterator[Held]:
+    held = Held()
+    held.complete.set()
+    yield held
+
+
+async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
+    """Connections with half a header, opened again when they are closed; `refused` counts that."""
+    held = Held()
+
+    async def hold() -> None:
+        first = True
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(LOOPBACK, port)
+                try:
+                    writer.write(_HALF)
+                    if first:
+                        first = False
+                        held.held += 1
+                        if held.held == count:
+                            held.complete.set()
+                    await reader.read()
+                    held.refused += 1
+                finally:
+                    writer.close()
+            await asyncio.sleep(random.uniform(0.5, 2.0))  # not all in one moment
+
+    async with _together([hold] * count):
+        yield held
+
+
+async def _sockets(port: int, count: int) -> AsyncIterator[Held]:
+    """WebSockets that stay open; `refused` counts those that the server did not take."""
+    held, left = Held(), iter(range(count))
+    connections: list[socket.socket] = []
+
+    async def open_() -> None:
+        for _ in left:
+            connection, taken = await _upgraded(port)
+            connections.append(connection)
+            held.held += taken
+            held.refused += not taken
+        if held.held + held.refused == count:
+            held.complete.set()
+
+    try:
+        async with _together([open_] * _AT_ONCE):
+            yield held
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+async def _drops(port: int, count: int) -> AsyncIterator[Held]:
+    """WebSockets that are reset as soon as they are open."""
+    held, left = Held(), iter(range(count))
+
+    async def drop() -> None:
+        for _ in left:
+            connection, taken = await _upgraded(port)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.close()
+            held.held += taken
+            held.refused += not taken
+        if held.held + held.refused == count:
+            held.complete.set()
+
+    async with _together([drop] * _AT_ONCE):
+        yield held
+
+
+async def _upgraded(port: int) -> tuple[socket.socket, bool]:
+    """A connection on which a WebSocket was asked for, and whether the server agreed."""
+    loop = asyncio.get_running_loop()
+    connection = socket.socket()
+    connection.setblocking(False)
+    lines = (
+        "GET /mcp HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {KEY}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+    )
+    try:
+        await loop.sock_connect(connection, (LOOPBACK, port))
+        await loop.sock_sendall(connection, "".join(f"{line}\r\n" for line in (*lines, "")).encode())
+        answer = await loop.sock_recv(connection, 4096)
+    except OSError:
+        answer = b""
+    return connection, answer.startswith(b"HTTP/1.1 101")
+
+
+@asynccontextmanager
+async def _together(work: list[Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(each()) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _line(stage: Stage) -> str:
+    held = f"{stage.held} held, {stage.refused} refused"
+    calls = f"{stage.calls} calls, {stage.failed} failed, p99 {stage.p99:.1f} ms"
+    return f"{stage.name}: {held}, {calls}, {stage.resident_mib:.0f} MiB"
+
+
+def main() -> None:
+    """Measure with the numbers of the command line, and print the table."""
+    parser = argparse.ArgumentParser(description="a server whose connections are held")
+    parser.add_argument("--half-open", type=int, default=1100)
+    parser.add_argument("--sockets", type=int, default=5000)
+    parser.add_argument("--drops", type=int, default=20_000)
+    parser.add_argument("--descriptors", type=int, default=1024, help="limit of the server's open files")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each stage, at least")
+    print(text(asyncio.run(measure(**vars(parser.parse_args())))))  # a command's output
+
+
+if __name__ == "__main__":
+    main()

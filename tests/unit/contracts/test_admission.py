@@ -1,0 +1,271 @@
+"""Connections on real sockets: which are kept, which are closed, and who is answered meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+
+from kb_contracts.admission import Admission, admitting, listen
+from kb_contracts.connection_limits import ConnectionLimits
+
+BOUND = 10.0
+HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
+HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
+
+
+class Peer:
+    """A client's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self._writer.write(data)
+
+    def ask(self, path: str = "/", *headers: str) -> None:
+        """Send a request."""
+        lines = "".join(f"{header}\r\n" for header in headers)
+        self.send(f"{HEAD.format(path=path)}{lines}\r\n".encode())
+
+    async def answer(self) -> tuple[int, str]:
+        """The status of the next response, and its body."""
+        async with asyncio.timeout(BOUND):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+            return int(head.split(" ")[1]), (await self._reader.readexactly(length)).decode()
+
+    async def asked(self, path: str = "/", *headers: str) -> int:
+        """The status of the response to a request."""
+        self.ask(path, *headers)
+        return (await self.answer())[0]
+
+    async def closed(self) -> bytes:
+        """What comes until the server closes the connection."""
+        async with asyncio.timeout(BOUND):
+            try:
+                return await self._reader.read()
+            except ConnectionResetError:
+                return b""
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
+
+
+class Site:
+    """A server: `/` answers at once, `/slow` when it is released, `/probe` is for probes."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.release = asyncio.Event()
+        self.slow = asyncio.Semaphore(0)
+        self.port = 0
+
+    async def start(self, limits: ConnectionLimits) -> None:
+        """Listen."""
+        app = web.Application(
+            middlewares=[
+                admitting(
+                    lambda _request: web.Response(status=503, text="no room"),
+                    is_probe=lambda request: request.path == "/probe",
+                    client_of=lambda request: request.headers.get("X-Client"),
+                )
+            ]
+        )
+        app.add_routes([web.get(path, self._fast) for path in ("/", "/probe")])
+        app.add_routes([web.get("/slow", self._slow)])
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        admission = Admission(runner.server, limits)
+        listener = await listen(admission, "127.0.0.1", 0)
+        self._stack.callback(listener.close)
+        self.port = listener.address[1]
+
+    async def connect(self, address: str = "127.0.0.1") -> Peer:
+        """A connection from `address`."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
+        peer = Peer(reader, writer)
+        self._stack.callback(peer.close)
+        return peer
+
+    async def busy(self, count: int, address: str = "127.0.0.1", *headers: str) -> list[Peer]:
+        """Connections whose requests are being answered."""
+        peers = [await self.connect(address) for _ in range(count)]
+        for peer in peers:
+            peer.ask("/slow", *headers)
+        async with asyncio.timeout(BOUND):
+            for _ in peers:
+                await self.slow.acquire()
+        return peers
+
+    async def _fast(self, _request: web.Request) -> web.Response:
+        return web.Response(text="good")
+
+    async def _slow(self, _request: web.Request) -> web.Response:
+        self.slow.release()
+        await self.release.wait()
+        return web.Response(text="good")
+
+
+Serve = Callable[..., Awaitable[Site]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts a server with these limits, where all addresses have a bound."""
+    async with AsyncExitStack() as stack:
+
+        async def start(connections: int = 100, per_address: int = 100, header_seconds: float = 60.0) -> Site:
+            site = Site(stack)
+            await site.start(ConnectionLimits(connections, per_address, header_seconds, lambda _: True))
+            return site
+
+        yield start
+
+
+@pytest.mark.parametrize("sent", [b"", HALF])
+async def test_a_header_that_does_not_end_is_waited_for_some_seconds(serve: Serve, sent: bytes) -> None:
+    """Whether it has begun or not."""
+    peer = await (await serve(header_seconds=0.01)).connect()
+    peer.send(sent)
+    assert await peer.closed() == b""
+
+
+async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve) -> None:
+    """A connection that sends one good request gets no leave to hold the next."""
+    peer = await (await serve(header_seconds=0.01)).connect()
+    assert await peer.asked() == 200
+    peer.send(HALF)
+    assert await peer.closed() == b""
+
+
+async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -> None:
+    """As has the connection that waits for its next one: those others are closed meanwhile."""
+    site = await serve(header_seconds=0.01)
+    idle = await site.connect()
+    assert await idle.asked() == 200
+    (peer,) = await site.busy(1)
+    half = await site.connect()
+    assert await half.closed() == b""
+    site.release.set()
+    assert await peer.answer() == (200, "good")
+    assert await idle.asked() == 200
+
+
+async def test_the_oldest_half_open_connection_gives_way(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that is of use."""
+    monkeypatch.setattr("kb_contracts.admission.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_contracts.admission._TURNS", 1)
+    site = await serve(connections=4)
+    idle = await site.connect()
+    assert await idle.asked() == 200
+    (peer,) = await site.busy(1)
+    oldest, younger = [await site.connect() for _ in range(2)]
+    for half in (oldest, younger):
+        half.send(HALF)
+    assert await (await site.connect()).asked() == 200
+    assert await oldest.closed() == b""
+    site.release.set()
+    assert await peer.answer() == (200, "good")
+    younger.send(b"x\r\n\r\n")
+    assert await younger.answer() == (200, "good")
+    assert await idle.asked() == 200
+
+
+async def test_any_number_of_half_open_connections_keeps_nobody_out(serve: Serve) -> None:
+    """Each new one is answered at once."""
+    site = await serve(connections=5)
+    for _ in range(200):
+        (await site.connect()).send(HALF)
+    for _ in range(5):
+        peer = await site.connect()
+        assert await peer.asked() == 200
+
+
+async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: Serve) -> None:
+    """A client finds it closed, and connects again."""
+    site = await serve(connections=2)
+    first, second = [await site.connect() for _ in range(2)]
+    for peer in (first, second, first):
+        assert await peer.asked() == 200
+    assert await (await site.connect()).asked() == 200
+    assert await second.closed() == b""
+    assert await first.asked() == 200
+
+
+async def test_where_all_are_in_use_a_request_is_refused_and_a_probe_answered(serve: Serve) -> None:
+    """Each on a connection that ends with it; once there is room all are served."""
+    site = await serve(connections=3)
+    peers = await site.busy(3)
+    for path, expected in (("/", (503, "no room")), ("/probe", (200, "good"))):
+        surplus = await site.connect()
+        surplus.ask(path)
+        assert await surplus.answer() == expected
+        assert await surplus.closed() == b""
+    site.release.set()
+    for peer in peers:
+        assert await peer.answer() == (200, "good")
+    assert await (await site.connect()).asked() == 200
+
+
+async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
+    """The newest are answered."""
+    site = await serve(connections=1)
+    await site.busy(1)
+    oldest = await site.connect()
+    for _ in range(100):
+        await site.connect()
+    assert await oldest.closed() == b""
+    assert await (await site.connect()).asked("/probe") == 200
+
+
+async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: Serve) -> None:
+    """Its own connections give way to its new ones, not those of others."""
+    site = await serve(per_address=2)
+    other = await site.connect("127.0.0.2")
+    assert await other.asked() == 200
+    half = await site.connect()
+    (peer,) = await site.busy(1)
+    assert await (await site.connect()).asked() == 200
+    assert await half.closed() == b""
+    await site.busy(1)
+    assert await (await site.connect()).asked() == 503
+    assert await other.asked() == 200
+    assert await (await site.connect("127.0.0.3")).asked() == 200
+    site.release.set()
+    assert await peer.answer() == (200, "good")
+    assert await (await site.connect()).asked() == 200
+
+
+async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -> None:
+    """However many connections the proxy has of its own; a place is given back with the answer."""
+    site = await serve(per_address=10)
+    peers = await site.busy(9, "127.0.0.1", "X-Client: 10.0.0.1")
+    peers += await site.busy(1, "127.0.0.2", "X-Client: 10.0.0.1")
+    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.1") == 503
+    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.2") == 200
+    site.release.set()
+    for peer in peers:
+        assert await peer.answer() == (200, "good")
+    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.1") == 200
+
+
+async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
+    """In the middle of a request too."""
+    site = await serve(connections=2)
+    for _ in range(20):
+        for peer in await site.busy(2):
+            peer.close()
+        async with asyncio.timeout(BOUND):
+            while await (await site.connect()).asked() != 200:
+                pass
+    assert await (await site.connect()).asked() == 200

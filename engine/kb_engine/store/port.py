@@ -10,7 +10,7 @@ transaction: it happens whole or not at all, and what it acknowledged survives `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kb_contracts import models as m
 from kb_contracts import ragler as r
+from kb_engine.turns import LANES, Lane
 
 OCR_METHOD = "image_analysis"
 """The `extraction_method` of a document all of whose words were read by OCR."""
@@ -61,7 +62,10 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder."""
+    """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
+
+    `caller` tells apart who takes turns with whom; it is a digest, never a key.
+    """
 
     id: str
     kind: Literal["note", "file"]
@@ -78,6 +82,7 @@ class NewJob:
     format: str | None = None
     doc_type: m.DocType = "note"
     force_ocr: bool = False
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class LeasedJob:
 
     lease: str
     attempts: int
+    lane: Lane
     job: NewJob
 
 
@@ -229,8 +235,19 @@ class Store(Protocol):
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
 
-    async def take(self, lease: str) -> LeasedJob | None:
-        """Lease the oldest queued job, counting the attempt; None when none waits."""
+    async def take(
+        self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
+    ) -> LeasedJob | None:
+        """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
+
+        `without`: callers whose jobs stay where they are.
+        """
+
+    async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
+        """Queue a job again, with the next turn of its caller in another lane; the attempt does not count.
+
+        False when the lease is void.
+        """
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
         """Note progress; False when the lease is void and the work should stop."""

@@ -9,12 +9,13 @@ A caller that brings two hundred pieces has the next two hundred turns; what ano
 stands at the turn being served, behind one piece of the first caller and not behind all of them. The durable
 queue keeps the number with the job (`turn`); the threads that embed keep theirs in memory (`Turns`).
 
-    lane    what is in it                                               taken by
-    short   notes of at most `SHORT_BYTES`                              loops of its own, a thread of its own
-    long    longer notes, and files                                     as many loops as `LONG` allows
-    scan    PDFs that turned out to have many pages to read by OCR      loops of its own
+    lane     what is in it                                                   places (`places`)
+    short    notes of at most `SHORT_BYTES`                                  3
+    long     longer notes, and files                                         2 more than threads embed
+    scan     PDFs that turned out to have many pages to read by OCR          2
 
-No lane waits for another one, and of the places of a lane one caller leaves one to the others (`greedy`).
+No lane waits for another one. Of the places of a lane one caller leaves one to the others (`greedy`), so that
+whatever it sends, and however long that takes, the next caller's job begins at once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 
 SHORT_BYTES = 8 * 1024
 """A text of up to so many bytes in UTF-8 is short work: some ten passages."""
+
+
+def places(threads: int) -> dict[Lane, int]:
+    """How many jobs of each lane are worked on at once, where so many `threads` embed files."""
+    return {"short": 3, "long": threads + 2, "scan": 2}
 
 
 def lane_of(text: str | None, size_bytes: int) -> Lane:

@@ -73,6 +73,8 @@ class Call:
     credential: str = "anonymous"
     """A short digest that tells callers apart (quotas); never the secret itself."""
     progress: Progress = no_progress
+    user: str = ""
+    """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""
     log: dict[str, Any] = field(default_factory=dict)

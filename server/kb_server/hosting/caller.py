@@ -28,6 +28,8 @@ class Caller:
 
     credential: str = ANONYMOUS
     headers: Mapping[str, str] | None = None
+    address: str | None = None
+    """The peer's; None where there is none."""
 
     def header(self, name: str) -> str | None:
         """The header `name`, or None; aiohttp's mappings ignore case."""
@@ -63,6 +65,7 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """What comes with a call beside its arguments."""
     call = Call(correlation_id(meta, caller), caller.credential, progress)
+    call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.header("User-Agent"):
         call.log["user_agent"] = agent[:_MAX_AGENT]
     if tracing.ACTIVE is not None:

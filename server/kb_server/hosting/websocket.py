@@ -294,7 +294,7 @@ class _Connection:
         The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
         none itself.
         """
-        caller = Caller(credential(self.http), self.http.headers)
+        caller = Caller(credential(self.http), self.http.headers, self.http.remote)
         outbox = self.outbox
         async with session(
             server, outbox, caller=caller, bounds=bounds, handshake=False, write=outbox.write_text

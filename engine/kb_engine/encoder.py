@@ -176,9 +176,7 @@ class Encoder:
             return False
         return True
 
-    async def in_background(
-        self, owner: Owner, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def in_background(self, owner: Owner, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a slice of other work of an ingestion on the threads of low priority."""
         return await asyncio.wrap_future(
             self._pool(owner).submit(owner.caller, partial(work, *args, **kwargs))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -57,6 +58,8 @@ class Pipeline:
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
+        # Reading one takes nearly a gigabyte, and soon ends.
+        self._pictures = asyncio.Semaphore(encoder.device.threads)
 
     async def note(
         self, text: str, title: str, progress: Progress | None = None, *, caller: str = ""
@@ -91,9 +94,9 @@ class Pipeline:
             await steps.page(page)
 
         await steps.extracting()
-        extraction = await extract(
-            path, format_of(filename), force_ocr=force_ocr, limits=self._limits, on_page=on_page
-        )
+        kind = format_of(filename)
+        async with self._pictures if kind.doc_type == "image" else nullcontext():
+            extraction = await extract(path, kind, force_ocr=force_ocr, limits=self._limits, on_page=on_page)
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:

@@ -164,9 +164,7 @@ def _exclusive(tag: str) -> bool:
 # jobs
 
 
-LAST_TURN = (
-    "SELECT max(turn) FROM jobs WHERE caller = ? AND lane = ? AND status IN ('queued', 'running')"
-)
+LAST_TURN = "SELECT max(turn) FROM jobs WHERE caller = ? AND lane = ? AND status IN ('queued', 'running')"
 """The highest turn of a caller in a lane."""
 SERVED_TURN = (
     "SELECT coalesce((SELECT min(turn) FROM jobs WHERE lane = ? AND status = 'queued'), "

@@ -67,7 +67,7 @@ async def test_a_caller_can_be_passed_over(base: Base) -> None:
 
 
 async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
-    """Its attempt does not count, its old lease is void, and it stands behind its caller's other jobs there."""
+    """Its attempt does not count, its old lease is void, and it stands behind its caller's jobs there."""
     await queued(base, "ann", "a0", "a1")
     for lane in ("long", "long"):
         leased = await base.store.take("first", (lane,))

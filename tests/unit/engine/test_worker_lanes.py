@@ -10,7 +10,7 @@ import pytest
 
 from kb_engine.turns import SHORT_BYTES
 from tests.processes import own_children
-from tests.scans import pdf_of_sheets, scan
+from tests.scans import drawn, pdf_of_sheets, scan
 from tests.unit.engine.worker_parts import HELD, SECONDS, Parts, parts_in
 
 SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)])
@@ -80,6 +80,27 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     assert not own_children()
     await parts.workers.stop()
     assert [path.name for path in parts.spool.folder.iterdir()] == []
+
+
+async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
+    """Each takes nearly a gigabyte while it is read, whatever the number of places."""
+    drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
+    most = 0
+
+    async def progress(_step: str, _done: int, _total: int) -> None:
+        """Nobody looks."""
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(own_children()))
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    read = [parts.workers._pipeline.file(tmp_path / "a.png", "a.png", None, progress) for _ in range(3)]
+    await asyncio.gather(*read)
+    watching.cancel()
+    assert most == 1
 
 
 async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:

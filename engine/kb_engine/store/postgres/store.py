@@ -264,7 +264,9 @@ class PostgresStore:
         # Not among the leases yet: a beat that does not see it in the base would call it void.
         self._taking.add(lease)
         try:
-            leased = await self._write(lambda write: jobs.take(write, lease, self._lease_seconds, lanes, without))
+            leased = await self._write(
+                lambda write: jobs.take(write, lease, self._lease_seconds, lanes, without)
+            )
         except asyncio.CancelledError:
             raise  # the transaction goes on, and what it takes is handed back in the end
         except BaseException:

@@ -51,7 +51,7 @@ class _Line:
     lane: Lane
     places: int
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     in_hand: list[str] = field(default_factory=list)
 
 
@@ -129,30 +129,30 @@ class Workers:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
                 line.in_hand.remove(leased.job.caller)
+                line.woken.set()  # the caller may have another place now
             if task.cancelled() or not task.result():
                 await self._ended(leased.job)
 
     async def _next(self, line: _Line) -> LeasedJob:
-        while True:
-            line.woken.clear()  # before taking, so that an acceptance in between is not missed
-            if (leased := await self._take(line)) is not None:
-                line.woken.set()  # there may be more: the next worker looks too
-                return leased
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await line.woken.wait()
+        # One worker of a lane looks and the others stand behind it: two would give a caller its last place
+        # twice, and all of them would ask the store for the one job that came.
+        async with line.looking:
+            while True:
+                line.woken.clear()  # before taking, so that an acceptance in between is not missed
+                if (leased := await self._take(line)) is not None:
+                    line.in_hand.append(leased.job.caller)
+                    return leased
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await line.woken.wait()
 
     async def _take(self, line: _Line) -> LeasedJob | None:
-        async with line.taking:  # one after the other, or two of them take a caller's last place at once
-            without = greedy(line.in_hand, line.places)
-            try:
-                leased = await self._store.take(str(uuid4()), [line.lane], without)
-            except EngineError as error:
-                logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
-                return None
-            if leased is not None:
-                line.in_hand.append(leased.job.caller)
-            return leased
+        without = greedy(line.in_hand, line.places)
+        try:
+            return await self._store.take(str(uuid4()), [line.lane], without)
+        except EngineError as error:
+            logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
+            return None
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Whether the job goes on in another lane."""

@@ -67,10 +67,14 @@ class BytesSink:
 
 @dataclass
 class FakeEngine:
-    """Documents and jobs in dictionaries; a job is completed at once unless `completes` is false."""
+    """Documents and jobs in dictionaries; a job is completed at once unless `completes` is false.
+
+    Then it is `waiting`, and an update of a note is a job too.
+    """
 
     version: str = "v3.0.0"
     completes: bool = True
+    waiting: m.JobStatus = "queued"
     asked: list[Asked] = field(default_factory=list)
     documents: dict[int, m.Document] = field(default_factory=dict)
     jobs: dict[str, m.Job] = field(default_factory=dict)
@@ -203,20 +207,39 @@ class FakeEngine:
             return self.jobs[known]
         fields = self.asked[-1].body
         document = self.add(*fields.get("tags", [])) if self.completes else None
-        job = m.Job(
-            id=str(uuid4()),
-            status="completed" if self.completes else "queued",
+        job = self._job(
             kind="file" if "filename" in fields else "note",
-            title="",
             filename=fields.get("filename"),
             tags=fields.get("tags", []),
+            document_id=document.id if document else None,
+            document_uid=document.uid if document else None,
+        )
+        self.by_key[incoming.idempotency_key or job.id] = job.id
+        return msgspec.structs.replace(job, status="queued", document_id=None, document_uid=None)
+
+    def _job(
+        self,
+        *,
+        kind: m.JobKind,
+        tags: list[str],
+        filename: str | None = None,
+        document_id: int | None = None,
+        document_uid: str | None = None,
+    ) -> m.Job:
+        job = m.Job(
+            id=str(uuid4()),
+            status="completed" if self.completes else self.waiting,
+            kind=kind,
+            title="",
+            filename=filename,
+            tags=tags,
             step="",
             progress=1.0,
             completed_steps=1,
             total_steps=1,
             attempts=1,
-            document_id=document.id if document else None,
-            document_uid=document.uid if document else None,
+            document_id=document_id,
+            document_uid=document_uid,
             deduplicated=False,
             error=None,
             created_at=MOMENT,
@@ -224,8 +247,7 @@ class FakeEngine:
             finished_at=None,
         )
         self.jobs[job.id] = job
-        self.by_key[incoming.idempotency_key or job.id] = job.id
-        return msgspec.structs.replace(job, status="queued", document_id=None, document_uid=None)
+        return job
 
     async def _list_jobs(self, incoming: Incoming) -> m.JobList:
         wanted = incoming.query.status
@@ -281,7 +303,7 @@ class FakeEngine:
             bytes=sum(each.size_bytes for each in gone),
         )
 
-    async def _patch_note(self, incoming: Incoming) -> m.Document:
+    async def _patch_note(self, incoming: Incoming) -> m.Document | m.Job:
         document, patch = self._document(incoming), incoming.body
         if document.doc_type != "note":
             raise EngineError("not_a_note", "Only notes can be patched.")
@@ -289,6 +311,8 @@ class FakeEngine:
             raise EngineError(
                 "version_conflict", "The document has changed.", current_version=document.version
             )
+        if not self.completes:
+            return self._job(kind="update", tags=document.tags, document_id=document.id)
         return self._changed(document, title=patch.title or document.title, updated_at="2026-02-02T00:00:00Z")
 
     async def _add_tags(self, incoming: Incoming) -> m.Document:

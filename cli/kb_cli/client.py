@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -23,6 +24,7 @@ from kb_contracts.operations import (
     DocumentsQuery,
     JobQuery,
     JobsQuery,
+    NoteQuery,
     Operation,
 )
 
@@ -135,9 +137,13 @@ class EngineClient:
         """One document, by number or uid."""
         return self._ask("getDocument", m.DocumentDetail, {"document_id": key}, query=query)
 
-    def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document:
-        """Replace a note's text in place."""
-        return self._ask("patchNote", m.Document, {"document_id": document_id}, body=patch)
+    def patch_note(self, document_id: int, patch: m.NotePatch, query: NoteQuery) -> m.Document | m.Job:
+        """Replace a note's text in place; the job that goes on with it where that takes longer than asked."""
+        place = {"document_id": document_id}
+        response = self._send(_Call(BY_ID["patchNote"], place, query=query, body=patch))
+        if response.status_code == HTTPStatus.ACCEPTED:
+            return self._read(response, m.Job)
+        return self._read(response, m.Document)
 
     def delete(self, key: int | str) -> m.Removed:
         """Remove one document."""
@@ -162,7 +168,9 @@ class EngineClient:
     def _ask(
         self, operation: str, answer: type[A], place: Mapping[str, object] | None = None, **parts: Any
     ) -> A:
-        response = self._send(_Call(BY_ID[operation], place or {}, **parts))
+        return self._read(self._send(_Call(BY_ID[operation], place or {}, **parts)), answer)
+
+    def _read(self, response: httpx.Response, answer: type[A]) -> A:
         if not response.is_success:
             raise self._refused(response)
         try:

@@ -164,7 +164,7 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
 
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=_LEVELS, help="how much is logged")
+    parser.add_argument("--log-level", type=str.lower, choices=_LEVELS, help="how much is logged")
 
 
 def _add_supervision(parser: argparse.ArgumentParser) -> None:
@@ -277,6 +277,7 @@ def _add_writers(commands: Any, groups: _Groups) -> None:
     update.add_argument(
         "--expected-version", type=_document_number, metavar="N", help="only if it is at version N"
     )
+    update.add_argument("--no-wait", action="store_true", help="do not wait until it can be found")
 
     add = _command(
         commands, "add", "kb_cli.commands.add:run", "take in files and folders",

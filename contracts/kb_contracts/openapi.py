@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,10 @@ def _operation(operation: Operation) -> Json:
         entry["parameters"] = parameters
     if operation.body is not None:
         entry["requestBody"] = _request_body(operation, operation.body)
-    entry["responses"] = {str(int(operation.status)): _success(operation), **_failures(operation)}
+    responses = {str(int(operation.status)): _success(operation)}
+    if operation.accepted is not None:
+        responses[str(int(HTTPStatus.ACCEPTED))] = _accepted(operation.accepted)
+    entry["responses"] = responses | _failures(operation)
     return entry
 
 
@@ -217,6 +221,13 @@ def _success(operation: Operation) -> Json:
     return response
 
 
+def _accepted(answer: type[msgspec.Struct]) -> Json:
+    return {
+        "description": "The work goes on; this is its job.",
+        "content": {_JSON: {"schema": _reference(answer)}},
+    }
+
+
 def _has_version(answer: type[msgspec.Struct]) -> bool:
     """Whether it is a document's version (an integer) and not the engine's."""
     return any(part.name == "version" and part.type is int for part in msgspec.structs.fields(answer))
@@ -282,6 +293,8 @@ def _schemas(operations: Iterable[Operation]) -> Json:
     used: dict[type[msgspec.Struct], None] = {Problem: None}
     for operation in operations:
         used[operation.answer] = None
+        if operation.accepted is not None:
+            used[operation.accepted] = None
         if operation.body is not None:
             used[operation.body] = None
     _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)

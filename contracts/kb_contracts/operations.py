@@ -26,6 +26,8 @@ BASE = "/api/v1"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 IF_MATCH = "If-Match"
 MAX_WAIT_SECONDS = 30
+UPDATE_WAIT_SECONDS = 20.0
+"""How long `patchNote` waits for its job where the caller does not say."""
 
 
 class Method(StrEnum):
@@ -66,6 +68,15 @@ class JobQuery(m.Request):
     wait: Annotated[
         float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the job to end")
     ] = 0.0
+
+
+class NoteQuery(m.Request):
+    """`PATCH /notes/{id}`."""
+
+    wait: Annotated[
+        float,
+        Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the update; then 202 with its job"),
+    ] = UPDATE_WAIT_SECONDS
 
 
 class JobsQuery(PageQuery):
@@ -135,7 +146,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. `path` is the whole path with `{parameters}`; bodies and answers are Structs."""
+    """One operation. `path` is the whole path with `{parameters}`; bodies and answers are Structs.
+
+    `accepted` is what it answers with 202 instead, where the work goes on. A retry under the same
+    idempotency key then joins that work, and is never `in_progress`.
+    """
 
     id: str
     method: Method
@@ -143,6 +158,7 @@ class Operation:
     summary: str
     answer: type[msgspec.Struct]
     status: HTTPStatus = HTTPStatus.OK
+    accepted: type[msgspec.Struct] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     query: type[m.Request] = NoQuery
     body: type[m.Request] | None = None
@@ -286,12 +302,15 @@ OPERATIONS: tuple[Operation, ...] = (
         id="patchNote",
         method=Method.PATCH,
         path=f"{BASE}/notes/{{document_id}}",
-        summary="Replace a note's text in place; its id and created_at stay",
+        summary="Replace a note's text in place; its id and created_at stay. What takes long is a job",
         parameters={"document_id": NOTE_ID},
+        query=NoteQuery,
         body=m.NotePatch,
         answer=m.Document,
+        accepted=m.Job,
         errors=(
             *_MUTATION,
+            "queue_full",
             "document_not_found",
             "not_a_note",
             "version_conflict",

@@ -10,7 +10,7 @@ stands at the turn being served, behind one piece of the first caller and not be
 queue keeps the number with the job (`turn`); the threads that embed keep theirs in memory (`Turns`).
 
     lane     what is in it                                                   places (`places`)
-    short    notes of at most `SHORT_BYTES`                                  3
+    short    notes and updates of at most `SHORT_BYTES`                        3
     long     longer notes, and files                                         2 more than threads embed
     scan     PDFs that turned out to have many pages to read by OCR          2
 
@@ -40,9 +40,9 @@ def places(threads: int) -> dict[Lane, int]:
     return {"short": 3, "long": threads + 2, "scan": 2}
 
 
-def lane_of(text: str | None, size_bytes: int) -> Lane:
+def lane_of(kind: Literal["note", "file", "update"], size_bytes: int) -> Lane:
     """Where work begins. How long a file takes to read is known only afterwards, so none is short."""
-    return "short" if text is not None and size_bytes <= SHORT_BYTES else "long"
+    return "short" if kind != "file" and size_bytes <= SHORT_BYTES else "long"
 
 
 def turn(last_of_caller: int | None, served: int) -> int:

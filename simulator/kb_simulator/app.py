@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.mount import build_application, problem_response
+from kb_contracts.mount import build_application, open_paths, problem_response
 from kb_contracts.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
 from kb_simulator.armed import NOTHING, Plan
 from kb_simulator.asked import Asked, asked
@@ -32,7 +32,7 @@ _BY_ROUTE: Mapping[tuple[str, str], Operation] = {
     (operation.method.value, operation.path): operation for operation in OPERATIONS
 }
 _JSON = "application/json"
-_OPEN_PATHS = frozenset(operation.path for operation in OPERATIONS if operation.open)
+_OPEN_PATHS = open_paths()
 
 
 def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Application:
@@ -58,7 +58,8 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int) -> Any:
         except EngineError as error:
             return problem_response(error)
         operation = _BY_ROUTE.get((request.method, _route(request)))
-        if operation is None or not operation.mutates or IDEMPOTENCY_KEY not in request.headers:
+        alone = operation is not None and operation.mutates and operation.accepted is None
+        if operation is None or not alone or IDEMPOTENCY_KEY not in request.headers:
             return await _answer(namespace, operation, None, max_upload_bytes, request, handler)
         with namespace.keys.hold(operation.id, request.headers) as busy:
             return await _answer(namespace, operation, busy, max_upload_bytes, request, handler)

@@ -145,10 +145,11 @@ class Documents:
 
     # changing
 
-    def replace_note(
-        self, document_id: int, text: str | None, title: str | None, expected: int | None, now: int
-    ) -> Stored:
-        """Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`."""
+    def note(self, document_id: int, expected: int | None) -> Stored:
+        """A note of the `expected` version, None: of any.
+
+        Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`.
+        """
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
             raise EngineError(
@@ -156,8 +157,13 @@ class Documents:
                 f"Document {document_id} is a {stored.document.doc_type} file; only notes change.",
             )
         _check_version(stored.document, expected)
+        return stored
+
+    def replace_note(self, document_id: int, patch: m.NotePatch, now: int) -> Stored:
+        """Raises as `note`."""
+        stored, text = self.note(document_id, patch.expected_version), patch.text
         new_text = stored.text if text is None else text
-        new_title = title or _title_after(stored, new_text)
+        new_title = patch.title or _title_after(stored, new_text)
         _, chunks = self._chunks(text_of_note(new_text), stored.document.uid, stored.document.version + 1)
         data = new_text.encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(data).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 
@@ -12,6 +13,7 @@ from kb_contracts import models as m
 from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Handler, Incoming
+from kb_contracts.operations import NoQuery
 from kb_contracts.parsing import check_metadata
 from kb_simulator import submission
 from kb_simulator.call import CURRENT, Call, Upload
@@ -108,14 +110,23 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
     return CURRENT.get().namespace.state.clear(_retry(incoming))
 
 
-async def patch_note(incoming: Incoming) -> m.Document:
-    """Replace a note's text, title or both."""
+async def patch_note(incoming: Incoming) -> m.Document | m.Job:
+    """Replace a note's text, title or both: the document when that is done in time, else its job."""
     patch: m.NotePatch = incoming.body
     if patch.text is None and patch.title is None:
         raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
     if patch.text is not None:
         _check_text(patch.text)
-    return CURRENT.get().namespace.state.patch_note(incoming.path["document_id"], patch, _retry(incoming))
+    call = CURRENT.get()
+    state = call.namespace.state
+    update = submission.Update(call.identity, incoming.path["document_id"], patch)
+    # How long the caller waits is no part of what is asked for.
+    taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
+    if isinstance(taken, m.Document):
+        return taken
+    if taken.finished_at is None and incoming.query.wait > 0:
+        await call.namespace.wait_for_end(taken.id, incoming.query.wait)
+    return state.outcome(taken.id)
 
 
 async def add_tags(incoming: Incoming) -> m.Document:

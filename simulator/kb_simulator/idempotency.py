@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -67,6 +67,14 @@ class Answers:
     def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
         """Remember an answer."""
         self._given[_place(retry)] = _Given(retry.asked, answer, now)
+
+    def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
+        """Another answer from here on, since its job has ended; None: it failed, and the key is free."""
+        place = _place(retry)
+        if answer is None:
+            self._given.pop(place, None)
+        elif (given := self._given.get(place)) is not None:
+            self._given[place] = replace(given, answer=answer)
 
     def _forget_before(self, moment: int) -> None:
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= moment:

@@ -20,7 +20,8 @@ from msgspec import Meta
 
 from kb_contracts import models as m
 from kb_contracts.errors import ERRORS
-from kb_simulator.submission import Submission
+from kb_simulator.idempotency import Retry
+from kb_simulator.submission import Submission, Update
 
 STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
 """What a job goes through, in order."""
@@ -127,13 +128,19 @@ def policy_of(text: str) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job with what it is to do. `accepted` is in microseconds since 1970."""
+    """A job with what it is to do. `accepted` is in microseconds since 1970.
+
+    An update counts as accepted when its turn comes: those of one note follow one another. `retries` are the
+    requests whose answer it will be, `updated` is that answer.
+    """
 
     job: m.Job
-    submission: Submission
+    submission: Submission | Update
     policy: Policy
     accepted: int
     polls: int = 0
+    retries: tuple[Retry, ...] = ()
+    updated: m.Document | None = None
 
     @property
     def ended(self) -> bool:
@@ -142,11 +149,16 @@ class JobRecord:
 
     def due(self) -> int | None:
         """When the job ends by itself, in microseconds since 1970; None where time does not end it."""
+        took = self.duration()
+        return None if took is None else self.accepted + took
+
+    def duration(self) -> int | None:
+        """How long it takes, in microseconds; None where time does not end it."""
         match self.policy:
             case AtOnce() | FailAt():
-                return self.accepted
+                return 0
             case AfterTime(seconds=seconds):
-                return self.accepted + round(seconds * 1_000_000)
+                return round(seconds * 1_000_000)
             case _:
                 return None
 

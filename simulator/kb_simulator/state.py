@@ -12,7 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -41,7 +41,7 @@ from kb_simulator.jobs import (
 )
 from kb_simulator.search import Search
 from kb_simulator.seeded import Seeded
-from kb_simulator.submission import Submission
+from kb_simulator.submission import Submission, Update
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -66,6 +66,7 @@ class State:
     collections: Collections = field(default_factory=Collections)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     _waiting: set[str] = field(default_factory=set)
+    _updates: dict[int, tuple[str, ...]] = field(default_factory=dict)  # unfinished, by document, in order
     _answers: Answers = field(default_factory=Answers)
     _due: list[tuple[int, str]] = field(default_factory=list)
     _last_stamp: int = 0
@@ -81,6 +82,7 @@ class State:
             collections=self.collections.copy(),
             jobs=dict(self.jobs),
             _waiting=set(self._waiting),
+            _updates=dict(self._updates),
             _answers=self._answers.copy(),
             _due=list(self._due),
         )
@@ -94,6 +96,72 @@ class State:
         return self._once(retry, m.Job, lambda: self._accept(submission))
 
     def _accept(self, submission: Submission) -> m.Job:
+        job = self._queued(
+            submission,
+            kind=submission.kind,
+            title=submission.shown_title,
+            filename=submission.filename,
+            tags=list(submission.tags),
+        )
+        self._begin(job.id)
+        self._settle()
+        return job
+
+    def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
+        """Queue the update of a note, or join the one that does the same; done under this key, its note.
+
+        Raises EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
+        """
+        self._settle()
+        known = None if retry is None else self._answers.given(retry, self.now())
+        if isinstance(known, m.Document):
+            return known
+        if isinstance(known, m.Job) and known.id in self.jobs:
+            return self.job(known.id)
+        standing = self.documents.note(update.document_id, update.patch.expected_version).document
+        job = self._joined(update) or self._queue_update(update, standing)
+        if retry is not None:
+            record = self.jobs[job.id]
+            self.jobs[job.id] = replace(record, retries=(*record.retries, retry))
+            self._answers.keep(retry, job, self.now())
+        return self.job(job.id)
+
+    def _joined(self, update: Update) -> m.Job | None:
+        """The last update of the note that is unfinished, where it asks for the same."""
+        line = self._updates.get(update.document_id)
+        record = None if line is None else self.jobs[line[-1]]
+        if record is None or not isinstance(record.submission, Update):
+            return None
+        return record.job if record.submission.patch == update.patch else None
+
+    def _queue_update(self, update: Update, standing: m.Document) -> m.Job:
+        job = self._queued(
+            update,
+            kind="update",
+            title=update.patch.title or standing.title,
+            tags=list(standing.tags),
+            document_id=standing.id,
+        )
+        line = self._updates[standing.id] = (*self._updates.get(standing.id, ()), job.id)
+        if len(line) == 1:
+            self._begin(job.id)
+        return job
+
+    def outcome(self, job_id: str) -> m.Job | m.Document:
+        """The note as an update has left it, or the job where it has not.
+
+        Raises EngineError: why it failed, as it would now.
+        """
+        self._settle()
+        record = self._record(job_id)
+        job, update = record.shown(self.now()), record.submission
+        if job.error is not None and isinstance(update, Update):
+            self.documents.note(update.document_id, update.patch.expected_version)
+            raise EngineError(job.error.code, job.error.message)
+        return record.updated or job
+
+    def _queued(self, wanted: Submission | Update, **members: Any) -> m.Job:
+        """A new job that waits for its turn. Raises EngineError: `queue_full`."""
         if len(self._waiting) >= MAX_WAITING_JOBS:
             raise EngineError(
                 "queue_full",
@@ -101,15 +169,19 @@ class State:
                 retry_after=_RETRY_SECONDS,
             )
         accepted = self._stamp()
-        job = _new_job(self._new_id(submission.identity), submission, accepted)
-        taken = job if self.policy == Stuck(step=QUEUED) else _started(job, accepted)
-        record = JobRecord(taken, submission, self.policy, accepted)
-        self.jobs[job.id] = record
+        job = _new_job(self._new_id(wanted.identity), accepted, **members)
+        self.jobs[job.id] = JobRecord(job, wanted, self.policy, accepted)
         self._waiting.add(job.id)
-        if (due := record.due()) is not None:
-            heapq.heappush(self._due, (due, job.id))
-        self._settle()
         return job
+
+    def _begin(self, job_id: str) -> None:
+        """A job's turn has come, at the moment of the last change."""
+        record, now = self.jobs[job_id], self._last_stamp
+        if record.policy != Stuck(step=QUEUED):
+            record = replace(record, job=_started(record.job, now), accepted=now)
+        self.jobs[job_id] = record
+        if (due := record.due()) is not None:
+            heapq.heappush(self._due, (due, job_id))
 
     def job(self, job_id: str) -> m.Job:
         """One job. Raises EngineError: `job_not_found`."""
@@ -122,8 +194,11 @@ class State:
         record = self._record(job_id)
         if not record.ended:
             record = self.jobs[job_id] = replace(record, polls=record.polls + 1)
-            if isinstance(record.policy, AfterPolls) and record.polls >= record.policy.polls:
-                record = self._end(record, self.now())
+            policy, running = record.policy, record.job.status == "running"
+            if running and isinstance(policy, AfterPolls) and record.polls >= policy.polls:
+                self._end(record, self.now())
+                self._settle()
+                record = self._record(job_id)
         return record.shown(self.now())
 
     def seconds_to_end(self, job_id: str) -> float | None:
@@ -131,8 +206,15 @@ class State:
         record = self._record(job_id)
         if record.ended:
             return 0.0
-        due = record.due()
-        return None if due is None else max(0.0, (due - self.now()) / 1_000_000)
+        ahead, took = [record], 0
+        if isinstance(record.submission, Update):
+            line = self._updates[record.submission.document_id]
+            ahead = [self.jobs[each] for each in line[: line.index(job_id) + 1]]
+        for each in ahead:
+            if (duration := each.duration()) is None:
+                return None
+            took += duration
+        return max(0.0, (ahead[0].accepted + took - self.now()) / 1_000_000)
 
     def job_page(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
         """Jobs, newest first."""
@@ -146,7 +228,9 @@ class State:
 
     def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
         """Raises EngineError: `job_not_found` or `job_finished`."""
-        return self._once(retry, m.Job, lambda: self._cancel(job_id))
+        cancelled = self._once(retry, m.Job, lambda: self._cancel(job_id))
+        self._settle()  # an update that waited for it
+        return cancelled
 
     def _cancel(self, job_id: str) -> m.Job:
         record = self._record(job_id)
@@ -201,15 +285,6 @@ class State:
         removed.jobs_cancelled = len(running)
         self.collections.clear()
         return removed
-
-    def patch_note(self, document_id: int, patch: m.NotePatch, retry: Retry | None = None) -> m.Document:
-        """Raises EngineError: `document_not_found`, `not_a_note` or `version_conflict`."""
-        return self._change(
-            retry,
-            lambda now: self.documents.replace_note(
-                document_id, patch.text, patch.title, patch.expected_version, now
-            ),
-        )
 
     def add_tags(
         self, key: int | str, tags: list[str], if_match: int | None, retry: Retry | None = None
@@ -329,8 +404,7 @@ class State:
         """End the jobs whose time has come, in the order in which it came."""
         if not self._due:
             return
-        now = max(self.now(), self._last_stamp)
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= max(self.now(), self._last_stamp):
             due, job_id = heapq.heappop(self._due)
             if job_id in self._waiting:
                 self._end(self.jobs[job_id], due)
@@ -339,40 +413,65 @@ class State:
         """Complete a job, or fail it where its policy or its file says so."""
         now = self._stamp(at)
         failure = _failure(record)
-        job = self._completed(record, now) if failure is None else _failed(record, *failure, now)
-        return self._ended(record, job)
+        if failure is not None:
+            return self._ended(record, _failed(record, *failure, now))
+        if not isinstance(record.submission, Update):
+            return self._ended(record, self._completed(record, record.submission, now))
+        try:
+            stored = self.documents.replace_note(record.submission.document_id, record.submission.patch, now)
+        except EngineError as error:
+            why = m.JobError(code=error.code, message=error.detail)
+            return self._ended(record, _failed(record, STEPS[-1], why, now))
+        job = _completed(record.job, stored, deduplicated=False, now=now)
+        return self._ended(replace(record, updated=stored.document), job)
 
     def _ended(self, record: JobRecord, job: m.Job) -> JobRecord:
         """Write down how a job has ended, and forget what ended longest ago."""
         record = self.jobs[job.id] = replace(record, job=job)
         self._waiting.discard(job.id)
+        if isinstance(record.submission, Update):
+            self._update_ended(record, record.submission.document_id)
         if len(self.jobs) - len(self._waiting) > KEPT_ENDED_JOBS:
             del self.jobs[next(job_id for job_id in self.jobs if job_id not in self._waiting)]
         return record
 
-    def _completed(self, record: JobRecord, now: int) -> m.Job:
-        submission = record.submission
+    def _update_ended(self, record: JobRecord, document_id: int) -> None:
+        """Tell the keys that waited for it, and let the next update of the note begin."""
+        line = self._updates.pop(document_id)
+        if rest := tuple(job_id for job_id in line if job_id != record.job.id):
+            self._updates[document_id] = rest
+            if line[0] == record.job.id:
+                self._begin(rest[0])
+        if record.job.status != "cancelled":
+            for retry in record.retries:
+                self._answers.settle(retry, record.updated)
+
+    def _completed(self, record: JobRecord, submission: Submission, now: int) -> m.Job:
         assert not isinstance(submission.content, m.JobError), "a job without a text has failed"
         uid = self.seeded.uuid("document", record.job.id)
         stored, twin = self.documents.take_in(submission, submission.content, uid, now)
-        return moved(
-            record.job,
-            Event.COMPLETE,
-            step=COMPLETED,
-            progress=1.0,
-            completed_steps=len(STEPS),
-            document_id=stored.document.id,
-            document_uid=stored.document.uid,
-            deduplicated=twin,
-            finished_at=rfc3339(now),
-        )
+        return _completed(record.job, stored, deduplicated=twin, now=now)
+
+
+def _completed(job: m.Job, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
+    return moved(
+        job,
+        Event.COMPLETE,
+        step=COMPLETED,
+        progress=1.0,
+        completed_steps=len(STEPS),
+        document_id=stored.document.id,
+        document_uid=stored.document.uid,
+        deduplicated=deduplicated,
+        finished_at=rfc3339(now),
+    )
 
 
 def _failure(record: JobRecord) -> tuple[str, m.JobError] | None:
     """At which step a job fails, and why."""
     if isinstance(record.policy, FailAt):
         return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
-    if isinstance(record.submission.content, m.JobError):
+    if isinstance(record.submission, Submission) and isinstance(record.submission.content, m.JobError):
         return STEPS[0], record.submission.content
     return None
 
@@ -394,20 +493,29 @@ def _started(job: m.Job, now: int) -> m.Job:
     return moved(job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(now), total_steps=len(STEPS))
 
 
-def _new_job(job_id: str, submission: Submission, accepted: int) -> m.Job:
+def _new_job(
+    job_id: str,
+    accepted: int,
+    *,
+    kind: m.JobKind,
+    title: str,
+    tags: list[str],
+    filename: str | None = None,
+    document_id: int | None = None,
+) -> m.Job:
     return m.Job(
         id=job_id,
         status="queued",
-        kind=submission.kind,
-        title=submission.shown_title,
-        filename=submission.filename,
-        tags=list(submission.tags),
+        kind=kind,
+        title=title,
+        filename=filename,
+        tags=tags,
         step=QUEUED,
         progress=0.0,
         completed_steps=0,
         total_steps=0,
         attempts=0,
-        document_id=None,
+        document_id=document_id,
         document_uid=None,
         deduplicated=False,
         error=None,

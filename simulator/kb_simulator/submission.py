@@ -50,6 +50,15 @@ class Submission:
         return self.title or own or self.shown_title
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What `PATCH /notes/{id}` asks for, to be done by a job. `identity` is as in `Submission`."""
+
+    identity: str
+    document_id: int
+    patch: m.NotePatch
+
+
 def note(identity: str, request: m.NoteRequest) -> Submission:
     """A note as `POST /jobs` brings it."""
     data = request.text.encode("utf-8", "surrogatepass")

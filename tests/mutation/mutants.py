@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import msgspec
 
+from kb_contracts import models as m
 from kb_contracts import mount, multipart
 from kb_contracts.errors import EngineError
-from kb_simulator import app, documents, handlers, uploads
+from kb_simulator import app, documents, handlers, state, uploads
 from kb_simulator.idempotency import Answers
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
@@ -32,6 +33,7 @@ from tests.mutation.breaking import (
 from tests.mutation.ragler_mutants import RAGLER_MUTANTS
 
 JOBS, DOCUMENTS, SEARCH = "test_jobs", "test_documents", "test_search"
+UPDATES = "test_updates"
 IDEMPOTENCY, PROTOCOL, UPLOADS, STATE = "test_idempotency", "test_protocol", "test_uploads", "test_state"
 
 
@@ -236,6 +238,20 @@ _IDEMPOTENCY = [
        asked("removeTag", lambda _: {"idempotency_key": None})),
 ]  # fmt: skip
 
+_UPDATES = [
+    _m("an update is no job of its note", UPDATES, "an_update_that_takes_long_is_a_job",
+       answers("patchNote", lambda a: {"document_id": None} if isinstance(a, m.Job) else {})),
+    _m("a retried update is done again", UPDATES, "a_retry_under_its_key_joins_the_update",
+       asked("patchNote", lambda _: {"idempotency_key": None})),
+    _m("the same update is begun twice", UPDATES, "the_same_update_sent_again_joins_it",
+       replaced(state.State, "_joined", mis.nothing)),
+    _m("a version is expected at the beginning alone", UPDATES,
+       "an_expected_version_is_looked_at_again_in_the_end",
+       replaced(documents.Documents, "replace_note", mis.replaced_whatever_the_version)),
+    _m("an update is cancelled in words", UPDATES, "a_cancelled_update_leaves_the_note",
+       around("cancelJob", mis.only_said_to_be_cancelled)),
+]  # fmt: skip
+
 _ADAPTER = [
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
@@ -358,6 +374,7 @@ MUTANTS: list[Mutant] = [
     *_JOBS,
     *_DOCUMENTS,
     *_SEARCH,
+    *_UPDATES,
     *_IDEMPOTENCY,
     *_ADAPTER,
     *_UPLOADS,

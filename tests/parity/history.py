@@ -14,6 +14,7 @@ from typing import Any, Literal
 from faker import Faker
 
 from kb_contracts.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
+from kb_contracts.verification.files import locked_pdf
 
 _VOCABULARY = """
 granite basalt marble quartz zircon feldspar slate chalk river harbour lantern copper ledger pension archive
@@ -304,6 +305,7 @@ def refusals() -> list[Step]:
     searches: list[dict[str, Any]] = [
         {},
         {"query": ""},
+        {"query": " \n"},
         {"query": "x", "top": 0},
         {"query": "x", "top": "5"},
         {"query": "x", "mode": "semantic"},
@@ -334,6 +336,7 @@ def refusals() -> list[Step]:
         Step("createJob", request={"files": {"file": ("a.txt", b"x")}, "data": {"tags": "a"}}),
         Step("createJob", request={"json": {"text": "x"}, "headers": {"Idempotency-Key": "x" * 256}}),
         Step("createJob", request={"files": {"file": ("a.pdf", b"no PDF")}}, slot=0),
+        Step("createJob", request={"files": {"file": ("a.pdf", locked_pdf())}}, slot=0),
         *(
             Step("createJob", request={"files": {"file": (name, b"none such")}}, slot=0)
             for name in ("a.pptx", "a.xlsx", "a.svg")
@@ -355,6 +358,7 @@ def refusals() -> list[Step]:
         Step("patchNote", {"document_id": "9223372036854775807"}, {"json": {"text": "x"}}),
         Step("patchNote", {"document_id": "x"}, {"json": {"text": "x"}}),
         Step("patchNote", {"document_id": "1"}, {"json": {}}),
+        Step("patchNote", {"document_id": "1"}, {"json": {"text": "x"}, "params": {"wait": 31}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": []}}),
         Step("addTags", {"document_id": uuid}, {"json": {"tags": ["a"]}, "headers": {"If-Match": "*"}}),

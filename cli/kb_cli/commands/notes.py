@@ -10,6 +10,7 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
 from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery, NoteQuery
 
 
 def add(options: argparse.Namespace, out: Output) -> int:
@@ -31,16 +32,23 @@ def add(options: argparse.Namespace, out: Output) -> int:
 
 
 def update(options: argparse.Namespace, out: Output) -> int:
-    """Replace a note's text in place."""
+    """Replace a note's text in place, and wait until it can be found."""
     patch = m.NotePatch(
         text=_text(options.text), title=options.title, expected_version=options.expected_version
     )
     with engine(options) as client:
-        document = client.patch_note(options.document_id, patch)
+        waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        changed = client.patch_note(options.document_id, patch, waiting)
+        if isinstance(changed, m.Job) and not options.no_wait:
+            changed = client.ended_job(changed.id)
+            if changed.status == "completed":
+                changed = client.document(options.document_id, DocumentQuery(chunks=False))
+    if isinstance(changed, m.Job):
+        return _tell(changed, out)
     if out.as_json:
-        out.document(document)
+        out.document(changed)
     else:
-        out.text(f"Note {document.id} is updated (version {document.version}).", style="green")
+        out.text(f"Note {changed.id} is updated (version {changed.version}).", style="green")
     return Exit.OK
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from uuid import uuid4
+
 import msgspec
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
+from kb_contracts.operations import NoQuery
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.api.jobs import check_text
-from kb_engine.ingest import title_of
 from kb_engine.store.port import Idempotency
-
-_ATTEMPTS = 3
+from kb_engine.store.rules import expect_version
 
 
 class DocumentsApi:
@@ -66,18 +69,29 @@ class DocumentsApi:
         await self._engine.spool.sweep(self._store.spooled)
         return removed
 
-    async def patch_note(self, incoming: Incoming) -> m.Document:
-        """Replace a note's text, title or both."""
+    async def patch_note(self, incoming: Incoming) -> m.Document | m.Job:
+        """Replace a note's text, title or both: the document when that is done in time, else its job."""
         patch: m.NotePatch = incoming.body
         if patch.text is None and patch.title is None:
             raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
         if patch.text is not None:
             check_text(patch.text)
-        idempotency = idempotency_of(incoming)
-        with self._engine.keys.hold(incoming):
-            if (answer := await self._answered(idempotency)) is not None:
-                return answer
-            return await self._replace_current(incoming.path["document_id"], patch, idempotency)
+        deadline = asyncio.get_running_loop().time() + incoming.query.wait
+        document_id, idempotency = incoming.path["document_id"], _update_key(incoming)
+        taken = await self._store.accept_update(
+            document_id, patch, idempotency, refusal=await self._out_of_order(deadline)
+        )
+        if isinstance(taken, m.Document):
+            return taken
+        self._engine.workers.wake()
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        job = await self._engine.ends.wait(taken.id, left, self._store.job)
+        if job.error is not None:
+            await self._refuse_as_now(document_id, patch.expected_version)
+            raise EngineError(job.error.code, job.error.message)
+        # Not as the note is now: a later update may have been quick.
+        answer = await self._store.replayed(idempotency) if job.status == "completed" else None
+        return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
         """Add tags to a document."""
@@ -96,44 +110,24 @@ class DocumentsApi:
         query = incoming.query
         return await self._store.tags(query.prefix, query.limit, query.offset)
 
-    async def _answered(self, idempotency: Idempotency | None) -> m.Document | None:
-        # A retry must not embed again, nor meet the version that its first try has raised.
-        if idempotency is None or (answer := await self._store.replayed(idempotency)) is None:
+    async def _out_of_order(self, deadline: float) -> EngineError | None:
+        """Why the embedder takes nothing, which a caller who can still be refused is better told at once.
+
+        None also where that is not known in time, as while the model is loading.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._engine.encoder.load()
+        except TimeoutError:
             return None
-        return msgspec.json.decode(answer, type=m.Document)
+        except EngineError as error:
+            return error
+        return None
 
-    async def _replace_current(
-        self, document_id: int, patch: m.NotePatch, idempotency: Idempotency | None
-    ) -> m.Document:
-        # Who names no version means the current one: a change that came in between is no conflict to tell.
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return await self._replace(document_id, patch, idempotency)
-            except EngineError as error:
-                if error.code != "version_conflict" or patch.expected_version is not None:
-                    raise
-        return await self._replace(document_id, patch, idempotency)
-
-    async def _replace(
-        self, document_id: int, patch: m.NotePatch, idempotency: Idempotency | None
-    ) -> m.Document:
-        document, old_text = await self._store.note(document_id)
-        if patch.expected_version is not None and patch.expected_version != document.version:
-            raise EngineError(
-                "version_conflict",
-                f"The note has version {document.version}, not {patch.expected_version}; read it again.",
-                current_version=document.version,
-            )
-        text = old_text if patch.text is None else patch.text
-        title = patch.title or _title_after(document.title, old_text, text)
-        return await self._store.replace_note(
-            document_id,
-            text=text,
-            title=title,
-            prepared=await self._engine.pipeline.note(text, title),
-            version=document.version,
-            idempotency=idempotency,
-        )
+    async def _refuse_as_now(self, document_id: int, expected_version: int | None) -> None:
+        """Raise what the failed update would meet now, with all that belongs to such an error."""
+        standing, _ = await self._store.note(document_id)
+        expect_version(standing, expected_version)
 
 
 def document_key(incoming: Incoming) -> int | str:
@@ -150,6 +144,14 @@ def document_key(incoming: Incoming) -> int | str:
     return number
 
 
-def _title_after(title: str, old_text: str, text: str) -> str:
-    # A title that was taken from the old text goes with it; one that was given stays.
-    return title_of(text) if title == title_of(old_text) else title
+def _update_key(incoming: Incoming) -> Idempotency:
+    """What the outcome of an update is kept under: the caller's key, else one that nobody else has.
+
+    How long the caller waits is no part of what is asked for.
+    """
+    asked = dataclasses.replace(incoming, query=NoQuery())
+    if asked.idempotency_key is None:
+        asked = dataclasses.replace(asked, idempotency_key=str(uuid4()))
+    idempotency = idempotency_of(asked)
+    assert idempotency is not None  # it has a key
+    return idempotency

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from uuid import uuid4
 
-import msgspec
-
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
@@ -19,6 +17,7 @@ from kb_engine.extract import ExtractionFailed, Format, format_of
 from kb_engine.ingest import title_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
+from kb_engine.store.rules import digest
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
@@ -55,6 +54,7 @@ class JobsApi:
         with self._engine.keys.hold(incoming):
             job = await self._store.cancel(job_id, idempotency_of(incoming))
             await self._engine.workers.cancel(job_id)
+        self._engine.workers.wake()  # an update behind it may be taken now
         self._engine.ends.announce(job_id)
         await self._engine.spool.remove(job_id)
         return job
@@ -117,19 +117,13 @@ def check_text(text: str) -> None:
         )
 
 
-def note_digest(text: str) -> tuple[str, int]:
-    """SHA-256 and size in bytes of a note's text in UTF-8."""
-    data = text.encode()
-    return hashlib.sha256(data).hexdigest(), len(data)
-
-
 def caller_of(incoming: Incoming) -> str:
     """With whom jobs take turns: a digest of the credential and of the user that it names."""
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
 
 
 def _note_job(request: m.NoteRequest, caller: str) -> NewJob:
-    sha256, size = note_digest(request.text)
+    sha256, size = digest(request.text)
     return NewJob(
         id=str(uuid4()),
         kind="note",
@@ -160,7 +154,7 @@ def _file_job(job_id: str, received: ReceivedFile, form: Format, caller: str) ->
         spool=job_id,
         filename=received.filename,
         format=form.name,
-        doc_type=msgspec.convert(form.doc_type, m.DocType),
+        doc_type=form.doc_type,
         force_ocr=fields.force_ocr,
         caller=caller,
     )

@@ -26,6 +26,7 @@ class Hearing:
         if news.job_id is not None:
             self._ends.announce(news.job_id)
             if news.kind == "cancelled":
+                self._workers.wake()  # an update behind it may be taken now
                 self._stop(self._workers.cancel(news.job_id))
         elif news.kind in {"cleared", "resumed"}:
             self._ends.announce_all()

@@ -45,7 +45,7 @@ class Pipeline:
     """Prepares notes and files.
 
     A job waits for an embedder that is out of order, for as long as it takes: it was accepted, and nobody
-    would send it again. `pause` waits, in seconds. A request without `progress` is told at once instead.
+    would send it again. `pause` waits, in seconds.
     """
 
     def __init__(
@@ -61,11 +61,9 @@ class Pipeline:
         # Reading one takes nearly a gigabyte, and soon ends.
         self._pictures = asyncio.Semaphore(encoder.device.threads)
 
-    async def note(
-        self, text: str, title: str, progress: Progress | None = None, *, caller: str = ""
-    ) -> Prepared:
+    async def note(self, text: str, title: str, progress: Progress, *, caller: str = "") -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
-        owner = Owner(caller, short=lane_of(text, len(text.encode())) == "short")
+        owner = Owner(caller, short=lane_of("note", len(text.encode())) == "short")
         return await self._index(_as_pages(text), title, Steps(progress), owner)
 
     async def file(
@@ -148,8 +146,6 @@ class Pipeline:
             try:
                 return await work()
             except OutOfOrder as error:
-                if not steps.watched:
-                    raise
                 await steps.waiting()
                 await self._pause(max(wait, error.seconds))
                 wait = min(2 * wait, _MOST_WAIT_SECONDS)

@@ -20,17 +20,12 @@ _AROUND = 3  # steps of a job that reads pages by OCR: its text before them, its
 
 
 class Steps:
-    """The steps of one job, told to `progress`; None: of work that nobody watches."""
+    """The steps of one job, told to `progress`."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._pages = 0
         self._at = (0, 1)
-
-    @property
-    def watched(self) -> bool:
-        """Whether they are told to anybody."""
-        return self._progress is not None
 
     async def extracting(self) -> None:
         """The text is being taken out of a file."""
@@ -65,5 +60,4 @@ class Steps:
 
     async def _tell(self, step: str, done: int, total: int) -> None:
         self._at = (done, total)
-        if self._progress is not None:
-            await self._progress(step, done, total)
+        await self._progress(step, done, total)

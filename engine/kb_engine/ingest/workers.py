@@ -28,9 +28,11 @@ from kb_contracts.errors import EngineError
 from kb_engine.extract import ExtractionFailed
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
 from kb_engine.ingest.steps import Progress
+from kb_engine.ingest.titles import title_after
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, Store
+from kb_engine.store.rules import updated_note
 from kb_engine.turns import Lane, greedy
 
 logger = logging.getLogger(__name__)
@@ -200,6 +202,8 @@ class Workers:
 
     async def _prepare(self, leased: LeasedJob) -> Prepared:
         job, progress = leased.job, self._progress(leased)
+        if job.kind == "update":
+            return await self._prepare_update(job, progress)
         if job.text is not None:
             return await self._pipeline.note(job.text, job.title, progress, caller=job.caller)
         if job.spool is None or job.filename is None:
@@ -216,6 +220,13 @@ class Workers:
                 force_ocr=job.force_ocr,
                 most_pages=None if leased.lane == "scan" else _MOST_PAGES,
             )
+
+    async def _prepare_update(self, job: NewJob, progress: Progress) -> Prepared:
+        # What is read here still stands at the commit: updates of one note follow one another.
+        standing, old_text = await self._insist(lambda: self._store.note(updated_note(job)))
+        text = old_text if job.text is None else job.text
+        title = job.new_title or title_after(standing.title, old_text, text)
+        return await self._pipeline.note(text, title, progress, caller=job.caller)
 
     def _progress(self, leased: LeasedJob) -> Progress:
         reported: tuple[str, float] = ("", 0.0)

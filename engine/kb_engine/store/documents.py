@@ -139,15 +139,11 @@ def note(db: apsw.Connection, document_id: int) -> tuple[m.Document, str]:
     return standing, str(text)
 
 
-def replace_note(
-    write: Write, document_id: int, text: str, title: str, prepared: Prepared, version: int
-) -> m.Document:
-    """Another text in the same note. Raises as `note`, and `version_conflict`."""
-    standing, _ = note(write.db, document_id)
-    rules.expect_version(standing, version)
+def replace_note(write: Write, document_id: int, text: str, prepared: Prepared) -> m.Document:
+    """Another text in the same note."""
     content.remove(write, document_id)
-    content.insert(write, document_id, title, prepared)
-    _update(write, document_id, rules.note_columns(text, title, prepared))
+    content.insert(write, document_id, prepared.title, prepared)
+    _update(write, document_id, rules.note_columns(text, prepared))
     write.db.execute("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
     raise_version(write, document_id)
     return find(write.db, document_id)

@@ -1,11 +1,14 @@
-"""The commit of a job: a new document, or the standing one it turned out to be, in one transaction."""
+"""The commit of a job: a new document, the standing one it turned out to be, or a note's other text.
+
+In one transaction.
+"""
 
 from __future__ import annotations
 
 import apsw
 
 from kb_contracts import models as m
-from kb_engine.store import documents, jobs, rules, tags
+from kb_engine.store import documents, jobs, rules, tags, updates
 from kb_engine.store.connection import value
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.write import Write
@@ -15,6 +18,8 @@ def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
     """Close the job with its document; None when the lease is void."""
     if not jobs.holds(write.db, leased):
         return None
+    if leased.job.kind == "update":
+        return updates.commit(write, leased.job, prepared)
     if (closed := _closed_as_duplicate(write, leased.job)) is not None:
         return closed
     added = documents.insert(write, leased.job, prepared)

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from kb_contracts import models as m
-from kb_engine.store import rules
+from kb_engine.store import idempotency, rules
 from kb_engine.store.connection import marks, row, rows, value
 from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
@@ -24,7 +24,7 @@ def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     waiting = value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
     rules.room_in_queue(waiting, max_queued)
-    lane = lane_of(new.text, new.size_bytes)
+    lane = lane_of(new.kind, new.size_bytes)
     columns = rules.job_columns(new, lane, _turn(write.db, new.caller, lane), write.now)
     write.db.execute(
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
@@ -76,7 +76,8 @@ def take(
     waiting = sources(Event.TAKE)
     following = (
         f"SELECT seq FROM jobs WHERE status IN ({marks(len(waiting))}) AND lane IN ({marks(len(lanes))}) "  # noqa: S608
-        f"AND caller NOT IN ({marks(len(without))}) ORDER BY turn, seq LIMIT 1"
+        f"AND caller NOT IN ({marks(len(without))}) AND {rules.NOT_BEHIND_AN_UPDATE} "
+        "ORDER BY turn, seq LIMIT 1"
     )
     found = row(
         write.db,
@@ -183,6 +184,9 @@ def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> i
         (target(event), write.now, *values, *allowed),
     )
     write.db.executemany("DELETE FROM job_texts WHERE job_id = ?", ended)
+    if event is Event.FAIL:
+        for (job_id,) in ended:
+            idempotency.settle(write, job_id, None)
     return len(ended)
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kb_contracts import models as m
 from kb_contracts import ragler as r
+from kb_contracts.errors import EngineError
 from kb_engine.turns import LANES, Lane
 
 OCR_METHOD = "image_analysis"
@@ -65,10 +66,12 @@ class NewJob:
     """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
 
     `caller` tells apart who takes turns with whom; it is a digest, never a key.
+    An update has the `document_id` of its note, and the members of the `NotePatch`: `text` where that
+    changes, `new_title` and `expected_version`.
     """
 
     id: str
-    kind: Literal["note", "file"]
+    kind: m.JobKind
     title: str
     tags: Sequence[str]
     metadata: Mapping[str, Any]
@@ -83,6 +86,9 @@ class NewJob:
     doc_type: m.DocType = "note"
     force_ocr: bool = False
     caller: str = ""
+    document_id: int | None = None
+    new_title: str | None = None
+    expected_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,24 @@ class Store(Protocol):
     async def accept(self, job: NewJob, idempotency: Idempotency | None) -> m.Job:
         """Queue a job, durably. Raises `queue_full` over the store's limit."""
 
+    async def accept_update(
+        self,
+        document_id: int,
+        patch: m.NotePatch,
+        idempotency: Idempotency,
+        *,
+        refusal: EngineError | None = None,
+    ) -> m.Job | m.Document:
+        """Queue the update of a note, durably, or join the one that does the same already.
+
+        Joined is the job of the same key; else the update that was accepted last for this note, while it has
+        not ended and asks for the same. Where the key's job has completed, its note as it was then answers
+        (`replayed` gives it too); where it failed, the key is free again. `refusal` is raised where a new
+        job would have to be queued.
+
+        Raises `document_not_found`, `not_a_note`, `version_conflict` and `queue_full`.
+        """
+
     async def job(self, job_id: str) -> m.Job:
         """Raises `job_not_found`."""
 
@@ -240,7 +264,8 @@ class Store(Protocol):
     ) -> LeasedJob | None:
         """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
 
-        `without`: callers whose jobs stay where they are.
+        `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
+        has not ended: they follow one another.
         """
 
     async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
@@ -259,6 +284,10 @@ class Store(Protocol):
         id and `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing
         one) and the further source path is kept. For a job with `force_ocr` only a document that was read
         by OCR alone (`OCR_METHOD`) is the same.
+
+        Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at`
+        and `version` change, hash and size follow the text. Raises `version_conflict` where the note has
+        another version than expected, `document_not_found` where it is gone.
         """
 
     async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
@@ -308,22 +337,6 @@ class Store(Protocol):
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
 
-    async def replace_note(
-        self,
-        document_id: int,
-        *,
-        text: str,
-        title: str,
-        prepared: Prepared,
-        version: int,
-        idempotency: Idempotency | None,
-    ) -> m.Document:
-        """Swap a note's text and chunks if its version is still `version`.
-
-        Id, uid and `created_at` stay, `updated_at` and `version` change, hash and size follow the text.
-        Raises `version_conflict`, `document_not_found` or `not_a_note`.
-        """
-
     async def add_tags(
         self, key: int | str, tags: Sequence[str], if_match: int | None, idempotency: Idempotency | None
     ) -> m.Document:
@@ -338,7 +351,10 @@ class Store(Protocol):
         """Tags in use, in alphabetical order."""
 
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
-        """The JSON answer given under this key before; raises `idempotency_mismatch`."""
+        """The JSON answer given under this key before; raises `idempotency_mismatch`.
+
+        None while an update is at work under it, and where that was cancelled.
+        """
 
     # collections
 

@@ -48,7 +48,7 @@ JOB_COLUMNS = ", ".join([*_JOB, "tags", "deduplicated", "error_code", "error_mes
 
 _NEW_JOB = (
     "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",
-    "format", "doc_type", "caller",
+    "format", "doc_type", "document_id", "new_title", "expected_version", "caller",
 )  # fmt: skip
 _TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
 LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts", "lane"])

@@ -14,8 +14,9 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.ragler import PREFIX
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
-from kb_engine.store.rows import json_text
+from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp
+from kb_engine.store.write import new_uid
 from kb_engine.turns import Lane
 
 NO_TEXT = "No text was found."
@@ -57,15 +58,16 @@ def document_columns(job: NewJob, prepared: Prepared, uid: str, now: str) -> dic
     }
 
 
-def note_columns(text: str, title: str, prepared: Prepared) -> dict[str, Any]:
+def note_columns(text: str, prepared: Prepared) -> dict[str, Any]:
     """The columns that change with a note's text."""
-    raw = text.encode()
-    return {
-        "title": title,
-        "sha256": hashlib.sha256(raw).hexdigest(),
-        "size_bytes": len(raw),
-        **_outcome(prepared),
-    }
+    sha256, size = digest(text)
+    return {"title": prepared.title, "sha256": sha256, "size_bytes": size, **_outcome(prepared)}
+
+
+def digest(text: str) -> tuple[str, int]:
+    """SHA-256 and size in bytes of a note's text in UTF-8."""
+    data = text.encode()
+    return hashlib.sha256(data).hexdigest(), len(data)
 
 
 def _outcome(prepared: Prepared) -> dict[str, Any]:
@@ -194,9 +196,61 @@ def job_columns(new: NewJob, lane: Lane, turn: int, now: str) -> dict[str, Any]:
         "caller": new.caller,
         "lane": lane,
         "turn": turn,
+        "document_id": new.document_id,
+        "new_title": new.new_title,
+        "expected_version": new.expected_version,
         "step": "queued",
         "created_at": now,
     }
+
+
+def update_job(standing: m.Document, text: str, patch: m.NotePatch) -> NewJob:
+    """The job that patches a note with this text."""
+    result = text if patch.text is None else patch.text
+    sha256, size = digest(result)
+    return NewJob(
+        id=new_uid(),
+        kind="update",
+        title=patch.title or standing.title,
+        tags=standing.tags,
+        metadata={},
+        source_path=None,
+        dedup_scope="",
+        sha256=sha256,
+        size_bytes=size,
+        text=patch.text,
+        document_id=standing.id,
+        new_title=patch.title,
+        expected_version=patch.expected_version,
+    )
+
+
+def updated_note(job: NewJob) -> int:
+    """The id of the note that an update is of. Raises LookupError: it is no update."""
+    if job.document_id is None:
+        raise LookupError(f"job {job.id} names no note")
+    return job.document_id
+
+
+def same_update(one: NewJob, other: NewJob) -> bool:
+    """Whether two updates of one note, the second accepted right after the first, do what one does."""
+    return (one.text, one.new_title, one.expected_version) == (
+        other.text,
+        other.new_title,
+        other.expected_version,
+    )
+
+
+NOT_BEHIND_AN_UPDATE = (
+    "NOT EXISTS (SELECT 1 FROM jobs e WHERE e.kind = 'update' AND jobs.kind = 'update' "
+    "AND e.document_id = jobs.document_id AND e.finished_at IS NULL AND e.seq < jobs.seq)"
+)
+"""The condition that no earlier update of the same note is unfinished, so that they follow one another."""
+LAST_UPDATE = (
+    f"SELECT {LEASED_COLUMNS} FROM jobs "  # noqa: S608
+    "WHERE kind = 'update' AND document_id = ? AND finished_at IS NULL ORDER BY seq DESC LIMIT 1"
+)
+"""The update of a note that was accepted last and has not ended."""
 
 
 def room_in_queue(waiting: int, max_queued: int) -> None:

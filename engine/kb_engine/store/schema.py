@@ -204,6 +204,17 @@ CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, creat
 """
 
 
+_UPDATES_ARE_JOBS = """
+ALTER TABLE jobs ADD COLUMN new_title TEXT;
+ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
+CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+
+-- Set while the answer is not known yet: it is that of this job.
+ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CASCADE;
+CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
+
+
 def _first(db: apsw.Connection) -> None:
     db.execute(_VERSION_1)
 
@@ -250,12 +261,17 @@ def _take_turns(db: apsw.Connection) -> None:
     )
 
 
+def _updates_are_jobs(db: apsw.Connection) -> None:
+    """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
+    db.execute(_UPDATES_ARE_JOBS)
+
+
 def _source_type(metadata: str) -> str | None:
     found = json.loads(metadata).get("source_type")
     return found if isinstance(found, str) else None
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _take_turns)
+MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _updates_are_jobs, _take_turns)
 """The migration at index n leads from version n to version n + 1."""
 
 

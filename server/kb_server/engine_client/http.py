@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import TypeVar
 from uuid import uuid4
 
@@ -16,11 +17,13 @@ from kb_contracts.operations import (
     BY_ID,
     IDEMPOTENCY_KEY,
     IF_MATCH,
+    UPDATE_WAIT_SECONDS,
     ClearQuery,
     DocumentQuery,
     DocumentsQuery,
     JobQuery,
     JobsQuery,
+    NoteQuery,
     Operation,
     TagsQuery,
 )
@@ -39,6 +42,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 SLICE_SECONDS = 20.0
 
 _POLL_SECONDS = 0.25
+_WAITING_SHARE = 2 / 3
+"""Of the silence that is borne, how much an answer may be waited for."""
 _HEALTH_SECONDS = 3.0
 
 
@@ -136,10 +141,14 @@ class HttpEngine:
         outgoing = self._outgoing("getDocument", path={"document_id": str(key)}, query=query)
         return await self._call(outgoing, m.DocumentDetail)
 
-    async def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document:
-        """`PATCH /notes/{id}`."""
-        outgoing = self._outgoing("patchNote", path={"document_id": str(document_id)}, body=patch)
-        return await self._call(outgoing, m.Document)
+    async def patch_note(self, document_id: int, patch: m.NotePatch) -> m.Document | m.Job:
+        """`PATCH /notes/{id}`, whose answer comes before the engine counts as silent."""
+        query = NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self._silence * _WAITING_SHARE), 3))
+        outgoing = self._outgoing(
+            "patchNote", path={"document_id": str(document_id)}, query=query, body=patch
+        )
+        await self._check_version()
+        return await self._http.attempted(outgoing, partial(_read_or_accepted, outgoing.operation))
 
     async def add_tags(
         self, key: int | str, tags: Sequence[str], *, if_match: int | None = None
@@ -171,14 +180,21 @@ class HttpEngine:
         """`GET /status`, whatever the engine's version."""
         return await self._attempted(self._outgoing("getStatus"), m.Status)
 
-    async def healthy(self) -> bool:
-        """`GET /readyz`, once and within three seconds; the circuit has no say in it, but learns from it."""
-        outgoing = self._outgoing("getReadiness", silence=min(self._silence, _HEALTH_SECONDS))
+    async def unready(self) -> EngineFault | None:
+        """`GET /readyz` and, since that is open to all, `GET /status` with the key; three seconds for each.
+
+        The circuit has no say in it, but learns from it.
+        """
+        silence = min(self._silence, _HEALTH_SECONDS)
+        ready, status = (self._outgoing(each, silence=silence) for each in ("getReadiness", "getStatus"))
         try:
-            await self._http.observed(outgoing, partial(_read, outgoing.operation, m.Health))
-        except EngineFault:
-            return False
-        return True
+            await self._http.observed(ready, partial(_read, ready.operation, m.Health))
+            check_version(
+                (await self._http.observed(status, partial(_read, status.operation, _Version))).version
+            )
+        except EngineFault as fault:
+            return fault
+        return None
 
     # --- one call ---------------------------------------------------------------------------------
 
@@ -243,6 +259,12 @@ class HttpEngine:
 
 def _read(operation: Operation, model: type[S], answer: RawAnswer) -> S:
     return decode(operation, answer, model)
+
+
+def _read_or_accepted(operation: Operation, answer: RawAnswer) -> m.Document | m.Job:
+    if answer.status == HTTPStatus.ACCEPTED:
+        return decode(operation, answer, m.Job)
+    return decode(operation, answer, m.Document)
 
 
 def _looked_at(task: asyncio.Task[None]) -> None:

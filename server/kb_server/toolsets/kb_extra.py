@@ -12,7 +12,7 @@ from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Annotations, Call, Toolset
-from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId
+from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
 from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -173,8 +173,8 @@ class KbCancelJobTool(ServiceTool[KbCancelJobArguments, JobView]):
     name = "kb_cancel_job"
     title = "Cancel a job"
     description = """\
-Cancel an ingestion job that has not ended; nothing of it is kept. A job that has ended cannot be cancelled: \
-remove its document with kb_delete."""
+Cancel a job that has not ended; nothing of it is kept, and a note that it was to update stays as it is. A \
+job that has ended cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
     arguments = KbCancelJobArguments
     result = JobView
@@ -185,6 +185,38 @@ remove its document with kb_delete."""
             return job_view(await self.engine.cancel_job(arguments.job_id))
 
 
+class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_upload_abort`."""
+
+    upload_id: UploadId
+
+
+class KbUploadAbortResult(msgspec.Struct, kw_only=True):
+    """The upload that is gone."""
+
+    upload_id: str
+    filename: str
+
+
+class KbUploadAbortTool(ServiceTool[KbUploadAbortArguments, KbUploadAbortResult]):
+    """Gives up an upload."""
+
+    name = "kb_upload_abort"
+    title = "Abort an upload"
+    description = """\
+Give up an upload that is not finished: what has arrived of it is removed, and its room is free for others. \
+After kb_upload_finish use kb_cancel_job instead."""
+    annotations = Annotations(destructive=True)
+    arguments = KbUploadAbortArguments
+    result = KbUploadAbortResult
+
+    async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
+        """Nothing is asked of the engine."""
+        call.log["upload_id"] = arguments.upload_id[:64]
+        upload = await self.services.uploads.abort(arguments.upload_id)
+        return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
+
+
 def build(services: Services) -> Toolset:
     """The toolset over `services`, which the caller opens and closes."""
     return Toolset(
@@ -193,12 +225,14 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs."
+            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
+            "and uploads."
         ),
         tools=(
             KbMoveTool(services),
             KbDeleteTool(services),
             KbTagsTool(services),
             KbCancelJobTool(services),
+            KbUploadAbortTool(services),
         ),
     )

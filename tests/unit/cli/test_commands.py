@@ -17,6 +17,7 @@ import pytest
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
+from kb_simulator import SimulatorSettings, in_thread
 from tests.stack import clean_environment
 from tests.unit.cli.conftest import RunningEngine
 
@@ -135,6 +136,18 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
     after = kb.json("get", str(document))
     assert (after["id"], after["created_at"]) == (before["id"], before["created_at"])
     assert after["chunks"][0]["text"] == "The committee meets on Thursday"
+
+
+def test_updatenote_waits_for_what_takes_longer_than_a_request(kb: Kb) -> None:
+    """The engine answers with a job, which is followed to its end."""
+    with in_thread(SimulatorSettings(port=0, jobs="seconds:90")) as slow:
+        document = kb.json("addnote", "granite", "--url", slow.url)["document_id"]
+        update = ("updatenote", str(document), "basalt", "--url", slow.url)
+        assert kb(*update)[:2] == (0, f"Note {document} is updated (version 2).\n")
+        status, out, _ = kb(*update, "--no-wait")
+        job = kb.json("jobs", "--url", slow.url)["jobs"][0]
+        assert (status, out) == (0, f"Job {job['id']} is running.\n")
+        assert (job["kind"], job["document_id"]) == ("update", document)
 
 
 @pytest.mark.requirement("E21")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -172,6 +173,26 @@ class Base:
         done = await self.store.commit(await self.lease(job), made)
         assert done is not None
         return done
+
+    async def update(
+        self,
+        document_id: int,
+        text: str,
+        made: Prepared,
+        *,
+        version: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> m.Document:
+        """A note's update from acceptance to its end; nothing else may wait."""
+        patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
+        taken = await self.store.accept_update(document_id, patch, once)
+        if isinstance(taken, m.Document):
+            return taken
+        leased = await self.store.take(f"lease of {taken.id}")
+        assert leased is not None
+        assert leased.job.id == taken.id
+        assert await self.store.commit(leased, made) is not None
+        return msgspec.json.decode(await self.store.replayed(once), type=m.Document)
 
     async def note(
         self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any

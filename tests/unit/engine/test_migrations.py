@@ -150,9 +150,7 @@ async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path)
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
     """Updates, duplicates in their collection, deletions, and ids above the old ones."""
     async with opened(old) as base:
-        changed = await base.store.replace_note(
-            3, text="x", title="t", prepared=prepared("x"), version=1, idempotency=None
-        )
+        changed = await base.update(3, "x", prepared("x"), version=1)
         assert (changed.created_at, changed.updated_at > OLD_TIME) == (OLD_TIME, True)
         await base.store.delete(5, None)
         assert await base.titles("中国") == []

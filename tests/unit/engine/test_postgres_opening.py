@@ -156,9 +156,7 @@ async def test_an_engine_that_comes_late_with_another_length_is_refused(database
         assert late.store.dimensions == 0
         for refused in (
             late.store.commit(job, short),
-            late.store.replace_note(
-                note.id, text="b", title="b", prepared=short, version=1, idempotency=None
-            ),
+            late.update(note.id, "b", short, version=1),
             late.find("words", "vector", vector=short.vectors[0]),
             late.find("words", "hybrid", vector=short.vectors[0]),
         ):

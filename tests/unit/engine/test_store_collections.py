@@ -79,9 +79,7 @@ async def test_another_text_is_counted_anew(base: Base) -> None:
     """As a note is patched."""
     note = await base.note("a b c", tags=["collection:guides"])
     base.clock.move(hours=1)
-    await base.store.replace_note(
-        note.id, text="a", title="t", prepared=prepared("a"), version=1, idempotency=None
-    )
+    await base.update(note.id, "a", prepared("a"), version=1)
     found = await base.store.collection(GUIDES)
     assert (found.statistics.total_tokens, found.created_at) == (1, note.created_at)
     assert found.updated_at > note.updated_at

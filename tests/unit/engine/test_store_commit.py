@@ -174,9 +174,7 @@ async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Bas
 async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: Base) -> None:
     """The hash follows the text."""
     document = await base.note("old")
-    await base.store.replace_note(
-        document.id, text="new", title="t", prepared=prepared("new"), version=1, idempotency=None
-    )
+    await base.update(document.id, "new", prepared("new"), version=1)
     assert (await again(base, "new")).document_id == document.id
     assert (await again(base, "old")).deduplicated is False
 

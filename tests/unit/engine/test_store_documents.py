@@ -39,8 +39,9 @@ async def refused(awaitable: Any) -> EngineError:
 
 async def replace(base: Base, document: m.Document, text: str, **changes: Any) -> m.Document:
     """Another text for a note."""
-    asked = {"title": document.title, "version": document.version, "idempotency": None, **changes}
-    return await base.store.replace_note(document.id, text=text, prepared=prepared(text), **asked)
+    return await base.update(
+        document.id, text, prepared(text, title=document.title), **{"version": document.version, **changes}
+    )
 
 
 # --- reading
@@ -221,10 +222,8 @@ async def test_a_prefix_at_the_edge_of_unicode_matches_itself(base: Base, prefix
 async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_alone(base: Base) -> None:
     """Same id, uid and birth; later change, another hash, other chunks."""
     document = await base.note("old words here", vectors=[axis(0)])
-    made = prepared("new ", "saying", vectors=[axis(1), axis(1)])
-    changed = await base.store.replace_note(
-        document.id, text="new saying", title="T", prepared=made, version=1, idempotency=None
-    )
+    made = prepared("new ", "saying", vectors=[axis(1), axis(1)], title="T")
+    changed = await base.update(document.id, "new saying", made, version=1)
     assert (changed.id, changed.uid, changed.created_at) == (document.id, document.uid, document.created_at)
     assert changed.updated_at > document.updated_at
     assert (changed.version, changed.title, changed.chunk_count, changed.size_bytes) == (2, "T", 2, 10)

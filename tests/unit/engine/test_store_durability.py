@@ -91,9 +91,7 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
     target = (documents, "raise_version") if broken == "touch" else (base.store._index, "stage")
     monkeypatch.setattr(*target, fail)
     with pytest.raises(ZeroDivisionError):
-        await base.store.replace_note(
-            document.id, text="x", title="t", prepared=prepared("x", "y"), version=1, idempotency=key()
-        )
+        await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
     assert await indexed(base.store) == (1, 1, 1)
     assert (await base.store.document(document.id)).version == 1

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import pytest
 
-from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import Idempotency
 from tests.unit.engine.store_parts import Base, Place, all_documents, key, new_note, opened, prepared
@@ -23,19 +22,13 @@ async def base(place: Place) -> AsyncIterator[Base]:
         yield base
 
 
-def replace(base: Base, idempotency: Idempotency) -> Awaitable[m.Document]:
-    return base.store.replace_note(
-        1, text="b", title="t", prepared=prepared("b"), version=1, idempotency=idempotency
-    )
-
-
 MUTATIONS: dict[str, Mutation] = {
     "accept": lambda base, key: base.store.accept(new_note("b"), key),
     "delete": lambda base, key: base.store.delete(1, key),
     "clear": lambda base, key: base.store.clear(key),
     "add_tags": lambda base, key: base.store.add_tags(1, ["u"], 1, key),
     "remove_tag": lambda base, key: base.store.remove_tag(1, "t", 1, key),
-    "replace_note": replace,
+    "update": lambda base, key: base.update(1, "b", prepared("b"), version=1, idempotency=key),
 }
 
 

@@ -7,16 +7,25 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.store import LeasedJob
 from tests.postgres import Database, give_back
-from tests.unit.engine.store_parts import Base, all_documents, new_note, new_place, opened, prepared
+from tests.unit.engine.store_parts import Base, all_documents, key, new_note, new_place, opened, prepared
 
 TEXTS = st.sampled_from(["alpha", "beta", "gamma"])
 TAGS = st.lists(st.sampled_from(["t", "u", "collection:a", "collection:b"]), max_size=3, unique=True)
@@ -42,12 +51,29 @@ class Model:
 
     jobs: dict[str, str] = field(default_factory=dict)
     documents: dict[int, Modelled] = field(default_factory=dict)
+    updates: dict[str, tuple[int, str]] = field(default_factory=dict)
     last_id: int = 0
+
+    def unfinished_updates(self, number: int) -> list[str]:
+        """The jobs that shall change a note yet, in the order of acceptance."""
+        return [
+            job_id
+            for job_id, (note, _) in self.updates.items()
+            if note == number and self.jobs[job_id] in {"queued", "running"}
+        ]
+
+    def may_run(self, job_id: str) -> bool:
+        """Whether no earlier update of the same note is unfinished."""
+        return job_id not in self.updates or self.unfinished_updates(self.updates[job_id][0])[0] == job_id
 
     def commit(self, leased: LeasedJob) -> tuple[int, bool]:
         """The document that comes of a job, and whether it stood already."""
         job = leased.job
         self.jobs[job.id] = "completed"
+        if job.document_id is not None:
+            self.documents[job.document_id].text = job.text or ""
+            self.documents[job.document_id].version += 1
+            return job.document_id, False
         for number, standing in sorted(self.documents.items()):
             if (standing.text, standing.scope) == (job.text, job.dedup_scope):
                 self._unite(standing, job)
@@ -119,9 +145,10 @@ class StoreMachine(RuleBasedStateMachine):
     def take(self) -> LeasedJob | None:
         """A worker asks for work."""
         leased: LeasedJob | None = self.ask(self.base.store.take(f"lease {len(self.model.jobs)}"))
-        oldest = self.waiting.pop(0) if self.waiting else None
+        oldest = next((one for one in self.waiting if self.model.may_run(one)), None)
         assert (leased.job.id if leased else None) == oldest
         if oldest:
+            self.waiting.remove(oldest)
             self.model.jobs[oldest] = "running"
         return leased
 
@@ -130,11 +157,14 @@ class StoreMachine(RuleBasedStateMachine):
         """A worker ends, if its lease is still good."""
         if leased is None:
             return
-        done: m.Job | None = self.ask(self.base.store.commit(leased, prepared(leased.job.text or "")))
+        done: Any = self.ask(self.base.store.commit(leased, prepared(leased.job.text or "")))
         if self.model.jobs[leased.job.id] != "running":
             assert done is None
             return
-        assert done is not None
+        if leased.job.document_id is not None and leased.job.document_id not in self.model.documents:
+            assert done == "document_not_found"
+            self.fail(leased)
+            return
         assert (done.document_id, done.deduplicated) == self.model.commit(leased)
 
     @rule(leased=consumes(leases))
@@ -171,21 +201,22 @@ class StoreMachine(RuleBasedStateMachine):
         standing.tags += new
         standing.version += bool(new)
 
-    @rule(number=st.integers(1, 4), text=TEXTS)
-    def replace(self, number: int, text: str) -> None:
-        """A note gets another text."""
-        standing = self.model.documents.get(number)
-        version = standing.version if standing else 1
-        answer = self.ask(
-            self.base.store.replace_note(
-                number, text=text, title="t", prepared=prepared(text), version=version, idempotency=None
-            )
-        )
-        if standing is None:
+    @rule(target=accepted, number=st.integers(1, 4), text=TEXTS)
+    def update(self, number: int, text: str) -> Any:
+        """A note shall have another text; the same once more is the same job."""
+        patch, once = m.NotePatch(text=text), key(str(uuid4()))
+        answer = self.ask(self.base.store.accept_update(number, patch, once))
+        if number not in self.model.documents:
             assert answer == "document_not_found"
-        else:
-            standing.text = text
-            standing.version += 1
+            return multiple()
+        last = next(reversed(self.model.unfinished_updates(number)), None)
+        if last is not None and self.model.updates[last] == (number, text):
+            assert answer.id == last
+            return multiple()
+        self.model.updates[answer.id] = number, text
+        self.model.jobs[answer.id] = "queued"
+        self.waiting.append(answer.id)
+        return answer.id
 
     @rule(number=st.integers(1, 4))
     def delete(self, number: int) -> None:

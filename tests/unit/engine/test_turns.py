@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -105,9 +106,16 @@ def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int
 
 
 @pytest.mark.parametrize(
-    ("text", "size", "lane"),
-    [("a", 1, "short"), ("a", SHORT_BYTES, "short"), ("a", SHORT_BYTES + 1, "long"), (None, 1, "long")],
+    ("kind", "size", "lane"),
+    [
+        ("note", 1, "short"),
+        ("update", SHORT_BYTES, "short"),
+        ("note", SHORT_BYTES + 1, "long"),
+        ("file", 1, "long"),
+    ],
 )
-def test_short_notes_have_a_lane_of_their_own(text: str | None, size: int, lane: str) -> None:
+def test_short_notes_have_a_lane_of_their_own(
+    kind: Literal["note", "file", "update"], size: int, lane: str
+) -> None:
     """A file has not, however small: two hundred of them come at once."""
-    assert lane_of(text, size) == lane
+    assert lane_of(kind, size) == lane

@@ -13,7 +13,7 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.embed import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
-from kb_engine.store import SqliteStore
+from kb_engine.store import Idempotency, SqliteStore
 from kb_engine.store.port import NewJob
 from tests.documents import large_pdf
 from tests.processes import own_children
@@ -239,6 +239,20 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
     assert (await parts.ended(job_id)).status == "completed"
     assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
     assert (await parts.store.job(job_id)).attempts == 1
+
+
+async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
+    """It was accepted; its title follows the text that it takes the place of."""
+    note_id = (await parts.ended(await parts.accept("granite quarry"))).document_id
+    assert note_id is not None
+    parts.embedder.failures = 2
+    once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
+    job = await parts.store.accept_update(note_id, m.NotePatch(text="copper mine"), once)
+    parts.workers.wake()
+    assert (await parts.ended(job.id)).status == "completed"
+    assert parts.pauses  # it did not fail
+    document, text = await parts.store.note(note_id)
+    assert (document.title, text, document.version) == ("copper mine", "copper mine", 2)
 
 
 async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(

@@ -79,11 +79,27 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Fa
     await client.delete(document.id)
     await client.clear()
     await client.status()
-    assert await client.healthy()
+    assert await client.unready() is None
     with pytest.raises(Refused):
         await client.cancel_job(job.id)
     assert {asked.operation for asked in engine.asked} >= {"search", "createJob", "getReadiness", "cancelJob"}
     assert {asked.headers.get("Authorization") for asked in engine.asked} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(("silence", "wait"), [(30, "20.0"), (60, "20.0"), (12, "8.0")])
+async def test_an_update_is_answered_before_the_engine_counts_as_silent(
+    engine: FakeEngine, silence: float, wait: str
+) -> None:
+    """A server that waits less has it wait less."""
+    engine.completes = False
+    document = engine.add()
+    async with serving(engine) as url:
+        client = HttpEngine(url, silence=silence)
+        answer = await client.patch_note(document.id, m.NotePatch(text="y"))
+        await client.close()
+    assert isinstance(answer, m.Job)
+    assert (answer.kind, answer.document_id) == ("update", document.id)
+    assert engine.of("patchNote")[0].query == {"wait": wait}
 
 
 async def test_a_base_is_cleared_with_the_confirmation_that_the_engine_wants(
@@ -372,7 +388,7 @@ class TestCircuit:
         """What readiness finds out is not forgotten."""
         for _ in range(5):
             client._http._breaker.failed(0.0)
-        assert await client.healthy()
+        assert await client.unready() is None
         assert client._http._breaker.allows(0.0)
 
 

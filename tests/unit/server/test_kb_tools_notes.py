@@ -144,6 +144,48 @@ class TestUpdate:
         assert asked.body == {"text": text}
         assert (answer["id"], answer["version"]) == (42, 2)
         assert (answer["collection"], answer["tags"]) == ("memory", ["feedback"])
+        assert (answer["job_id"], answer["hint"]) == (None, "")
+
+    async def test_what_takes_longer_is_told_with_its_job(
+        self, engine: FakeEngine, tools: ToolCaller
+    ) -> None:
+        """The note as it is until then, and what to do: kb_jobs follows it, as an update."""
+        engine.completes = False
+        engine.add("collection:memory", "feedback")
+        answer = await tools.ok("kb_update_note", document_id=1, text="x")
+        assert (answer["id"], answer["version"], answer["collection"]) == (1, 1, "memory")
+        assert answer["job_id"] in engine.jobs
+        assert "kb_jobs" in answer["hint"]
+        (job,) = (await tools.ok("kb_jobs", job_id=answer["job_id"]))["jobs"]
+        assert (job["kind"], job["status"], job["document_id"]) == ("update", "queued", 1)
+
+    async def test_a_job_that_goes_on_moves_nothing_and_says_so(
+        self, engine: FakeEngine, tools: ToolCaller
+    ) -> None:
+        """A move in between could be the change that makes the update a conflict."""
+        engine.completes = False
+        engine.add("collection:documents")
+        answer = await tools.ok("kb_update_note", document_id=1, text="x", collection="memory")
+        assert (answer["collection"], engine.mutations()) == ("documents", [("PATCH", "/api/v1/notes/1")])
+        assert "not been moved to 'memory'" in answer["hint"]
+
+    async def test_the_job_is_told_although_the_note_cannot_be_read(
+        self, engine: FakeEngine, tools: ToolCaller
+    ) -> None:
+        """The engine went away after it had accepted."""
+        engine.completes = False
+        engine.add("collection:memory")
+        engine.fail("getDocument", EngineError("internal", "Oops."))
+        refused = await tools.refused("kb_update_note", document_id=1, text="x")
+        assert refused["job_id"] in engine.jobs
+        assert "kb_jobs" in refused["message"]
+
+    async def test_a_cancelled_update_is_no_success(self, engine: FakeEngine, tools: ToolCaller) -> None:
+        """Somebody else cancelled it while the call waited."""
+        engine.completes, engine.waiting = False, "cancelled"
+        engine.add("collection:memory")
+        refused = await tools.refused("kb_update_note", document_id=1, text="x")
+        assert (refused["error"], refused["job_id"]) == ("task_cancelled", *engine.jobs)
 
     @pytest.mark.requirement("K45")
     async def test_a_missing_document_is_not_found(self, tools: ToolCaller) -> None:

@@ -10,6 +10,7 @@ from kb_simulator import submission
 from kb_simulator.chunking import Page
 from kb_simulator.clock import Clock, ClockMode
 from kb_simulator.extract import Extracted, format_of
+from kb_simulator.idempotency import Retry
 from kb_simulator.seeded import Seeded
 from kb_simulator.state import State
 
@@ -26,6 +27,19 @@ class Base:
         """Submit a note; the job as it was accepted."""
         request = m.NoteRequest(text=text, **fields)
         return self.state.accept(submission.note(f"request-{next(self._numbers)}", request))
+
+    def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
+        """Submit a note's update; its job."""
+        wanted = submission.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
+        job = self.state.update(wanted, retry)
+        assert isinstance(job, m.Job)
+        return job
+
+    def patch(self, document_id: int, **patch: Any) -> m.Document:
+        """A note after its update, where jobs end at once."""
+        changed = self.state.outcome(self.update(document_id, **patch).id)
+        assert isinstance(changed, m.Document)
+        return changed
 
     def note(self, text: str, **fields: Any) -> int:
         """Take in a note; its document's id."""

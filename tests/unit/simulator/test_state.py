@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -235,7 +236,7 @@ def test_a_note_is_changed_in_place(base: Base) -> None:
     """Id, uid and the time of its making stay; version, time of change, hash and chunks follow."""
     number = base.note("granite quarry")
     before = base.state.document(number, DocumentQuery())
-    changed = base.state.patch_note(number, m.NotePatch(text="copper mine"))
+    changed = base.patch(number, text="copper mine")
     assert (changed.id, changed.uid, changed.created_at) == (before.id, before.uid, before.created_at)
     assert changed.version == 2
     assert changed.updated_at > before.updated_at
@@ -246,24 +247,83 @@ def test_a_note_is_changed_in_place(base: Base) -> None:
 def test_a_title_taken_from_the_text_goes_with_it(base: Base) -> None:
     """One that was given stays."""
     taken, given_title = base.note("granite"), base.note("copper", title="Metals")
-    assert base.state.patch_note(taken, m.NotePatch(text="basalt")).title == "basalt"
-    assert base.state.patch_note(given_title, m.NotePatch(text="tin")).title == "Metals"
+    assert base.patch(taken, text="basalt").title == "basalt"
+    assert base.patch(given_title, text="tin").title == "Metals"
 
 
 def test_a_retitled_note_is_found_by_its_title(base: Base) -> None:
     """And not by the old one."""
     number = base.note("granite", title="Stone")
-    base.state.patch_note(number, m.NotePatch(title="Rock"))
+    base.patch(number, title="Rock")
     assert (base.found("stone"), base.found("rock")) == ([], [number])
 
 
 def test_only_notes_are_changed_and_only_the_version_expected(base: Base) -> None:
     """In this order: there, a note, the version."""
-    patch = m.NotePatch(text="x", expected_version=9)
     note, file = base.note("granite"), base.file("a.txt", "copper")
-    assert code_of(lambda: base.state.patch_note(99, patch)) == "document_not_found"
-    assert code_of(lambda: base.state.patch_note(file, patch)) == "not_a_note"
-    assert code_of(lambda: base.state.patch_note(note, patch)) == "version_conflict"
+    for number, code in ((99, "document_not_found"), (file, "not_a_note"), (note, "version_conflict")):
+        assert code_of(partial(base.patch, number, text="x", expected_version=9)) == code
+
+
+def test_updates_of_a_note_take_their_turns(base: Base) -> None:
+    """The second begins when the first has ended, and takes its own time."""
+    number = base.note("granite")
+    base.state.policy = AfterTime(seconds=5)
+    first, second = base.update(number, text="basalt"), base.update(number, text="copper")
+    assert (base.state.job(first.id).status, base.state.job(second.id).status) == ("running", "queued")
+    assert base.state.seconds_to_end(second.id) == pytest.approx(10, abs=0.001)
+    base.clock.advance(6)
+    assert [base.state.job(job.id).status for job in (first, second)] == ["completed", "running"]
+    base.clock.advance(6)
+    outcome = base.state.outcome(second.id)
+    assert isinstance(outcome, m.Document)
+    assert (outcome.title, outcome.version) == ("copper", 3)
+    assert base.state.outcome(first.id) != outcome
+
+
+def test_polls_end_no_update_before_the_one_ahead(base: Base) -> None:
+    """However often it is asked for."""
+    number = base.note("granite")
+    base.state.policy = AfterPolls(polls=1)
+    first, second = base.update(number, text="basalt"), base.update(number, text="copper")
+    assert base.state.poll(second.id).status == "queued"
+    assert base.state.poll(first.id).status == "completed"
+    assert base.state.poll(second.id).status == "completed"
+
+
+def test_a_cancelled_update_lets_the_next_one_begin(base: Base) -> None:
+    """One behind a stuck one, too."""
+    number = base.note("granite")
+    base.state.policy = Stuck()
+    first = base.update(number, text="basalt")
+    base.state.policy = AtOnce()
+    second = base.update(number, text="copper")
+    assert base.state.job(second.id).status == "queued"
+    base.state.cancel(first.id)
+    assert base.state.job(second.id).status == "completed"
+    assert base.found("copper") == [number]
+
+
+def test_a_copy_of_the_state_goes_on_with_its_updates(base: Base) -> None:
+    """Apart from those that came later."""
+    number = base.note("granite")
+    base.state.policy = AfterTime(seconds=5)
+    base.update(number, text="basalt")
+    twin = base.state.copy()
+    base.update(number, text="copper")
+    base.clock.advance(20)
+    assert (twin.document(number, DocumentQuery()).title, base.found("copper")) == ("basalt", [number])
+
+
+def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> None:
+    """Sent again it is done, once jobs succeed."""
+    number = base.note("granite")
+    base.state.policy = FailAt(code="storage_full")
+    failed = base.update(number, retry(), text="basalt")
+    assert code_of(lambda: base.state.outcome(failed.id)) == "storage_full"
+    base.state.policy = AtOnce()
+    assert base.update(number, retry(), text="basalt").id != failed.id
+    assert base.found("basalt") == [number]
 
 
 def test_tags_are_added_and_removed_one_version_each(base: Base) -> None:

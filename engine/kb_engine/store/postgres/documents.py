@@ -168,16 +168,11 @@ async def note(db: Db, document_id: int) -> tuple[m.Document, str]:
     return standing, str(text)
 
 
-async def replace_note(
-    write: Write, document_id: int, text: str, title: str, prepared: Prepared, version: int
-) -> m.Document:
-    """Another text in the same note. Raises as `note`, and `version_conflict`."""
-    await write.hold_base()
-    standing, _ = await note(write.db, document_id)
-    rules.expect_version(standing, version)
+async def replace_note(write: Write, document_id: int, text: str, prepared: Prepared) -> m.Document:
+    """Another text in the same note; the base is held."""
     await content.remove(write, document_id)
-    await content.insert(write, document_id, title, prepared)
-    columns = rules.note_columns(text, title, prepared)
+    await content.insert(write, document_id, prepared.title, prepared)
+    columns = rules.note_columns(text, prepared)
     assignments = ", ".join(f"{name} = ?" for name in columns)
     await rows(
         write.db,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kb_contracts import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
 from kb_engine.store.postgres.connection import Db, row, rows
@@ -20,9 +21,10 @@ _FORGET = (
 )
 # What is there under the key is over a day old, and another engine is just forgetting it.
 _KEEP = (
-    "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at) "
-    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (credential, operation, key) DO UPDATE SET "
-    "fingerprint = EXCLUDED.fingerprint, answer = EXCLUDED.answer, created_at = EXCLUDED.created_at"
+    "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at, job_id) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (credential, operation, key) DO UPDATE SET "
+    "fingerprint = EXCLUDED.fingerprint, answer = EXCLUDED.answer, created_at = EXCLUDED.created_at, "
+    "job_id = EXCLUDED.job_id"
 )
 
 
@@ -38,8 +40,7 @@ async def once(
     """
     if idempotency is None:
         return await effect()
-    mark = "\x1f".join((idempotency.credential, idempotency.operation, idempotency.key))
-    await rows(write.db, "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (mark,))
+    await _hold(write, idempotency)
     earlier = await stored(write.db, idempotency, write.now)
     if earlier is not None:
         return msgspec.json.decode(earlier, type=answer)
@@ -48,21 +49,68 @@ async def once(
     return done
 
 
+async def once_joined(
+    write: Write,
+    idempotency: Idempotency,
+    effect: Callable[[], Awaitable[m.Job]],
+    find: Callable[[str], Awaitable[m.Job]],
+) -> m.Job | m.Document:
+    """As `once`, where the effect is a job whose outcome will be the answer; until then the job is.
+
+    `find` gives a job by its id.
+    """
+    await _hold(write, idempotency)
+    found = await _find(write.db, idempotency, write.now)
+    if found is None:
+        job = await effect()
+        await _store(write, idempotency, msgspec.json.encode(job), job.id)
+        return job
+    answer, job_id = found
+    if job_id is not None:
+        return await find(job_id)
+    return msgspec.json.decode(answer, type=m.Document)
+
+
+async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> None:
+    """Keep the outcome of a job under the keys that wait for it; None: it failed, and they are free.
+
+    The job's row is held, so that nobody joins it any more.
+    """
+    if answer is None:
+        await rows(write.db, "DELETE FROM idempotency WHERE job_id = ?", (job_id,))
+    else:
+        sql = "UPDATE idempotency SET answer = ?, job_id = NULL WHERE job_id = ?"
+        await rows(write.db, sql, (msgspec.json.encode(answer), job_id))
+
+
+async def _hold(write: Write, idempotency: Idempotency) -> None:
+    """Wait for a request under the same key, on whichever engine, and keep others out."""
+    mark = "\x1f".join((idempotency.credential, idempotency.operation, idempotency.key))
+    await rows(write.db, "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (mark,))
+
+
 async def stored(db: Db, idempotency: Idempotency, now: str) -> bytes | None:
     """The answer under this key, while it is kept. Raises `idempotency_mismatch`."""
+    answer, job_id = await _find(db, idempotency, now) or (None, None)
+    return answer if job_id is None else None
+
+
+async def _find(db: Db, idempotency: Idempotency, now: str) -> tuple[bytes, str | None] | None:
+    """The answer under this key, and the job whose outcome it will be where that is not known yet."""
     found = await row(
         db,
-        "SELECT fingerprint, answer FROM idempotency "
+        "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
         (idempotency.credential, idempotency.operation, idempotency.key, rules.answers_kept_since(now)),
     )
     if found is None:
         return None
-    rules.same_request(idempotency, found[0])
-    return bytes(found[1])
+    fingerprint, answer, job_id = found
+    rules.same_request(idempotency, fingerprint)
+    return bytes(answer), job_id
 
 
-async def _store(write: Write, idempotency: Idempotency, answer: bytes) -> None:
+async def _store(write: Write, idempotency: Idempotency, answer: bytes, job_id: str | None = None) -> None:
     await rows(write.db, _FORGET, (rules.answers_kept_since(write.now),))
     await rows(
         write.db,
@@ -74,5 +122,6 @@ async def _store(write: Write, idempotency: Idempotency, answer: bytes) -> None:
             idempotency.fingerprint,
             answer,
             write.now,
+            job_id,
         ),
     )

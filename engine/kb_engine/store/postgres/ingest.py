@@ -1,11 +1,14 @@
-"""The commit of a job: a new document, or the standing one it turned out to be, in one transaction."""
+"""The commit of a job: a new document, the standing one it turned out to be, or a note's other text.
+
+In one transaction.
+"""
 
 from __future__ import annotations
 
 from kb_contracts import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
-from kb_engine.store.postgres import documents, jobs, tags
+from kb_engine.store.postgres import documents, jobs, tags, updates
 from kb_engine.store.postgres.connection import Db, value
 from kb_engine.store.postgres.write import Write
 
@@ -15,6 +18,8 @@ async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job |
     await write.hold_base()
     if not await jobs.hold(write.db, leased):
         return None
+    if leased.job.kind == "update":
+        return await updates.commit(write, leased.job, prepared)
     if (closed := await _closed_as_duplicate(write, leased.job)) is not None:
         return closed
     added = await documents.insert(write, leased.job, prepared)

@@ -13,6 +13,7 @@ from typing import Any
 from kb_contracts import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store.postgres import idempotency
 from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
@@ -31,12 +32,17 @@ _ACCEPTING = 0x6B62_0002
 _END = "clock_timestamp() + make_interval(secs => ?)"
 
 
+async def hold_queue(write: Write) -> None:
+    """Let nobody else accept a job until the transaction ends."""
+    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+
+
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
-    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    await hold_queue(write)
     waiting = await value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
     rules.room_in_queue(waiting, max_queued)
-    lane = lane_of(new.text, new.size_bytes)
+    lane = lane_of(new.kind, new.size_bytes)
     columns = rules.job_columns(new, lane, await _turn(write.db, new.caller, lane), write.now)
     await rows(
         write.db,
@@ -108,7 +114,7 @@ async def take(
 
 _NEXT = (
     f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
-    "AND lane = ANY (?::text[]) AND caller <> ALL (?::text[]) "
+    f"AND lane = ANY (?::text[]) AND caller <> ALL (?::text[]) AND {rules.NOT_BEHIND_AN_UPDATE} "
     "ORDER BY turn, seq LIMIT 1 FOR UPDATE SKIP LOCKED"
 )
 
@@ -254,6 +260,9 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
         )
     if files := [spool for _, spool in ended if spool is not None]:
         await rows(write.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
+    if event is Event.FAIL:
+        for job_id, _ in ended:
+            await idempotency.settle(write, job_id, None)
     return len(ended)
 
 

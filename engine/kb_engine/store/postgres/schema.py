@@ -204,6 +204,17 @@ CREATE INDEX idempotency_by_age ON idempotency (created_at);
 """
 
 
+_UPDATES_ARE_JOBS = """
+ALTER TABLE jobs ADD COLUMN new_title text COLLATE "C";
+ALTER TABLE jobs ADD COLUMN expected_version bigint;
+CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+
+-- Set while the answer is not known yet: it is that of this job.
+ALTER TABLE idempotency ADD COLUMN job_id text COLLATE "C" REFERENCES jobs (id) ON DELETE CASCADE;
+CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
+
+
 async def _first(db: Db) -> None:
     await db.execute(_VERSION_1)
 
@@ -223,7 +234,12 @@ async def _take_turns(db: Db) -> None:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _take_turns)
+async def _updates_are_jobs(db: Db) -> None:
+    """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
+    await db.execute(_UPDATES_ARE_JOBS)
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs, _take_turns)
 """The migration at index n leads from version n to version n + 1."""
 
 

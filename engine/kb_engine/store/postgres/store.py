@@ -32,7 +32,7 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.postgres import collections, documents, ingest, jobs, search, state, tags
+from kb_engine.store.postgres import collections, documents, ingest, jobs, search, state, tags, updates
 from kb_engine.store.postgres.connection import (
     GONE,
     READ_SECONDS,
@@ -245,6 +245,19 @@ class PostgresStore:
         """Queue a job, durably."""
         return await self._once(idempotency, m.Job, lambda write: jobs.accept(write, job, self._max_queued))
 
+    async def accept_update(
+        self,
+        document_id: int,
+        patch: m.NotePatch,
+        idempotency: Idempotency,
+        *,
+        refusal: EngineError | None = None,
+    ) -> m.Job | m.Document:
+        """Queue the update of a note, durably, or join the one that does the same."""
+        return await self._write(
+            lambda write: updates.accept(write, document_id, patch, idempotency, refusal, self._max_queued)
+        )
+
     async def job(self, job_id: str) -> m.Job:
         """One job."""
         return await self._read(lambda db: jobs.find(db, job_id))
@@ -355,23 +368,6 @@ class PostgresStore:
     async def note(self, document_id: int) -> tuple[m.Document, str]:
         """A note and its whole text."""
         return await self._read(lambda db: documents.note(db, document_id))
-
-    async def replace_note(
-        self,
-        document_id: int,
-        *,
-        text: str,
-        title: str,
-        prepared: Prepared,
-        version: int,
-        idempotency: Idempotency | None,
-    ) -> m.Document:
-        """Swap a note's text if its version is still `version`."""
-        return await self._once(
-            idempotency,
-            m.Document,
-            lambda write: documents.replace_note(write, document_id, text, title, prepared, version),
-        )
 
     async def add_tags(
         self, key: int | str, tags: Sequence[str], if_match: int | None, idempotency: Idempotency | None

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from kb_contracts import models as m
+from kb_contracts.operations import DocumentQuery
 from kb_server import collections
-from kb_server.engine_client import engine_call
+from kb_server.engine_client import EngineFault, engine_call, tool_error
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import (
     Collection,
@@ -21,7 +22,7 @@ from kb_server.toolsets.kb.parameters import (
     WaitSeconds,
 )
 from kb_server.toolsets.kb.submissions import Submission, followed
-from kb_server.toolsets.kb.views import DocumentView, document_view
+from kb_server.toolsets.kb.views import DocumentView, document_members
 from kb_server.toolsets.service_tool import ServiceTool
 
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
@@ -94,7 +95,14 @@ class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     collection: Annotated[Collection, Meta(description="move it into this collection as well")] | None = None
 
 
-class KbUpdateNoteTool(ServiceTool[KbUpdateNoteArguments, DocumentView]):
+class KbUpdateNoteResult(DocumentView, kw_only=True):
+    """The note. `job_id` is null where it is updated, else the job that goes on with it; `hint` says more."""
+
+    job_id: str | None
+    hint: str
+
+
+class KbUpdateNoteTool(ServiceTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
     """Replaces a note's text in place."""
 
     name = "kb_update_note"
@@ -106,15 +114,18 @@ the old text is gone.
 Use it to keep one current note on a subject rather than adding another. Find the note with kb_search (its \
 document_id and version are in the result) or kb_get. Pass expected_version to be told when somebody else \
 changed it meanwhile. With `collection` the note moves there as well. Only notes can be updated, not \
-uploaded files.
+uploaded files. Answers the updated note; of a very long text a job_id where it takes longer (kb_jobs).
 
 Example: {"document_id": 42, "text": "Updated preference: user prefers bullet points"}"""
     annotations = Annotations(destructive=True, idempotent=True)
     arguments = KbUpdateNoteArguments
-    result = DocumentView
+    result = KbUpdateNoteResult
 
-    async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> DocumentView:
-        """`PATCH /notes/{id}`, then the move."""
+    async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> KbUpdateNoteResult:
+        """`PATCH /notes/{id}`, then the move.
+
+        An update that takes longer than the engine waits is joined by the same call made again.
+        """
         if arguments.collection is not None:
             collections.tag_of(arguments.collection)  # refused before anything is changed
         patch = m.NotePatch(
@@ -122,11 +133,14 @@ Example: {"document_id": 42, "text": "Updated preference: user prefers bullet po
         )
         with engine_call(call, document_id=arguments.document_id):
             document = await self.engine.patch_note(arguments.document_id, patch)
+            if isinstance(document, m.Job):
+                call.log["job_id"] = document.id
+                return await self._going_on(document, arguments)
             if arguments.collection is not None:
                 document = await self._moved(document, arguments.collection)
             else:
                 document = await collections.repair(self.engine, document) or document
-            return document_view(document)
+        return KbUpdateNoteResult(**document_members(document), job_id=None, hint="")
 
     async def _moved(self, document: m.Document, collection: str) -> m.Document:
         try:
@@ -135,6 +149,27 @@ Example: {"document_id": 42, "text": "Updated preference: user prefers bullet po
             raise ToolError(
                 error.code, f"The text was updated. {error.message}", **error.details, text_updated=True
             ) from error
+
+    async def _going_on(self, job: m.Job, arguments: KbUpdateNoteArguments) -> KbUpdateNoteResult:
+        """The note as it is meanwhile. The job's id is never lost to what goes wrong from here on."""
+        if job.status == "cancelled":
+            raise ToolError(
+                "task_cancelled",
+                f"The update was cancelled as job {job.id}; the note is as it was.",
+                job_id=job.id,
+            )
+        hint = (
+            f"Not done yet: the update goes on as job {job.id}. Ask kb_jobs with this job_id and "
+            "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
+        )
+        try:
+            document = await self.engine.document(arguments.document_id, DocumentQuery(chunks=False))
+        except EngineFault as fault:
+            error = tool_error(fault, document_id=arguments.document_id)
+            raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault
+        if arguments.collection is not None:
+            hint += f" It has not been moved to {arguments.collection!r}: pass collection again afterwards."
+        return KbUpdateNoteResult(**document_members(document), job_id=job.id, hint=hint)
 
 
 def _name(tag: str) -> str:

@@ -47,7 +47,9 @@ WaitSeconds = Annotated[
 ]
 Sha256 = Annotated[str, Meta(description="SHA-256 in hexadecimal; checked when given")]
 UploadId = Annotated[str, Meta(description="from kb_upload_start")]
-JobId = Annotated[str, Meta(min_length=1, max_length=64, description="from kb_addnote or kb_upload_finish")]
+JobId = Annotated[
+    str, Meta(min_length=1, max_length=64, description="from kb_addnote, kb_update_note or kb_upload_finish")
+]
 MaxChars = Annotated[
     int,
     Meta(ge=100, le=200_000, description="bound on the characters of text; what is left out is told"),

@@ -14,6 +14,7 @@ from kb_server.engine_client.version import check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
+from kb_server.toolsets.kb.submissions import document_of, why_empty
 from kb_server.toolsets.kb.views import JobView, job_view
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -100,7 +101,8 @@ class KbJobsTool(ServiceTool[KbJobsArguments, KbJobsResult]):
 List recent ingestion jobs, newest first, or follow one by job_id. A job is queued, running, completed, \
 failed or cancelled; a completed one names its document_id, a failed one its error.
 
-Use it after kb_addnote or kb_upload_finish to learn when the content can be searched: \
+Use it after kb_addnote, kb_upload_finish or a long kb_update_note (kind `update`) to learn when the content \
+can be searched: \
 {"job_id": "...", "wait_seconds": 30} answers as soon as the job has ended. {"status": "failed"} lists what \
 went wrong."""
     annotations = Annotations(read_only=True, idempotent=True)
@@ -113,7 +115,9 @@ went wrong."""
         if arguments.job_id is not None:
             with engine_call(call, job_id=arguments.job_id):
                 job = await self.engine.job(arguments.job_id, wait=arguments.wait_seconds)
-            return KbJobsResult(jobs=[job_view(job)], total=1, hint="")
+            document = await document_of(self.engine, job)
+            hint = why_empty(document) if document is not None and document.status == "empty" else ""
+            return KbJobsResult(jobs=[job_view(job)], total=1, hint=hint)
         query = JobsQuery(status=arguments.status, limit=arguments.limit, offset=arguments.offset)
         with engine_call(call):
             found = await self.engine.jobs(query)

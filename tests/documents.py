@@ -200,6 +200,22 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
 
 
+def looping_pdf() -> bytes:
+    """A PDF of 576 bytes whose page tree holds itself twice: a reader that follows it never ends."""
+    text = pdf_stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET")
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
+    tree = b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>"
+    return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, text, font])
+
+
+def bushy_pdf(levels: int = 40) -> bytes:
+    """A small PDF whose page tree holds no node within itself, and yet 2 to the power of `levels` pages."""
+    nodes = [b"<< /Type /Pages /Kids [%d 0 R %d 0 R] /Count 1000 >>" % (n, n) for n in range(3, levels + 3)]
+    page = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] >>" % (levels + 1)
+    return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", *nodes, page])
+
+
 def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
     """A stream of a PDF, with further entries of its dictionary."""
     return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)

@@ -334,7 +334,8 @@ def _add_bench(commands: Any, groups: _Groups) -> None:
         "--ingest-chunks", type=_count, metavar="N", help="chunks to take in for real (default 2000; 0: none)"
     )
     startup = add("startup", "kb stdio, from its start to its first answer")
-    ingestion = add("ingestion", "kb_search while a large PDF is taken in")
+    ingestion = add("ingestion", "notes and kb_search while files are taken in")
+    ingestion.add_argument("--notes", type=_limit, metavar="N", help="notes behind each kind (default 100)")
     ingestion.add_argument("--pages", type=_limit, metavar="N", help="pages of the PDF (default 100)")
     rounds_of = ((hosts, 5), (workers, 7), (uploads, 6), (engine, 5), (startup, 7), (ingestion, 3))
     for kind, rounds in rounds_of:

@@ -46,7 +46,7 @@ class Incoming:
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
     `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller of one of RAGler's operations says of itself.
+    `user` and `role` are what the caller says of itself, where the operation looks at it.
     """
 
     operation: Operation
@@ -126,7 +126,8 @@ def _status(operation: Operation, answer: msgspec.Struct) -> HTTPStatus:
 async def _parse(operation: Operation, request: web.Request) -> Incoming:
     path = convert_path(request.match_info, operation.parameters)
     query = convert_query(list(request.query.items()), operation.query)
-    user, role = _caller(request) if operation.part is Part.RAGLER else (None, None)
+    user = _said(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None
+    role = _said(request, USER_ROLE, MAX_ROLE_CHARS) if operation.part is Part.RAGLER else None
     return Incoming(
         operation=operation,
         path=path,
@@ -179,10 +180,6 @@ def _idempotency_key(request: web.Request) -> str | None:
             parameter=IDEMPOTENCY_KEY,
         )
     return key
-
-
-def _caller(request: web.Request) -> tuple[str | None, str | None]:
-    return _said(request, USER_ID, MAX_USER_CHARS), _said(request, USER_ROLE, MAX_ROLE_CHARS)
 
 
 def _said(request: web.Request, name: str, most: int) -> str | None:

@@ -132,7 +132,7 @@ def _parameters(operation: Operation) -> list[Json]:
 def _headers(operation: Operation) -> list[str]:
     """The headers that an operation looks at, beside the key."""
     looked_at = {
-        ragler.USER_ID: operation.part is Part.RAGLER,
+        ragler.USER_ID: operation.names_user,
         ragler.USER_ROLE: operation.part is Part.RAGLER,
         IF_MATCH: operation.if_match,
         IDEMPOTENCY_KEY: operation.mutates,

@@ -174,12 +174,19 @@ class Operation:
     """True: answered without a key."""
     reads: bool = False
     """True: a POST that changes nothing."""
+    on_behalf: bool = False
+    """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
     part: Part = Part.ENGINE
 
     @property
     def mutates(self) -> bool:
         """Whether it honours `Idempotency-Key`."""
         return not (self.reads or self.method is Method.GET)
+
+    @property
+    def names_user(self) -> bool:
+        """Whether it looks at `X-User-ID`."""
+        return self.on_behalf or self.part is Part.RAGLER
 
     @property
     def idempotent(self) -> bool:
@@ -225,6 +232,7 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(*_MUTATION, "unsupported_format", "queue_full"),
         example={"text": "User prefers concise responses", "tags": ["collection:memory"]},
         links=_JOB_LINKS,
+        on_behalf=True,
     ),
     Operation(
         id="listJobs",

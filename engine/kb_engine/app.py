@@ -48,6 +48,7 @@ from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import open_sqlite
 from kb_engine.store.port import EmbedderIdentity, Store
+from kb_engine.turns import places
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,9 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
         memory_bytes=settings.extract_memory_bytes,
     )
     pipeline = Pipeline(encoder, limits)
-    workers = Workers(store=store, spool=spool, pipeline=pipeline, ends=ends, count=settings.ingest_workers)
+    workers = Workers(
+        store=store, spool=spool, pipeline=pipeline, ends=ends, places=places(settings.ingest_workers)
+    )
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Engine(settings, store, spool, encoder, pipeline, workers, ends, started_at)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -60,6 +61,17 @@ def chunk(
     count_tokens: Callable[[str], int] | None = None,
     max_tokens: int = MAX_TOKENS,
 ) -> list[Chunk]:
+    """The chunks of a document in order: all that `chunks` yields."""
+    return list(chunks(extraction, capacity=capacity, count_tokens=count_tokens, max_tokens=max_tokens))
+
+
+def chunks(
+    extraction: Extraction,
+    *,
+    capacity: int = CHUNK_CHARS,
+    count_tokens: Callable[[str], int] | None = None,
+    max_tokens: int = MAX_TOKENS,
+) -> Iterator[Chunk]:
     """The chunks of a document in order, of at most `capacity` characters and a tenth more each.
 
     A chunk that `count_tokens` finds over `max_tokens`, as it does with Chinese, is cut further, so that
@@ -67,7 +79,7 @@ def chunk(
     """
     splitter = (MarkdownSplitter if extraction.is_markdown else TextSplitter)(capacity)
     segment = max(_SEGMENT_CHARS, _CHUNKS_A_SEGMENT * capacity)
-    chunks: list[Chunk] = []
+    numbers = count()
     trail = _Trail()
     page_start = 0
     for page in extraction.pages:
@@ -78,9 +90,8 @@ def chunk(
             for place, piece, tokens in _fitting(start, page.text[start:end], count_tokens, max_tokens):
                 at = page_start + place
                 heading = trail.at(place, place + len(piece))
-                chunks.append(Chunk(len(chunks), piece, page.number, heading, at, at + len(piece), tokens))
+                yield Chunk(next(numbers), piece, page.number, heading, at, at + len(piece), tokens)
         page_start += len(page.text) + len(_PAGE_BREAK)
-    return chunks
 
 
 def _passages(text: str, splitter: MarkdownSplitter | TextSplitter, segment: int) -> Iterator[_Span]:

@@ -1,10 +1,11 @@
 """The embedder put to work off the event loop: queries at once, passages when nobody else wants the core.
 
-    search ──▶ query threads (normal priority) ─────┐
-                                                    ├──▶ embedder
-    ingestion ─▶ background threads (low priority) ─┘
+    search ───────────▶ query threads (normal priority) ──────┐
+    short notes ──────▶ short threads (a lower one) ──────────┼──▶ embedder
+    all other work ───▶ background threads (the lowest) ──────┘
 
-Two pools, so that a query never stands in a line behind a book.
+Three pools, so that a query never stands in a line behind a note, nor a note behind a book. Work comes in
+slices, and within a pool those who asked for it take turns slice by slice (`turns.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,7 @@ from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.embed import Embedder, EmbedderUnavailable, TextRefused, Vectors
 from kb_engine.store.port import Scoring
+from kb_engine.turns import Turns
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -35,6 +39,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
+_SHORT_NICENESS = 5
 _NICENESS = 10
 _PROBE = "kb"
 
@@ -51,6 +56,14 @@ class OutOfOrder(EngineError):
         self.seconds = seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a slice of work is done for; `short` work has threads of its own."""
+
+    caller: str = ""
+    short: bool = False
+
+
 class Encoder:
     """Runs one embedder. Every failure of it is an `embedder_unavailable`, tried again later.
 
@@ -63,9 +76,8 @@ class Encoder:
         self._embedder = embedder
         self._clock = clock
         self._queries = ThreadPoolExecutor(embedder.queries_at_once, thread_name_prefix="query")
-        self._background = ThreadPoolExecutor(
-            workers, thread_name_prefix="ingest", initializer=_lower_priority
-        )
+        self._short = _TurnsPool(workers, "short", _SHORT_NICENESS)
+        self._background = _TurnsPool(workers, "ingest", _NICENESS)
         self._workers = workers
         self._loading: asyncio.Task[None] | None = None
         self._rests_until: float | None = None
@@ -149,12 +161,12 @@ class Encoder:
             EngineError: `embedder_unavailable`, it takes other texts.
         """
         await self.load()
-        return await self._run(self._queries, self._embedder.embed_query, text)
+        return await self._run(self._queries.submit, self._embedder.embed_query, text)
 
-    async def passages(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of passages, shape (n, dimensions). Raises as `query`."""
+    async def passages(self, texts: Sequence[str], owner: Owner) -> Vectors:
+        """The vectors of passages, shape (n, dimensions), as one slice. Raises as `query`."""
         await self.load()
-        return await self._run(self._background, self._embedder.embed, texts)
+        return await self._run(partial(self._pool(owner).submit, owner.caller), self._embedder.embed, texts)
 
     async def answers(self) -> bool:
         """Whether the embedder takes a plain short text."""
@@ -164,10 +176,10 @@ class Encoder:
             return False
         return True
 
-    async def in_background(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run other work of an ingestion on the threads of low priority."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._background, lambda: work(*args, **kwargs)
+    async def in_background(self, owner: Owner, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a slice of other work of an ingestion on the threads of low priority."""
+        return await asyncio.wrap_future(
+            self._pool(owner).submit(owner.caller, partial(work, *args, **kwargs))
         )
 
     async def close(self) -> None:
@@ -176,7 +188,8 @@ class Encoder:
         if self._loading is not None:
             await asyncio.wait([self._loading])
         await asyncio.to_thread(self._queries.shutdown, cancel_futures=True)
-        await asyncio.to_thread(self._background.shutdown, cancel_futures=True)
+        await asyncio.to_thread(self._short.close)
+        await asyncio.to_thread(self._background.close)
 
     async def _load(self) -> None:
         try:
@@ -192,11 +205,14 @@ class Encoder:
     async def _try(self) -> None:
         # Whatever it raises has been noted in `failure`, and nobody waits for this task.
         with suppress(EngineError):
-            await self._run(self._queries, self._embedder.embed_query, _PROBE)
+            await self._run(self._queries.submit, self._embedder.embed_query, _PROBE)
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[A], T], asked: A) -> T:
+    def _pool(self, owner: Owner) -> _TurnsPool:
+        return self._short if owner.short else self._background
+
+    async def _run(self, submit: _Submit, work: Callable[[A], T], asked: A) -> T:
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(pool, work, asked)
+            answer = await asyncio.wrap_future(submit(partial(work, asked)))
         except EmbedderUnavailable as error:
             self._failed(error, error.retry_after)
             raise self._unavailable() from error
@@ -227,7 +243,52 @@ class Encoder:
         return OutOfOrder(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
 
 
-def _lower_priority() -> None:
+class _Submit(Protocol):
+    """Has work done on some thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]:
+        """What it answers."""
+
+
+class _TurnsPool:
+    """Threads of a lower priority, on which callers take turns with every slice of work."""
+
+    def __init__(self, threads: int, name: str, niceness: int) -> None:
+        self._threads = ThreadPoolExecutor(
+            threads, thread_name_prefix=name, initializer=_lower_priority, initargs=(niceness,)
+        )
+        self._turns: Turns[tuple[Future[Any], Callable[[], Any]]] = Turns()
+        self._lock = threading.Lock()
+
+    def submit(self, caller: str, work: Callable[[], T]) -> Future[T]:
+        """Have a slice done; one whose future was cancelled before its turn is not."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._turns.add(caller, (future, work))
+        self._threads.submit(self._do_next)
+        return future
+
+    def close(self) -> None:
+        """Wait for the slices under way; the others are never done."""
+        self._threads.shutdown(cancel_futures=True)
+        while self._turns:
+            self._turns.next()[0].cancel()
+
+    def _do_next(self) -> None:
+        with self._lock:
+            future, work = self._turns.next()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
+            future.set_exception(error)
+
+
+def _lower_priority(niceness: int) -> None:
     # On Linux a thread has a priority of its own, by its native id; elsewhere this would slow the process.
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        thread = threading.get_native_id()
+        # Beside the process's own: without a privilege a thread can only go down.
+        niceness += os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, 19))

@@ -81,7 +81,9 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
         int, Setting("KB_MAX_QUEUED_JOBS", "jobs that may wait"), msgspec.Meta(ge=1)
     ] = 10_000
     ingest_workers: Annotated[
-        int, Setting("KB_INGEST_WORKERS", "jobs worked on at once"), msgspec.Meta(ge=1, le=64)
+        int,
+        Setting("KB_INGEST_WORKERS", "threads that embed files; two more are read meanwhile"),
+        msgspec.Meta(ge=1, le=64),
     ] = msgspec.field(default_factory=_default_workers)
     lease_seconds: Annotated[
         float,

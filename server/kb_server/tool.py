@@ -93,6 +93,8 @@ class Call:
     address: str = ""
     """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
+    user: str = ""
+    """A short digest of credential and address, by which the engine lets callers take turns."""
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""
     log: dict[str, Any] = field(default_factory=dict)

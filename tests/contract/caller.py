@@ -60,6 +60,10 @@ class Caller:
                 return seen
         raise AssertionError(f"job {job['id']} does not start")
 
+    async def hold(self) -> list[Json]:
+        """Long notes that take all the places which one caller may have among long work."""
+        return [await self.submit(f"{number} {LONG}") for number in range(2)]
+
     async def note(self, text: str, **body: Any) -> int:
         """Take in a note; its document's id."""
         return await self.completed(await self.submit(text, **body))

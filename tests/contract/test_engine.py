@@ -37,14 +37,15 @@ async def test_a_title_from_the_old_text_goes_with_it(kb: Caller) -> None:
 async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Caller) -> None:
     """The running job too; what is accepted afterwards is taken in."""
     await kb.note("granite")
-    running = await kb.submit(LONG)
-    await kb.started(running)
-    waiting = await kb.submit("basalt")
+    running = await kb.hold()
+    for job in running:
+        await kb.started(job)
+    waiting = await kb.submit(f"basalt {LONG}")
     removed = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
-    assert (removed["documents"], removed["jobs_cancelled"]) == (1, 2)
+    assert (removed["documents"], removed["jobs_cancelled"]) == (1, 3)
     later = await kb.note("marble")
     assert [document["id"] for document in (await kb.documents())["documents"]] == [later]
-    for job in (running, waiting):
+    for job in (*running, waiting):
         assert (await kb.job(job["id"]))["status"] == "cancelled"
 
 

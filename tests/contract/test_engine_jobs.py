@@ -9,16 +9,17 @@ from tests.contract.conftest import Start
 
 
 async def test_waiting_in_vain_answers_the_job_as_it_is(kb: Caller) -> None:
-    """The long note before it holds the only worker."""
-    await kb.submit(LONG)
-    second = await kb.submit("granite")
+    """The long notes before it hold the places."""
+    await kb.hold()
+    second = await kb.submit(f"granite {LONG}")
     assert (await kb.job(second["id"], wait=0.01))["status"] == "queued"
 
 
 async def test_a_queued_job_is_cancelled_and_never_done(kb: Caller) -> None:
     """The worker goes on to the job behind it."""
-    first, second, third = [await kb.submit(text) for text in (LONG, "granite", "basalt")]
-    for job in (second, first):
+    before = await kb.hold()
+    second, third = [await kb.submit(f"{text} {LONG[:20_000]}") for text in ("granite", "basalt")]
+    for job in (second, *before):
         cancelled = answered(await kb.http.delete(f"/api/v1/jobs/{job['id']}"))
         assert cancelled["status"] == "cancelled"
     await kb.completed(third)
@@ -45,12 +46,33 @@ async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
         assert (await waiting)["status"] == "cancelled"
 
 
+async def test_a_note_does_not_wait_for_long_ones(kb: Caller) -> None:
+    """Of the same caller, who has sent more of them than are worked on at once."""
+    long = [*await kb.hold(), await kb.submit(f"granite {LONG}")]
+    await kb.note("basalt")
+    assert [(await kb.job(job["id"]))["status"] for job in long] == ["running", "running", "queued"]
+
+
+async def test_users_take_turns(kb: Caller) -> None:
+    """`X-User-ID` tells them apart: one begins at once, although the jobs of another wait."""
+    texts = [f"{number} {LONG}" for number in range(4)]
+    jobs = []
+    for user, text in zip(("ann", "ann", "ann", "ben"), texts, strict=True):
+        sent = await kb.http.post("/api/v1/jobs", json={"text": text}, headers={"X-User-ID": user})
+        jobs.append(answered(sent, 202))
+    await kb.started(jobs[3])
+    assert (await kb.job(jobs[2]["id"]))["status"] == "queued"
+    response = await kb.http.post("/api/v1/jobs", json={"text": "x"}, headers={"X-User-ID": "x" * 256})
+    assert problem(response, "invalid_parameter")["parameter"] == "X-User-ID"
+
+
 async def test_too_many_waiting_jobs_are_refused(start: Start) -> None:
     """429 with when to come again, at the limit that was set."""
     kb = await start(max_queued_jobs=2)
-    await kb.started(await kb.submit(LONG))
-    await kb.submit("one")
-    await kb.submit("two")
+    for job in await kb.hold():
+        await kb.started(job)
+    await kb.submit(f"one {LONG}")
+    await kb.submit(f"two {LONG}")
     response = await kb.http.post("/api/v1/jobs", json={"text": "three"})
     problem(response, "queue_full")
     assert int(response.headers["Retry-After"]) >= 1

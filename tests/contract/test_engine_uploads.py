@@ -13,7 +13,7 @@ from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
-from tests.contract.caller import LONG, Caller, Json, answered, problem
+from tests.contract.caller import Caller, Json, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, HEADERS, Raw, file_part, part
 
@@ -254,8 +254,8 @@ async def test_many_files_at_once_are_all_taken_in(start: Start) -> None:
 
 
 async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
-    """Queued behind a long note, then cancelled."""
-    await kb.submit(LONG)
+    """Queued behind long notes, then cancelled."""
+    await kb.hold()
     job: Json = await kb.send("a.txt", b"granite")
     assert spooled(tmp_path) == [job["id"]]
     await kb.http.delete(f"/api/v1/jobs/{job['id']}")
@@ -264,9 +264,9 @@ async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -
 
 async def test_clearing_leaves_the_spool_empty(kb: Caller, tmp_path: Path) -> None:
     """The waiting files go with their jobs."""
-    await kb.submit(LONG)
+    await kb.hold()
     for number in range(3):
         await kb.send(f"{number}.txt", b"granite")
     removed: Any = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
-    assert removed["jobs_cancelled"] == 4
+    assert removed["jobs_cancelled"] == 5
     assert spooled(tmp_path) == []

@@ -21,7 +21,7 @@ _OPTIONS = {
     "uploads": ("rounds", "mib"),
     "engine": ("rounds", "calls", "sizes", "ingest_chunks"),
     "startup": ("rounds",),
-    "ingestion": ("rounds", "pages"),
+    "ingestion": ("rounds", "notes", "pages"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -62,14 +63,14 @@ class JobsApi:
         request: m.NoteRequest = incoming.body
         check_text(request.text)
         check_metadata(request.metadata)
-        return await self._store.accept(_note_job(request), idempotency_of(incoming))
+        return await self._store.accept(_note_job(request, caller_of(incoming)), idempotency_of(incoming))
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
         self._check_length(incoming)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             received, form = await self._receive(incoming, job_id)
-            job = _file_job(job_id, received, form)
+            job = _file_job(job_id, received, form, caller_of(incoming))
             try:
                 accepted = await self._store.accept(job, idempotency_of(incoming, received))
             except (
@@ -116,7 +117,12 @@ def check_text(text: str) -> None:
         )
 
 
-def _note_job(request: m.NoteRequest) -> NewJob:
+def caller_of(incoming: Incoming) -> str:
+    """With whom jobs take turns: a digest of the credential and of the user that it names."""
+    return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
+
+
+def _note_job(request: m.NoteRequest, caller: str) -> NewJob:
     sha256, size = digest(request.text)
     return NewJob(
         id=str(uuid4()),
@@ -129,10 +135,11 @@ def _note_job(request: m.NoteRequest) -> NewJob:
         sha256=sha256,
         size_bytes=size,
         text=request.text,
+        caller=caller,
     )
 
 
-def _file_job(job_id: str, received: ReceivedFile, form: Format) -> NewJob:
+def _file_job(job_id: str, received: ReceivedFile, form: Format, caller: str) -> NewJob:
     fields = received.fields
     return NewJob(
         id=job_id,
@@ -149,6 +156,7 @@ def _file_job(job_id: str, received: ReceivedFile, form: Format) -> NewJob:
         format=form.name,
         doc_type=form.doc_type,
         force_ocr=fields.force_ocr,
+        caller=caller,
     )
 
 

@@ -8,6 +8,7 @@ on every machine and in every process.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -22,6 +23,8 @@ _CHARACTERS_A_TOKEN = 4
 _SEED = b"kb-hash-1"
 _WORD = re.compile(r"\w+")
 _TRIGRAM_WEIGHT = 0.5
+_CACHED_WORDS = 1 << 16
+_CACHED_CHARS = 32  # of a word at most: the words of languages, and some 25 MB when all of them are kept
 
 
 class HashEmbedder:
@@ -52,8 +55,10 @@ class HashEmbedder:
         vectors = np.zeros((len(texts), _DIMENSIONS), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for word in _WORD.findall(text.casefold()):
-                for place, value in _features(word):
-                    row[place] += value
+                weight = 1.0
+                for place in _cached(word) if len(word) <= _CACHED_CHARS else _features(word):
+                    row[abs(place) - 1] += weight if place > 0 else -weight
+                    weight = _TRIGRAM_WEIGHT
             length = float(np.linalg.norm(row))
             if length > 0:
                 row /= length
@@ -70,15 +75,18 @@ class HashEmbedder:
         """Nothing is held."""
 
 
-@lru_cache(maxsize=1 << 16)
-def _features(word: str) -> tuple[tuple[int, float], ...]:
-    """Where a word and its trigrams fall, with their signed weights."""
+def _features(word: str) -> array[int]:
+    """Where a word and then its trigrams fall, counted from 1, below 0 where the weight is."""
     marked = f"^{word}$"
     trigrams = (marked[i : i + 3] for i in range(len(marked) - 2))
-    return (_place(word, 1.0), *(_place(trigram, _TRIGRAM_WEIGHT) for trigram in trigrams))
+    return array("h", (_place(word), *(_place(trigram) for trigram in trigrams)))
 
 
-def _place(feature: str, weight: float) -> tuple[int, float]:
+_cached = lru_cache(maxsize=_CACHED_WORDS)(_features)
+
+
+def _place(feature: str) -> int:
     # The sign comes from a bit of its own: features that share a place then cancel on average.
     number = int.from_bytes(blake2b(feature.encode(), digest_size=8, key=_SEED).digest(), "big")
-    return (number >> 1) % _DIMENSIONS, weight if number & 1 else -weight
+    place = (number >> 1) % _DIMENSIONS + 1
+    return place if number & 1 else -place

@@ -26,6 +26,7 @@ from kb_engine.extract.failures import (
     pages_too_long,
     too_long,
     too_much_memory,
+    too_much_work,
 )
 from kb_engine.extract.model import Extraction, Limits
 from kb_engine.extract.report import Failure, PageBegun, Report, Task
@@ -36,7 +37,6 @@ _ERROR_BYTES = 4096
 _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
-_TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 
 OnPage = Callable[[PageBegun], Awaitable[None]]
 """Called when a page is about to be read by OCR; what it raises ends the reader."""
@@ -193,7 +193,9 @@ def _died(status: int, errors: IO[bytes], limits: Limits) -> ExtractionFailed:
     """Why a reader that left no report ended. What it printed may quote the file, so it is not shown."""
     errors.seek(0)
     printed = errors.read(_ERROR_BYTES)
-    if -status in _TIME_SIGNALS:
+    if -status == signal.SIGXCPU:
+        return too_much_work()
+    if -status == signal.SIGALRM:
         return too_long(limits.wall_seconds)
     # A kill that was not ours is the system's, which is out of memory.
     if -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):

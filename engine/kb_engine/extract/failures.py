@@ -61,6 +61,15 @@ def too_long(most_seconds: float) -> ExtractionFailed:
     )
 
 
+def too_much_work() -> ExtractionFailed:
+    """The reader computed for longer than any sound file of that size takes."""
+    return ExtractionFailed(
+        "extraction_timeout",
+        "Reading the file takes far more work than its size accounts for: what is in it may refer to itself. "
+        "Open it in the program that made it, save it again and try once more.",
+    )
+
+
 def page_too_long(page: int, most_seconds: float) -> ExtractionFailed:
     """One page was not read by OCR in time."""
     return ExtractionFailed(

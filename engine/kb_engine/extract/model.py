@@ -54,6 +54,12 @@ class Limits(msgspec.Struct, frozen=True):
 
     wall_seconds: float = 300.0
     """From the start of the reader to its end; of one that reads pages by OCR, from each page to the next."""
+    cpu_seconds: float = 20.0
+    """Processor time that a PDF of no size may take for its text, and a second more for each `cpu_bytes`.
+
+    Twenty times what sound files take: a small one that takes longer leads its reader in circles.
+    """
+    cpu_bytes: int = 5_000
     ocr_seconds: float = 4 * 3600.0
     """The pages of one file that are read by OCR, all together."""
     ocr_pages: int = 500

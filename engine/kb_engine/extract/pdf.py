@@ -6,6 +6,7 @@ from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.headings import title_of
 from kb_engine.extract.ligatures import with_words_of
 from kb_engine.extract.model import Extraction, Page
+from kb_engine.extract.page_tree import check_page_tree
 from kb_engine.extract.pdf_frame import check_frame
 from kb_engine.extract.xberg_reader import read_markdown, read_plain_pages
 
@@ -15,6 +16,7 @@ _FORMAT = FORMATS["pdf"]
 def read_pdf(data: bytes) -> Extraction:
     """Pages numbered from 1. Raises ExtractionFailed."""
     check_frame(data)
+    check_page_tree(data)
     reading = read_markdown(data, _FORMAT.mime_type, _FORMAT.label)
     words = read_plain_pages(data, _FORMAT.mime_type, _FORMAT.label)
     texts = with_words_of(words, reading.pages)

@@ -27,6 +27,7 @@ _NICENESS = 10
 _OPEN_FILES = 64
 _REPORT_SLACK_BYTES = 16 << 20
 _ALARM_SLACK_SECONDS = 5.0
+_CPU_SLACK_SECONDS = 1  # a process that reaches both bounds at once is killed without a signal that says why
 _PR_SET_PDEATHSIG = 1
 _NO_ROOM = "failed to map segment"  # the loader's words when the memory limit is smaller than a library
 
@@ -116,27 +117,33 @@ def _end_with(parent: int) -> None:
 
 def _bind(task: Task) -> None:
     limits = task.limits
-    seconds = limits.wall_seconds + (limits.ocr_seconds if task.reader == SCANS else 0)
     os.nice(_NICENESS)
     # The parent ends a reader that takes too long; these end one whose parent no longer can.
     _set_alarm(limits)
-    _limit(resource.RLIMIT_CPU, math.ceil(seconds) + 1)
+    _limit(resource.RLIMIT_CPU, math.ceil(_cpu_seconds(task)) + 1, _CPU_SLACK_SECONDS)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.text_bytes + _REPORT_SLACK_BYTES)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
 
 
+def _cpu_seconds(task: Task) -> float:
+    limits = task.limits
+    if task.reader == "pdf":
+        by_size = limits.cpu_seconds + os.fstat(sys.stdin.fileno()).st_size / limits.cpu_bytes
+        return min(limits.wall_seconds, by_size)
+    return limits.wall_seconds + (limits.ocr_seconds if task.reader == SCANS else 0)
+
+
 def _set_alarm(limits: Limits) -> None:
     signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_SLACK_SECONDS)
 
 
-def _limit(what: int, most: int) -> None:
-    """Bound a resource for good, or leave the tighter bound that is there."""
+def _limit(what: int, most: int, slack: int = 0) -> None:
+    """Bound a resource for good, or leave the tighter bound that is there; the kernel kills past `slack`."""
     _, hard = resource.getrlimit(what)
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(what, (most, most))
+    last = most + slack if hard == resource.RLIM_INFINITY else min(most + slack, hard)
+    resource.setrlimit(what, (min(most, last), last))
 
 
 def _write(file: int, data: bytes) -> None:

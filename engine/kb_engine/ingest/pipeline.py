@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from kb_contracts.errors import EngineError
-from kb_engine.chunk import chunk
+from kb_engine.chunk import Chunk, chunks
 from kb_engine.embed import Vectors
-from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder
-from kb_engine.extract import Extraction, Limits, Page, extract, format_of
+from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
+from kb_engine.extract import Extraction, Limits, Page, PageBegun, extract, format_of
 from kb_engine.ingest.steps import Progress, Steps
 from kb_engine.store.port import Prepared, PreparedChunk
+from kb_engine.turns import lane_of
 
 T = TypeVar("T")
 
 _MOST_WAIT_SECONDS = 30.0
+_SLICE = 64  # chunks that are split off at a time: their tokens are counted within a tenth of a second
 _BLAMED = 5  # failures of a batch while the embedder takes other texts: then the batch is at fault
 
 
 class LeaseVoid(Exception):
     """The job was cancelled, or another worker has it: stop, and store nothing."""
+
+
+class ManyPages(Exception):
+    """More pages would have to be read by OCR than the caller of the pipeline allows."""
 
 
 class Pipeline:
@@ -50,10 +58,13 @@ class Pipeline:
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
+        # Reading one takes nearly a gigabyte, and soon ends.
+        self._pictures = asyncio.Semaphore(encoder.device.threads)
 
-    async def note(self, text: str, title: str, progress: Progress) -> Prepared:
+    async def note(self, text: str, title: str, progress: Progress, *, caller: str = "") -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
-        return await self._index(_as_pages(text), title, Steps(progress))
+        owner = Owner(caller, short=lane_of("note", len(text.encode())) == "short")
+        return await self._index(_as_pages(text), title, Steps(progress), owner)
 
     async def file(
         self,
@@ -62,36 +73,45 @@ class Pipeline:
         title: str | None,
         progress: Progress,
         *,
+        caller: str = "",
         force_ocr: bool = False,
+        most_pages: int | None = None,
     ) -> Prepared:
         """A file's text, chunks and vectors; without a `title`, its own or its name.
 
         Raises:
+            ManyPages: before the first of more than `most_pages` is read by OCR.
             ExtractionFailed: with a code of the contract.
             EngineError: `embedder_unavailable` where the embedder refuses this text, but no other.
         """
         steps = Steps(progress)
-        await steps.extracting()
-        extraction = await extract(
-            path, format_of(filename), force_ocr=force_ocr, limits=self._limits, on_page=steps.page
-        )
-        return await self._index(extraction, title or extraction.title or filename, steps)
 
-    async def _index(self, extraction: Extraction, title: str, steps: Steps) -> Prepared:
+        async def on_page(page: PageBegun) -> None:
+            if most_pages is not None and page.wanted > most_pages:
+                raise ManyPages
+            await steps.page(page)
+
+        await steps.extracting()
+        kind = format_of(filename)
+        async with self._pictures if kind.doc_type == "image" else nullcontext():
+            extraction = await extract(path, kind, force_ocr=force_ocr, limits=self._limits, on_page=on_page)
+        return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
+
+    async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
         await steps.splitting()
         await self._patiently(self._encoder.load, steps)
-        chunks = await self._split(extraction)
-        vectors = await self._vectors([piece.text for piece in chunks], steps)
+        pieces = await self._split(extraction, owner)
+        vectors = await self._vectors([piece.text for piece in pieces], steps, owner)
         return Prepared(
             title=title,
             extraction_method=extraction.method,
             pages=_count_pages(extraction),
-            chunks=chunks,
+            chunks=pieces,
             vectors=vectors,
-            status_reason=extraction.remark or (None if chunks else _why_empty(extraction)),
+            status_reason=extraction.remark or (None if pieces else _why_empty(extraction)),
         )
 
-    async def _split(self, extraction: Extraction) -> list[PreparedChunk]:
+    async def _split(self, extraction: Extraction, owner: Owner) -> list[PreparedChunk]:
         stopped = threading.Event()
 
         def count_tokens(passage: str) -> int:
@@ -100,19 +120,21 @@ class Pipeline:
                 raise LeaseVoid
             return self._encoder.count_tokens(passage)
 
+        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens)
+        pieces: list[PreparedChunk] = []
         try:
-            return await self._encoder.in_background(
-                _chunks, extraction, count_tokens, self._encoder.max_tokens
-            )
+            while some := await self._encoder.in_background(owner, _prepared, found):
+                pieces += some
+            return pieces
         finally:
             stopped.set()
 
-    async def _vectors(self, texts: Sequence[str], steps: Steps) -> Vectors:
+    async def _vectors(self, texts: Sequence[str], steps: Steps, owner: Owner) -> Vectors:
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.batch_size
         for start in range(0, len(texts), size):
             await steps.embedding(start, len(texts))
-            batch = _Batch(self._encoder, texts[start : start + size])
+            batch = _Batch(self._encoder, texts[start : start + size], owner)
             vectors[start : start + len(batch.texts)] = await self._patiently(batch.embed, steps)
         await steps.storing(len(texts))
         return vectors
@@ -132,15 +154,16 @@ class Pipeline:
 class _Batch:
     """Passages to embed, tried until they are told to be at fault themselves."""
 
-    def __init__(self, encoder: Encoder, texts: Sequence[str]) -> None:
+    def __init__(self, encoder: Encoder, texts: Sequence[str], owner: Owner) -> None:
         self._encoder = encoder
+        self._owner = owner
         self.texts = texts
         self._blamed = 0
 
     async def embed(self) -> Vectors:
         """Their vectors; raises OutOfOrder, and EngineError where they are at fault."""
         try:
-            return await self._encoder.passages(self.texts)
+            return await self._encoder.passages(self.texts, self._owner)
         except OutOfOrder as error:
             if await self._encoder.answers():
                 self._blamed += 1
@@ -169,9 +192,8 @@ def _why_empty(extraction: Extraction) -> str:
     return f"There is no text on its pages ({pages:,}), and nothing to be seen that could be read."
 
 
-def _chunks(
-    extraction: Extraction, count_tokens: Callable[[str], int], max_tokens: int
-) -> list[PreparedChunk]:
+def _prepared(found: Iterator[Chunk]) -> list[PreparedChunk]:
+    """The next chunks of a document; none at its end."""
     return [
         PreparedChunk(
             text=piece.text,
@@ -181,5 +203,5 @@ def _chunks(
             end=piece.end,
             tokens=piece.tokens,
         )
-        for piece in chunk(extraction, count_tokens=count_tokens, max_tokens=max_tokens)
+        for piece in islice(found, _SLICE)
     ]

@@ -1,11 +1,14 @@
-"""The workers: each takes the oldest job, prepares it and commits it, then takes the next.
+"""The workers: each takes the job of its lane whose turn it is, prepares and commits it, then takes the next.
 
     queued ──take──▶ running ──commit──▶ completed
                         ├────fail──────▶ failed       (an error of the contract, or `internal`)
                         ├────cancel────▶ cancelled    (the task is stopped, its child process killed)
+                        ├─ change lane ▶ queued again as a scan, once it shows that it has many pages to read
                         └─ the process ends ─▶ queued again at the next start, or by another engine
 
-While the store is not ready they wait: what was prepared is committed once it is, if the lease is still good.
+No lane waits for another (`turns.py`): short notes have workers of their own, and scans, which may take
+hours, hold no place of the other files. While the store is not ready the workers wait: what was prepared
+is committed once it is, if the lease is still good.
 A spool file goes when its job has ended, whichever way; it stays when the process ends before the job.
 """
 
@@ -14,21 +17,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_engine.extract import ExtractionFailed
-from kb_engine.ingest.pipeline import LeaseVoid, Pipeline
+from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
 from kb_engine.ingest.steps import Progress
 from kb_engine.ingest.titles import title_after
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, Store
 from kb_engine.store.rules import updated_note
+from kb_engine.turns import Lane, greedy
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +41,24 @@ _POLL_SECONDS = 15.0  # acceptance wakes the workers; this finds what another pr
 _REPORT_SECONDS = 0.2
 _RETRY_SECONDS = 5.0
 _STORE_SECONDS = 1.0
+_MOST_PAGES = 3  # that are read by OCR among the other files; with more a job is a scan
 
 T = TypeVar("T")
 
 
+@dataclass
+class _Line:
+    """The workers of one lane, as many as it has `places`, and the callers of what they have in hand."""
+
+    lane: Lane
+    places: int
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    in_hand: list[str] = field(default_factory=list)
+
+
 class Workers:
-    """`count` workers over one store. `wake` them when a job was accepted."""
+    """So many workers over one store as the lanes have `places`. `wake` them when a job was accepted."""
 
     def __init__(
         self,
@@ -50,33 +67,37 @@ class Workers:
         spool: Spool,
         pipeline: Pipeline,
         ends: JobEnds,
-        count: int,
+        places: Mapping[Lane, int],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._spool = spool
         self._pipeline = pipeline
         self._ends = ends
-        self._count = count
+        self._lines = [_Line(lane, count) for lane, count in places.items()]
         self._pause = pause
-        self._woken = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, asyncio.Task[bool]] = {}
 
     def start(self) -> None:
         """Begin to take jobs."""
         self._loops = [
-            asyncio.create_task(self._serve(), name=f"worker-{number}") for number in range(self._count)
+            asyncio.create_task(self._serve(line), name=f"worker-{line.lane}-{number}")
+            for line in self._lines
+            for number in range(line.places)
         ]
 
     def wake(self) -> None:
         """Say that a job waits."""
-        self._woken.set()
+        for line in self._lines:
+            line.woken.set()
 
     async def stop(self) -> None:
         """Stop taking jobs and drop those in hand; they are queued again at the next start."""
         await _cancelled(self._loops)
         self._loops = []
+        for line in self._lines:
+            line.in_hand.clear()
 
     async def cancel(self, job_id: str) -> None:
         """Stop working on a job that the store has cancelled; returns when its work has stopped."""
@@ -95,9 +116,9 @@ class Workers:
         except EngineError as error:
             return error.code != "job_not_found"  # of a store that is not ready nothing is known
 
-    async def _serve(self) -> None:
+    async def _serve(self, line: _Line) -> None:
         while True:
-            leased = await self._next()
+            leased = await self._next(line)
             await self.cancel(leased.job.id)  # it was lost here and has come back: that work has no lease
             task = asyncio.create_task(self._work(leased), name=f"job-{leased.job.id}")
             self._running[leased.job.id] = task
@@ -109,30 +130,40 @@ class Workers:
             finally:
                 if self._running.get(leased.job.id) is task:
                     del self._running[leased.job.id]
-            await self._ended(leased.job)
+                line.in_hand.remove(leased.job.caller)
+                line.woken.set()  # the caller may have another place now
+            if task.cancelled() or not task.result():
+                await self._ended(leased.job)
 
-    async def _next(self) -> LeasedJob:
-        while True:
-            self._woken.clear()  # before taking, so that an acceptance in between is not missed
-            if (leased := await self._take()) is not None:
-                self._woken.set()  # there may be more: the next worker looks too
-                return leased
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await self._woken.wait()
+    async def _next(self, line: _Line) -> LeasedJob:
+        # One worker of a lane looks and the others stand behind it: two would give a caller its last place
+        # twice, and all of them would ask the store for the one job that came.
+        async with line.looking:
+            while True:
+                line.woken.clear()  # before taking, so that an acceptance in between is not missed
+                if (leased := await self._take(line)) is not None:
+                    line.in_hand.append(leased.job.caller)
+                    return leased
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await line.woken.wait()
 
-    async def _take(self) -> LeasedJob | None:
+    async def _take(self, line: _Line) -> LeasedJob | None:
+        without = greedy(line.in_hand, line.places)
         try:
-            return await self._store.take(str(uuid4()))
+            return await self._store.take(str(uuid4()), [line.lane], without)
         except EngineError as error:
             logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
             return None
 
-    async def _work(self, leased: LeasedJob) -> None:
+    async def _work(self, leased: LeasedJob) -> bool:
+        """Whether the job goes on in another lane."""
         try:
             await self._attempt(leased)
         except LeaseVoid:
             logger.info("job given up", extra={"job": leased.job.id})
+        except ManyPages:
+            return await self._change_lane(leased)
         except ExtractionFailed as error:
             await self._fail(leased, error.code, error.message)
         except EngineError as error:
@@ -142,6 +173,13 @@ class Workers:
             await self._fail(
                 leased, "internal", "The engine failed on this; its log says why. Submit it again."
             )
+        return False
+
+    async def _change_lane(self, leased: LeasedJob) -> bool:
+        changed = await self._insist(lambda: self._store.change_lane(leased, "scan"))
+        logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
+        self.wake()
+        return changed
 
     async def _attempt(self, leased: LeasedJob) -> None:
         if await self._closed_as_duplicate(leased):
@@ -167,14 +205,20 @@ class Workers:
         if job.kind == "update":
             return await self._prepare_update(job, progress)
         if job.text is not None:
-            return await self._pipeline.note(job.text, job.title, progress)
+            return await self._pipeline.note(job.text, job.title, progress, caller=job.caller)
         if job.spool is None or job.filename is None:
             raise LookupError(f"job {job.id} has neither a text nor a file")
         async with AsyncExitStack() as stack:
             name = job.spool
             path = await self._insist(lambda: stack.enter_async_context(self._spool.open(name)))
             return await self._pipeline.file(
-                path, job.filename, _given_title(job), progress, force_ocr=job.force_ocr
+                path,
+                job.filename,
+                _given_title(job),
+                progress,
+                caller=job.caller,
+                force_ocr=job.force_ocr,
+                most_pages=None if leased.lane == "scan" else _MOST_PAGES,
             )
 
     async def _prepare_update(self, job: NewJob, progress: Progress) -> Prepared:
@@ -182,7 +226,7 @@ class Workers:
         standing, old_text = await self._insist(lambda: self._store.note(updated_note(job)))
         text = old_text if job.text is None else job.text
         title = job.new_title or title_after(standing.title, old_text, text)
-        return await self._pipeline.note(text, title, progress)
+        return await self._pipeline.note(text, title, progress, caller=job.caller)
 
     def _progress(self, leased: LeasedJob) -> Progress:
         reported: tuple[str, float] = ("", 0.0)
@@ -240,7 +284,7 @@ def _given_title(job: NewJob) -> str | None:
     return None if job.title == job.filename else job.title
 
 
-async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel the tasks and wait until they have ended."""
     waiting = [task for task in tasks if not task.done()]
     for task in waiting:

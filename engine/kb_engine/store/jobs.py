@@ -1,8 +1,8 @@
-"""The durable queue: SQL around the table of `states`. Oldest first, by the order of acceptance."""
+"""The durable queue: SQL around the table of `states`. Callers take turns, each with its oldest job first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import apsw
@@ -14,6 +14,7 @@ from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
 from kb_engine.store.states import Event, after_crash, sources, target
 from kb_engine.store.write import Write
+from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
@@ -23,7 +24,8 @@ def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     waiting = value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
     rules.room_in_queue(waiting, max_queued)
-    columns = rules.job_columns(new, write.now)
+    lane = lane_of(new.kind, new.size_bytes)
+    columns = rules.job_columns(new, lane, _turn(write.db, new.caller, lane), write.now)
     write.db.execute(
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
         tuple(columns.values()),
@@ -67,21 +69,38 @@ def cancel_all(write: Write) -> int:
     return _end(write, Event.CANCEL, "true", ())
 
 
-def take(write: Write, lease: str) -> LeasedJob | None:
-    """Lease the oldest job that waits."""
+def take(
+    write: Write, lease: str, lanes: Collection[Lane], without: Collection[str] = ()
+) -> LeasedJob | None:
+    """Lease the job of these lanes whose turn it is, `without` those of some callers."""
+    waiting = sources(Event.TAKE)
+    following = (
+        f"SELECT seq FROM jobs WHERE status IN ({marks(len(waiting))}) AND lane IN ({marks(len(lanes))}) "  # noqa: S608
+        f"AND caller NOT IN ({marks(len(without))}) AND {rules.NOT_BEHIND_AN_UPDATE} "
+        "ORDER BY turn, seq LIMIT 1"
+    )
     found = row(
         write.db,
         f"UPDATE jobs SET status = ?, lease = ?, step = 'started', attempts = attempts + 1, "  # noqa: S608
-        f"started_at = coalesce(started_at, ?) WHERE seq = ({_OLDEST}) RETURNING {LEASED_COLUMNS}",
-        (target(Event.TAKE), lease, write.now, *sources(Event.TAKE)),
+        f"started_at = coalesce(started_at, ?) WHERE seq = ({following}) RETURNING {LEASED_COLUMNS}",
+        (target(Event.TAKE), lease, write.now, *waiting, *lanes, *without),
     )
     return leased_job(found) if found else None
 
 
-_OLDEST = (
-    f"SELECT min(seq) FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
-    f"AND {rules.NOT_BEHIND_AN_UPDATE}"
-)
+def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
+    """Queue a job again in another lane, under a lease that is good; such an attempt does not count."""
+    if not holds(write.db, leased):
+        return False
+    changed = (lane, _turn(write.db, leased.job.caller, lane), leased.job.id)
+    write.db.execute("UPDATE jobs SET lane = ?, turn = ? WHERE id = ?", changed)
+    _requeue(write, leased.job.id, leased.attempts - 1)
+    return True
+
+
+def _turn(db: apsw.Connection, caller: str, lane: Lane) -> int:
+    last = value(db, rules.LAST_TURN, (caller, lane))
+    return turn(last, value(db, rules.SERVED_TURN, (lane, lane)))
 
 
 def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:

@@ -10,7 +10,7 @@ transaction: it happens whole or not at all, and what it acknowledged survives `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kb_contracts import models as m
 from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
+from kb_engine.turns import LANES, Lane
 
 OCR_METHOD = "image_analysis"
 """The `extraction_method` of a document all of whose words were read by OCR."""
@@ -64,6 +65,7 @@ class Idempotency:
 class NewJob:
     """A job to accept. A note has `text`; a file has `spool`, the name of its file in the spool folder.
 
+    `caller` tells apart who takes turns with whom; it is a digest, never a key.
     An update has the `document_id` of its note, and the members of the `NotePatch`: `text` where that
     changes, `new_title` and `expected_version`.
     """
@@ -83,6 +85,7 @@ class NewJob:
     format: str | None = None
     doc_type: m.DocType = "note"
     force_ocr: bool = False
+    caller: str = ""
     document_id: int | None = None
     new_title: str | None = None
     expected_version: int | None = None
@@ -94,6 +97,7 @@ class LeasedJob:
 
     lease: str
     attempts: int
+    lane: Lane
     job: NewJob
 
 
@@ -255,10 +259,19 @@ class Store(Protocol):
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
 
-    async def take(self, lease: str) -> LeasedJob | None:
-        """Lease the oldest queued job, counting the attempt; None when none waits.
+    async def take(
+        self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
+    ) -> LeasedJob | None:
+        """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
 
-        Not an update while an earlier one of the same note has not ended: they follow one another.
+        `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
+        has not ended: they follow one another.
+        """
+
+    async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
+        """Queue a job again, with the next turn of its caller in another lane; the attempt does not count.
+
+        False when the lease is void.
         """
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:

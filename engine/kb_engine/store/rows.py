@@ -48,10 +48,10 @@ JOB_COLUMNS = ", ".join([*_JOB, "tags", "deduplicated", "error_code", "error_mes
 
 _NEW_JOB = (
     "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",
-    "format", "doc_type", "document_id", "new_title", "expected_version",
+    "format", "doc_type", "document_id", "new_title", "expected_version", "caller",
 )  # fmt: skip
 _TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
-LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts"])
+LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts", "lane"])
 
 
 def json_text(content: Any) -> str:
@@ -112,7 +112,7 @@ def _progress(fields: dict[str, Any]) -> float:
 
 def leased_job(row: Row) -> LeasedJob:
     """A job as a worker gets it, from `LEASED_COLUMNS`."""
-    *values, force_ocr, tags, metadata, lease, attempts = row
+    *values, force_ocr, tags, metadata, lease, attempts, lane = row
     fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
     wanted = NewJob(
         **fields,
@@ -120,4 +120,4 @@ def leased_job(row: Row) -> LeasedJob:
         tags=msgspec.json.decode(tags),
         metadata=msgspec.json.decode(metadata),
     )
-    return LeasedJob(lease=lease, attempts=attempts, job=wanted)
+    return LeasedJob(lease=lease, attempts=attempts, lane=lane, job=wanted)

@@ -17,6 +17,7 @@ from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp
 from kb_engine.store.write import new_uid
+from kb_engine.turns import Lane
 
 NO_TEXT = "No text was found."
 MAX_ATTEMPTS = 3
@@ -170,7 +171,16 @@ def _exclusive(tag: str) -> bool:
 # jobs
 
 
-def job_columns(new: NewJob, now: str) -> dict[str, Any]:
+LAST_TURN = "SELECT max(turn) FROM jobs WHERE caller = ? AND lane = ? AND status IN ('queued', 'running')"
+"""The highest turn of a caller in a lane."""
+SERVED_TURN = (
+    "SELECT coalesce((SELECT min(turn) FROM jobs WHERE lane = ? AND status = 'queued'), "
+    "(SELECT max(turn) FROM jobs WHERE lane = ? AND status = 'running'), 0)"
+)
+"""The turn that is being served in a lane."""
+
+
+def job_columns(new: NewJob, lane: Lane, turn: int, now: str) -> dict[str, Any]:
     """The columns of a job that waits."""
     return {
         "id": new.id,
@@ -188,6 +198,9 @@ def job_columns(new: NewJob, now: str) -> dict[str, Any]:
         "format": new.format,
         "doc_type": new.doc_type,
         "force_ocr": new.force_ocr,
+        "caller": new.caller,
+        "lane": lane,
+        "turn": turn,
         "document_id": new.document_id,
         "new_title": new.new_title,
         "expected_version": new.expected_version,

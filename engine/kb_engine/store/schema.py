@@ -16,6 +16,7 @@ from kb_engine.store.connection import rows, transaction
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.tokens import TOKENIZER, index_text
+from kb_engine.turns import SHORT_BYTES
 
 Migration = Callable[[apsw.Connection], None]
 
@@ -245,6 +246,21 @@ def _fourth(db: apsw.Connection) -> None:
     db.execute("ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0")
 
 
+def _take_turns(db: apsw.Connection) -> None:
+    """Jobs know their lane, who asked for them, and their turn; those that wait keep their order."""
+    db.execute(
+        f"""
+        ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
+        ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
+        ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+        UPDATE jobs SET turn = seq;
+        UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+        CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+        CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+        """  # noqa: S608
+    )
+
+
 def _updates_are_jobs(db: apsw.Connection) -> None:
     """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
     db.execute(_UPDATES_ARE_JOBS)
@@ -258,7 +274,7 @@ def _source_type(metadata: str) -> str | None:
 _OURS = {"meta", "documents", "chunks"}
 """Tables of every layout: many a program counts its layouts in `user_version`."""
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _updates_are_jobs)
+MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _updates_are_jobs, _take_turns)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -7,7 +7,7 @@ visible to searches together with its vectors: commit and publication happen und
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -42,6 +42,7 @@ from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
 from kb_engine.store.write import Write
+from kb_engine.turns import LANES, Lane
 from kb_engine.vectors import Changes, Snapshot, VectorIndex
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -236,9 +237,15 @@ class SqliteStore:
         """Cancel what has not ended; its lease is void."""
         return await self._once_on_full_disk(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
 
-    async def take(self, lease: str) -> LeasedJob | None:
-        """Lease the oldest job that waits."""
-        return await self._write(lambda write: jobs.take(write, lease))
+    async def take(
+        self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
+    ) -> LeasedJob | None:
+        """Lease the job whose turn it is."""
+        return await self._write(lambda write: jobs.take(write, lease, lanes, without))
+
+    async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
+        """Queue a job again in another lane; False when the lease is void."""
+        return await self._write(lambda write: jobs.change_lane(write, leased, lane))
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
         """Note progress; False when the lease is void."""

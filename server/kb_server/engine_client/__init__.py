@@ -20,7 +20,7 @@ from kb_server.engine_client.errors import (
     RateLimited,
     Refused,
 )
-from kb_server.engine_client.port import ENDED, REQUEST_ID, Engine, FileSource
+from kb_server.engine_client.port import ENDED, REQUEST_ID, USER, Engine, FileSource
 from kb_server.engine_client.reporting import engine_call, tool_error
 from kb_server.engine_client.version import MIN_ENGINE_VERSION
 
@@ -28,6 +28,7 @@ __all__ = [
     "ENDED",
     "MIN_ENGINE_VERSION",
     "REQUEST_ID",
+    "USER",
     "Engine",
     "EngineBadAnswer",
     "EngineBusy",

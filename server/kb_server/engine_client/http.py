@@ -27,11 +27,12 @@ from kb_contracts.operations import (
     Operation,
     TagsQuery,
 )
+from kb_contracts.ragler import USER_ID
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.answers import RawAnswer, decode
 from kb_server.engine_client.body import MultipartFile
 from kb_server.engine_client.errors import EngineFault
-from kb_server.engine_client.port import ENDED, FileSource
+from kb_server.engine_client.port import ENDED, USER, FileSource
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
 from kb_server.engine_client.version import check_version
@@ -213,6 +214,8 @@ class HttpEngine:
         headers = standing_headers(self._key)
         if operation.mutates:
             headers[IDEMPOTENCY_KEY] = key or str(uuid4())
+        if operation.on_behalf and (user := USER.get()):
+            headers[USER_ID] = user
         if if_match is not None:
             headers[IF_MATCH] = f'"{if_match}"'
         return self._http.outgoing(

@@ -17,6 +17,9 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 A context variable, since it belongs to the call and not to any one operation.
 """
 
+USER: ContextVar[str] = ContextVar("user", default="")
+"""On whose behalf the call is made; sent to the engine as `X-User-ID` where it lets callers take turns."""
+
 TRACE: ContextVar[Mapping[str, str] | None] = ContextVar("trace", default=None)
 """The W3C trace context of that call, as headers; None where nobody collects spans."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
-from kb_server.engine_client.port import REQUEST_ID, TRACE
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
 from kb_server.tool import Call, ToolError
 
 _FAULTS: Mapping[str, str] = {
@@ -73,13 +73,14 @@ def engine_call(call: Call, **subject: Any) -> Iterator[None]:
 
 @contextmanager
 def on_behalf_of(call: Call) -> Iterator[None]:
-    """What is sent meanwhile carries the call's correlation id and trace."""
-    token, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
+    """What is sent meanwhile carries the call's correlation id, its trace and whom it is for."""
+    token, trace, user = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace), USER.set(call.user)
     try:
         yield
     finally:
         REQUEST_ID.reset(token)
         TRACE.reset(trace)
+        USER.reset(user)
 
 
 def tool_error(fault: EngineFault, **subject: Any) -> ToolError:

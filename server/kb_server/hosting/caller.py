@@ -64,6 +64,7 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """What comes with a call beside its arguments."""
     call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
+    call.user = digest(f"{caller.credential} {caller.address}")
     if agent := caller.header("User-Agent"):
         call.log["user_agent"] = agent[:_MAX_AGENT]
     if tracing.ACTIVE is not None:

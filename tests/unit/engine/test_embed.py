@@ -8,6 +8,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -169,6 +170,19 @@ def test_hashing_is_the_same_everywhere() -> None:
     (vector,) = HashEmbedder().embed(["bees"])
     assert np.flatnonzero(vector > 0).tolist() == [82, 112, 167]
     assert np.flatnonzero(vector < 0).tolist() == [84, 123]
+
+
+@pytest.mark.parametrize(("words", "length", "most"), [(20, 2_000, 500_000), (1_000, 32, 500_000)])
+def test_hashing_keeps_little_of_a_text(words: int, length: int, most: int) -> None:
+    """Nothing of very long words, and of the others so little that the 65,536 it keeps are some 30 MB."""
+    letters = np.random.default_rng(length).choice(list("abcdefghijklmnop"), (words, length))
+    text = " ".join("".join(word) for word in letters)
+    tracemalloc.start()
+    try:
+        HashEmbedder().embed([text])
+        assert tracemalloc.get_traced_memory()[0] < most
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.text(max_size=200))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, child, extract
-from tests.documents import large_pdf, sentence_of_page
+from tests.documents import bushy_pdf, large_pdf, sentence_of_page
 from tests.processes import own_children
 
 HTML, PDF = FORMATS["html"], FORMATS["pdf"]
@@ -83,6 +83,15 @@ async def test_a_reader_that_takes_too_long_is_ended(endless: tuple[Path, int]) 
     failed = await failure(endless[0], HTML, Limits(wall_seconds=0.5))
     assert failed.code == "extraction_timeout"
     assert "0.5 seconds" in failed.message
+
+
+async def test_a_small_pdf_that_leads_its_reader_in_circles_is_ended_soon(tmp_path: Path) -> None:
+    """Long before a large one would be: what it may compute goes by its size."""
+    path = tmp_path / "x"
+    path.write_bytes(bushy_pdf())
+    failed = await failure(path, PDF, Limits(cpu_seconds=0.5))
+    assert failed.code == "extraction_timeout"
+    assert "far more work than its size" in failed.message
 
 
 async def test_cancelling_ends_the_reader(endless: tuple[Path, int]) -> None:

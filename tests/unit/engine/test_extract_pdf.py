@@ -12,8 +12,17 @@ import pytest
 from kb_engine.extract import Extraction, ExtractionFailed
 from kb_engine.extract.docx import read_docx
 from kb_engine.extract.ligatures import with_words_of
+from kb_engine.extract.page_tree import check_page_tree
 from kb_engine.extract.pdf import read_pdf
-from tests.documents import LOCKED_OFFICE, docx_of, docx_package, large_pdf, pdf_of, sentence_of_page
+from tests.documents import (
+    LOCKED_OFFICE,
+    docx_of,
+    docx_package,
+    large_pdf,
+    looping_pdf,
+    pdf_of,
+    sentence_of_page,
+)
 from tests.unit.engine.office_files import encrypted
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
@@ -64,6 +73,24 @@ def test_the_known_sentences_are_unique_and_repeat_with_the_seed() -> None:
 def test_a_page_without_text_is_empty_and_no_error() -> None:
     """A scan is a document with nothing in it, and is told so by whoever stores it."""
     assert [page.text for page in read_pdf(pdf_of([[], [], []])).pages] == ["", "", ""]
+
+
+def test_a_pdf_whose_page_tree_loops_is_refused_at_once() -> None:
+    """Whatever reads it would follow it for ever."""
+    assert len(looping_pdf()) == 576
+    failed = refused(read_pdf, looping_pdf())
+    assert failed.code == "file_corrupt"
+    assert "object 2 of its page tree holds itself" in failed.message
+
+
+def test_a_page_tree_that_was_mended_is_read() -> None:
+    """Of a node that a later part of the file replaces the later one counts."""
+    sound = pdf_of([["granite"]])
+    assert sound.count(b"\n2 0 obj\n") == 1
+    mended = sound.replace(b"\n2 0 obj\n", b"\n2 0 obj\n<< /Kids [2 0 R] >>\nendobj\n2 0 obj\n")
+    check_page_tree(mended)
+    with pytest.raises(ExtractionFailed):
+        check_page_tree(mended.replace(b"\n2 0 obj\n<< /Type", b"\n9 0 obj\n<< /Type"))
 
 
 def test_headings_and_title_of_a_pdf_come_from_its_letters() -> None:

@@ -13,7 +13,7 @@ from kb_contracts.ragler import collection_id
 from kb_engine.store import NotABase
 from kb_engine.store.connection import transaction
 from kb_engine.store.schema import MIGRATIONS, migrate
-from tests.unit.engine.store_parts import all_documents, axis, new_note, opened, prepared
+from tests.unit.engine.store_parts import all_documents, axis, new_file, new_note, opened, prepared
 
 OLD_TIME = "2024-05-06T07:08:09.000000Z"
 TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
@@ -224,3 +224,27 @@ async def test_the_fixture_is_what_it_says(old: Path) -> None:
     with direct(old) as db:
         assert db.pragma("user_version") == 1
         assert db.execute("SELECT count(*) FROM chunk_text WHERE chunk_text MATCH 'revalued'").get == 1
+
+
+async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path) -> None:
+    """Short notes in a lane of their own; what comes now stands behind them."""
+    with direct(old) as db:
+        migrate(db, old, MIGRATIONS[:4])
+        db.executemany(
+            "INSERT INTO jobs (id, status, kind, title, tags, metadata, dedup_scope, sha256, size_bytes, "
+            "doc_type, step, created_at) "
+            "VALUES (?1, 'queued', ?2, ?1, '[]', '{}', '', ?1, ?3, 'note', 'queued', ?4)",
+            [
+                (name, kind, size, OLD_TIME)
+                for name, kind, size in (
+                    ("a", "file", 1),
+                    ("b", "note", 1),
+                    ("c", "note", 10_000),
+                    ("d", "file", 1),
+                )
+            ],
+        )
+    async with opened(old) as base:
+        await base.store.accept(new_file("e", title="e"), None)
+        taken = [await base.store.take("L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4]
+    assert [leased and leased.job.title for leased in taken] == ["b", None, "a", "c", "d", "e"]

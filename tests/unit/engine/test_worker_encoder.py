@@ -12,7 +12,7 @@ import pytest
 
 from kb_contracts.errors import EngineError
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder
-from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder
+from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
 from tests.unit.engine.worker_parts import HELD, SECONDS, TestEmbedder
 
 
@@ -56,7 +56,7 @@ async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
 async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbedder]) -> None:
     """The only thread of the passages is held; another stands in line for it."""
     encoder, embedder = held
-    passages = [asyncio.create_task(encoder.passages([HELD])) for _ in range(2)]
+    passages = [asyncio.create_task(encoder.passages([HELD], Owner())) for _ in range(2)]
     assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
     async with asyncio.timeout(SECONDS):
         vector = await encoder.query("granite")
@@ -65,16 +65,48 @@ async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbed
     assert [len(await task) for task in passages] == [1, 1]
 
 
+async def test_a_short_note_does_not_wait_for_a_book(held: tuple[Encoder, TestEmbedder]) -> None:
+    """All threads of long work are held, and more of it stands in line; and the other way round."""
+    encoder, embedder = held
+    for short in (False, True):
+        embedder.entered.clear()
+        embedder.release.clear()
+        passages = [asyncio.create_task(encoder.passages([HELD], Owner(short=short))) for _ in range(2)]
+        assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+        async with asyncio.timeout(SECONDS):
+            assert len(await encoder.passages(["granite"], Owner(short=not short))) == 1
+        assert not any(task.done() for task in passages)
+        embedder.release.set()
+        await asyncio.gather(*passages)
+
+
+async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Whoever has brought more stands behind the others for what is more."""
+    encoder, embedder = held
+    first = asyncio.create_task(encoder.passages([HELD], Owner("ann")))
+    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    waiting = [
+        asyncio.create_task(encoder.passages([text], Owner(text[:3]))) for text in ("ann 1", "ann 2", "ben 1")
+    ]
+    given_up = asyncio.create_task(encoder.passages(["cem 1"], Owner("cem")))
+    await asyncio.sleep(0)  # until all stand in line
+    given_up.cancel()
+    embedder.release.set()
+    await asyncio.gather(first, *waiting)
+    assert embedder.texts == [HELD, "ben 1", "ann 1", "ann 2"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread a priority of its own")
 async def test_passages_are_made_at_a_lower_priority(held: tuple[Encoder, TestEmbedder]) -> None:
-    """Than the process, whose own priority stays."""
+    """Than the process, whose own priority stays; those of short notes at one in between."""
     encoder, _ = held
 
     def niceness() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     own = niceness()
-    assert await encoder.in_background(niceness) == min(19, own + 10) or own > 9
+    assert await encoder.in_background(Owner(), niceness) == min(19, own + 10)
+    assert await encoder.in_background(Owner(short=True), niceness) == min(19, own + 5)
     assert niceness() == own
 
 

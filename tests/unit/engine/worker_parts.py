@@ -18,6 +18,7 @@ from kb_engine.extract import Limits
 from kb_engine.ingest import JobEnds, Pipeline, Workers
 from kb_engine.spool import FolderSpool
 from kb_engine.store import EmbedderIdentity, NewJob, SqliteStore, open_sqlite
+from kb_engine.turns import LANES
 
 HELD = "held"
 SECONDS = 20.0
@@ -75,7 +76,7 @@ class Parts:
         """Queue a note and wake the workers; the job's id."""
         return await self._queue(note(text, **changes))
 
-    async def accept_file(self, name: str, data: bytes) -> str:
+    async def accept_file(self, name: str, data: bytes, *, caller: str = "") -> str:
         """Queue a file and wake the workers; the job's id."""
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
@@ -95,6 +96,7 @@ class Parts:
                 filename=name,
                 format="txt",
                 doc_type="text",
+                caller=caller,
             )
         )
 
@@ -134,7 +136,7 @@ async def parts_in(
     count: int = 1,
     store: Callable[[SqliteStore], SqliteStore] = lambda store: store,
 ) -> AsyncIterator[Parts]:
-    """The parts, with `count` workers at work; all is stopped afterwards."""
+    """The parts, working on `count` jobs of one caller in each lane; all is stopped afterwards."""
     embedder = TestEmbedder()
     pauses: list[float] = []
 
@@ -147,7 +149,8 @@ async def parts_in(
     spool, ends = FolderSpool(folder / "spool"), JobEnds()
     encoder = Encoder(embedder, workers=count, clock=lambda: sum(pauses))
     pipeline = Pipeline(encoder, Limits(), pause=pause)
-    workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, count=count, pause=pause)
+    places = dict.fromkeys(LANES, 1 if count == 1 else count + 1)
+    workers = Workers(store=base, spool=spool, pipeline=pipeline, ends=ends, places=places, pause=pause)
     workers.start()
     try:
         yield Parts(base, spool, embedder, encoder, ends, workers, pauses)

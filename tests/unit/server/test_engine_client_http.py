@@ -14,6 +14,7 @@ from kb_contracts.operations import DocumentQuery, DocumentsQuery, JobsQuery, Ta
 from kb_server.clock import Clock
 from kb_server.engine_client import (
     REQUEST_ID,
+    USER,
     EngineBusy,
     EngineTimeout,
     EngineTooOld,
@@ -128,6 +129,17 @@ async def test_the_correlation_id_goes_along(client: HttpEngine, engine: FakeEng
     REQUEST_ID.reset(token)
     await client.status()
     assert [asked.headers.get("X-Request-ID") for asked in engine.asked] == ["abc-123", None]
+
+
+async def test_jobs_name_whom_they_are_for(client: HttpEngine, engine: FakeEngine) -> None:
+    """As `X-User-ID`, where the engine looks at it, and only while it is set."""
+    token = USER.set("0123456789abcdef")
+    await client.add_note(m.NoteRequest(text="granite"))
+    await client.jobs(JobsQuery())
+    USER.reset(token)
+    await client.add_note(m.NoteRequest(text="basalt"))
+    sent = [asked.headers.get("X-User-ID") for asked in engine.asked[-3:]]
+    assert sent == ["0123456789abcdef", None, None]
 
 
 async def test_only_what_was_given_is_sent_as_a_query(client: HttpEngine, engine: FakeEngine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_server.hosting.caller import Caller, correlation_id, digest
+from kb_server.hosting.caller import Caller, correlation_id, digest, new_call
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -38,6 +38,15 @@ def test_the_callers_own_id_is_kept_in_the_decided_order(
 def test_a_caller_without_an_id_gets_a_new_one() -> None:
     """A different one each time."""
     assert correlation_id(None, Caller()) != correlation_id(None, Caller())
+
+
+def test_callers_are_told_apart_by_key_and_address() -> None:
+    """Always alike for the same ones, and neither of the two can be read from it."""
+    callers = [Caller("k1", {}, "192.0.2.1"), Caller("k1", {}, "192.0.2.2"), Caller("k2", {}, "192.0.2.1")]
+    users = [new_call(None, caller).user for caller in callers]
+    assert len(set(users)) == 3
+    assert users == [new_call(None, caller).user for caller in callers]
+    assert not any("192.0.2" in user or "k1" in user for user in users)
 
 
 @settings(deadline=None)

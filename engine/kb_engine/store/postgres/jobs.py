@@ -1,4 +1,4 @@
-"""The durable queue of all engines: SQL around the table of `states`. Oldest first, as they were accepted.
+"""The durable queue of all engines: SQL around the table of `states`. Callers take turns, oldest job first.
 
 A job that is taken has a lease, and the lease an end by the clock of the database. Its holder moves the end
 on while it lives; after the end the job is anybody's again. What a holder commits it commits under its lease,
@@ -7,7 +7,7 @@ with the job's row held, so that nothing comes of work whose lease was lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts import models as m
@@ -18,6 +18,7 @@ from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, v
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
 from kb_engine.store.states import Event, after_crash, sources, target
+from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
@@ -41,7 +42,8 @@ async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     await hold_queue(write)
     waiting = await value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
     rules.room_in_queue(waiting, max_queued)
-    columns = rules.job_columns(new, write.now)
+    lane = lane_of(new.kind, new.size_bytes)
+    columns = rules.job_columns(new, lane, await _turn(write.db, new.caller, lane), write.now)
     await rows(
         write.db,
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
@@ -93,22 +95,46 @@ async def cancel_all(write: Write) -> int:
     return await _end(write, Event.CANCEL, "true", ())
 
 
-async def take(write: Write, lease: str, seconds: float) -> LeasedJob | None:
-    """Lease the oldest job that waits and that nobody is just taking."""
+async def take(
+    write: Write, lease: str, seconds: float, lanes: Collection[Lane], without: Collection[str] = ()
+) -> LeasedJob | None:
+    """Lease the job of these lanes whose turn it is and that nobody is just taking.
+
+    `without` those of some callers.
+    """
     found = await row(
         write.db,
         f"UPDATE jobs SET status = ?, lease = ?, lease_until = {_END}, step = 'started', "  # noqa: S608
-        f"attempts = attempts + 1, started_at = coalesce(started_at, ?) WHERE seq = ({_OLDEST}) "
+        f"attempts = attempts + 1, started_at = coalesce(started_at, ?) WHERE seq = ({_NEXT}) "
         f"RETURNING {LEASED_COLUMNS}",
-        (target(Event.TAKE), lease, seconds, write.now, *sources(Event.TAKE)),
+        (target(Event.TAKE), lease, seconds, write.now, *sources(Event.TAKE), [*lanes], [*without]),
     )
     return leased_job(found) if found else None
 
 
-_OLDEST = (
+_NEXT = (
     f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
-    f"AND {rules.NOT_BEHIND_AN_UPDATE} ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
+    f"AND lane = ANY (?::text[]) AND caller <> ALL (?::text[]) AND {rules.NOT_BEHIND_AN_UPDATE} "
+    "ORDER BY turn, seq LIMIT 1 FOR UPDATE SKIP LOCKED"
 )
+
+
+async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
+    """Queue a job again in another lane, under a lease that is good; such an attempt does not count."""
+    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    if not await hold(write.db, leased):
+        return False
+    number = await _turn(write.db, leased.job.caller, lane)
+    changed = (lane, number, leased.job.id)
+    await rows(write.db, "UPDATE jobs SET lane = ?, turn = ? WHERE id = ?", changed)
+    await _requeue(write, leased.job.id, leased.attempts - 1)
+    write.tell(QUEUED)
+    return True
+
+
+async def _turn(db: Db, caller: str, lane: Lane) -> int:
+    last = await value(db, rules.LAST_TURN, (caller, lane))
+    return turn(last, await value(db, rules.SERVED_TURN, (lane, lane)))
 
 
 async def report(

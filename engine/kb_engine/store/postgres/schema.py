@@ -13,6 +13,7 @@ from kb_engine.address import Address
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import SCHEMA, Db, row, rows, value
+from kb_engine.turns import SHORT_BYTES
 
 Migration: TypeAlias = Callable[[Db], Awaitable[None]]
 
@@ -218,12 +219,27 @@ async def _first(db: Db) -> None:
     await db.execute(_VERSION_1)
 
 
+async def _take_turns(db: Db) -> None:
+    """Jobs know their lane, who asked for them, and their turn; those that wait keep their order."""
+    await db.execute(
+        f"""
+        ALTER TABLE jobs ADD COLUMN caller text COLLATE "C" NOT NULL DEFAULT '';
+        ALTER TABLE jobs ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT 'long';
+        ALTER TABLE jobs ADD COLUMN turn bigint NOT NULL DEFAULT 0;
+        UPDATE jobs SET turn = seq;
+        UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+        CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+        CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+        """  # noqa: S608
+    )
+
+
 async def _updates_are_jobs(db: Db) -> None:
     """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
     await db.execute(_UPDATES_ARE_JOBS)
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs)
+MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs, _take_turns)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -7,7 +7,7 @@ reads one snapshot of the database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -54,6 +54,7 @@ from kb_engine.store.postgres.words import Words
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rules import MAX_ATTEMPTS
 from kb_engine.store.times import stamp
+from kb_engine.turns import LANES, Lane
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -269,12 +270,16 @@ class PostgresStore:
         """Cancel what has not ended; its lease is void."""
         return await self._once(idempotency, m.Job, lambda write: jobs.cancel(write, job_id))
 
-    async def take(self, lease: str) -> LeasedJob | None:
-        """Lease the oldest job that waits."""
+    async def take(
+        self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
+    ) -> LeasedJob | None:
+        """Lease the job whose turn it is."""
         # Not among the leases yet: a beat that does not see it in the base would call it void.
         self._taking.add(lease)
         try:
-            leased = await self._write(lambda write: jobs.take(write, lease, self._lease_seconds))
+            leased = await self._write(
+                lambda write: jobs.take(write, lease, self._lease_seconds, lanes, without)
+            )
         except asyncio.CancelledError:
             raise  # the transaction goes on, and what it takes is handed back in the end
         except BaseException:
@@ -284,6 +289,12 @@ class PostgresStore:
         if leased is not None:
             self._leases.add(lease)
         return leased
+
+    async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
+        """Queue a job again in another lane; False when the lease is void."""
+        changed = await self._write(lambda write: jobs.change_lane(write, leased, lane))
+        self._leases.discard(leased.lease)
+        return changed
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
         """Note progress; False when the lease is void."""

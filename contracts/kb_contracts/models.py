@@ -207,7 +207,10 @@ class JobError(Answer):
 
 
 class Job(Answer):
-    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed."""
+    """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
+
+    The last three may be left out by engines that do not tell them.
+    """
 
     id: str
     status: JobStatus
@@ -227,6 +230,20 @@ class Job(Answer):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    retryable: Annotated[
+        bool, Meta(description="it failed, and what was sent for it is kept: `retryJob` queues it again")
+    ] = False
+    elapsed_seconds: Annotated[
+        float | None,
+        Meta(description="since it was started, before that since it was accepted, by the engine's clock"),
+    ] = None
+    estimated_seconds: Annotated[
+        float | None,
+        Meta(
+            description="until it will have ended, with what waits before it, as jobs took here so far; "
+            "null: it has ended, or nothing is known yet"
+        ),
+    ] = None
 
 
 class JobList(Answer):
@@ -368,12 +385,19 @@ class QueueState(Answer):
 
 
 class StorageInfo(Answer):
-    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in."""
+    """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in.
+
+    `failed_bytes` were sent for failed jobs and are kept, so that those can be tried again: for
+    `failed_seconds_limit`, and no more than `failed_bytes_limit`, the oldest going first.
+    """
 
     path: str
     bytes: Count
     free_bytes: Count
     originals_bytes: Count
+    failed_bytes: Count = 0
+    failed_bytes_limit: Count = 0
+    failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Status(Answer):

@@ -237,6 +237,17 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(*_MUTATION, "job_not_found", "job_finished"),
     ),
     Operation(
+        id="retryJob",
+        method=Method.POST,
+        path=f"{BASE}/jobs/{{job_id}}/retry",
+        summary="Queue a failed job again, with what was sent for it",
+        parameters={"job_id": JOB_ID},
+        answer=m.Job,
+        status=HTTPStatus.ACCEPTED,
+        errors=(*_MUTATION, "job_not_found", "job_not_retryable", "queue_full"),
+        links=_JOB_LINKS,
+    ),
+    Operation(
         id="listDocuments",
         method=Method.GET,
         path=f"{BASE}/documents",

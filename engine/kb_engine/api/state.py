@@ -30,6 +30,7 @@ class StateApi:
         engine = self._engine
         engine.encoder.begin_recovery()
         counts = await engine.store.counts()
+        kept = await engine.store.kept()
         free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         return m.Status(
             version=API_VERSION,
@@ -43,6 +44,9 @@ class StateApi:
                 bytes=counts.database_bytes + await engine.spool.size(),
                 free_bytes=free,
                 originals_bytes=counts.originals_bytes,
+                failed_bytes=sum(job.size_bytes for job in kept),
+                failed_bytes_limit=engine.kept.bounds.bytes,
+                failed_seconds_limit=engine.kept.bounds.seconds,
             ),
             issues=self._issues(free),
             started_at=engine.started_at,

@@ -90,6 +90,16 @@ class LeasedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptJob:
+    """A failed job whose bytes are kept, so that it can be tried again. `spool` is None for a note."""
+
+    id: str
+    spool: str | None
+    size_bytes: int
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedChunk:
     """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
 
@@ -230,7 +240,7 @@ class Store(Protocol):
         """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
 
     async def take(self, lease: str) -> LeasedJob | None:
-        """Lease the oldest queued job, counting the attempt; None when none waits."""
+        """Lease the oldest queued job that does not rest, counting the attempt; None when there is none."""
 
     async def report(self, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
         """Note progress; False when the lease is void and the work should stop."""
@@ -254,13 +264,26 @@ class Store(Protocol):
         """The document that `commit` would take for the same at this moment; it may be removed the next."""
 
     async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
-        """Close the job as failed; False when the lease is void."""
+        """Close the job as failed, its text and file kept; False when the lease is void."""
+
+    async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
+
+    async def kept(self) -> list[KeptJob]:
+        """The failed jobs whose bytes are kept, the oldest failure first."""
+
+    async def let_go(self, job_ids: Sequence[str]) -> None:
+        """Keep the bytes of these jobs no longer, those that have failed."""
 
     async def release_all(self) -> int:
-        """Queue again what runs nowhere any more; how many. Called once, at start."""
+        """Queue again what runs nowhere any more; how many. Called once, at start.
+
+        However often that happens to a job: its engine died, which is not its fault. `rules.rests_until` says
+        when it may be taken again.
+        """
 
     async def spooled(self) -> set[str]:
-        """The spool names that waiting or running jobs need."""
+        """The spool names of waiting, running and kept jobs."""
 
     # documents
 

@@ -209,7 +209,7 @@ class JobError(Answer):
 class Job(Answer):
     """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
 
-    The last three may be left out by engines that do not tell them.
+    The last three came later than the others: clients do without them where an engine leaves them out.
     """
 
     id: str

@@ -38,6 +38,7 @@ from kb_simulator.jobs import (
     Policy,
     Stuck,
     moved,
+    requeued,
 )
 from kb_simulator.search import Search
 from kb_simulator.seeded import Seeded
@@ -94,22 +95,28 @@ class State:
         return self._once(retry, m.Job, lambda: self._accept(submission))
 
     def _accept(self, submission: Submission) -> m.Job:
+        self._check_room()
+        job = _new_job(self._new_id(submission.identity), submission, self._stamp())
+        return self._queue_job(job, submission, attempts=0)
+
+    def _check_room(self) -> None:
         if len(self._waiting) >= MAX_WAITING_JOBS:
             raise EngineError(
                 "queue_full",
                 f"{len(self._waiting)} jobs wait already. Try again later.",
                 retry_after=_RETRY_SECONDS,
             )
-        accepted = self._stamp()
-        job = _new_job(self._new_id(submission.identity), submission, accepted)
-        taken = job if self.policy == Stuck(step=QUEUED) else _started(job, accepted)
+
+    def _queue_job(self, job: m.Job, submission: Submission, attempts: int) -> m.Job:
+        accepted = self._last_stamp
+        taken = job if self.policy == Stuck(step=QUEUED) else _started(job, attempts + 1, accepted)
         record = JobRecord(taken, submission, self.policy, accepted)
         self.jobs[job.id] = record
         self._waiting.add(job.id)
         if (due := record.due()) is not None:
             heapq.heappush(self._due, (due, job.id))
         self._settle()
-        return job
+        return msgspec.structs.replace(job, estimated_seconds=record.seconds_left(accepted) or None)
 
     def job(self, job_id: str) -> m.Job:
         """One job. Raises EngineError: `job_not_found`."""
@@ -128,11 +135,7 @@ class State:
 
     def seconds_to_end(self, job_id: str) -> float | None:
         """How long a job will run yet: 0 where it has ended, None where time does not end it."""
-        record = self._record(job_id)
-        if record.ended:
-            return 0.0
-        due = record.due()
-        return None if due is None else max(0.0, (due - self.now()) / 1_000_000)
+        return self._record(job_id).seconds_left(self.now())
 
     def job_page(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
         """Jobs, newest first."""
@@ -152,8 +155,30 @@ class State:
         record = self._record(job_id)
         if record.ended:
             raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
-        job = moved(record.shown(self.now()), Event.CANCEL, finished_at=rfc3339(self._stamp()))
+        job = moved(
+            record.shown(self.now()),
+            Event.CANCEL,
+            estimated_seconds=None,
+            finished_at=rfc3339(self._stamp()),
+        )
         return self._ended(record, job).job
+
+    def retry_job(self, job_id: str, retry: Retry | None = None) -> m.Job:
+        """Queue a failed job again; it ends as the policy of now says.
+
+        Raises:
+            EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
+        """
+        return self._once(retry, m.Job, lambda: self._retry_job(job_id))
+
+    def _retry_job(self, job_id: str) -> m.Job:
+        record = self._record(job_id)
+        if not record.job.retryable:
+            raise EngineError(
+                "job_not_retryable", f"The job cannot be tried again: it is {record.job.status}, not failed."
+            )
+        self._check_room()
+        return self._queue_job(requeued(record.job), record.submission, attempts=record.job.attempts)
 
     # documents
 
@@ -197,6 +222,11 @@ class State:
         running = [job_id for job_id in self.jobs if job_id in self._waiting]
         for job_id in running:
             self._cancel(job_id)
+        for job_id, record in self.jobs.items():
+            if record.job.retryable:  # nothing that was sent before is kept
+                self.jobs[job_id] = replace(
+                    record, job=msgspec.structs.replace(record.job, retryable=False)
+                )
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
         removed.jobs_cancelled = len(running)
         self.collections.clear()
@@ -386,12 +416,16 @@ def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
         progress=done / len(STEPS),
         completed_steps=done,
         error=error,
+        retryable=True,
         finished_at=rfc3339(now),
     )
 
 
-def _started(job: m.Job, now: int) -> m.Job:
-    return moved(job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(now), total_steps=len(STEPS))
+def _started(job: m.Job, attempts: int, now: int) -> m.Job:
+    started = rfc3339(now)
+    return moved(
+        job, Event.START, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
+    )
 
 
 def _new_job(job_id: str, submission: Submission, accepted: int) -> m.Job:
@@ -414,4 +448,5 @@ def _new_job(job_id: str, submission: Submission, accepted: int) -> m.Job:
         created_at=rfc3339(accepted),
         started_at=None,
         finished_at=None,
+        elapsed_seconds=0.0,
     )

@@ -37,6 +37,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "kb_delete": {"document_id": 1},
     "kb_tags": {},
     "kb_cancel_job": {"job_id": "x"},
+    "kb_retry_job": {"job_id": "x"},
 }
 
 
@@ -56,7 +57,13 @@ def test_the_toolset_has_exactly_nine_tools() -> None:
 def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
     """The nine stay nine."""
     toolset = build_toolset("kb-extra", services())
-    assert [tool.name for tool in toolset.tools] == ["kb_move", "kb_delete", "kb_tags", "kb_cancel_job"]
+    assert [tool.name for tool in toolset.tools] == [
+        "kb_move",
+        "kb_delete",
+        "kb_tags",
+        "kb_cancel_job",
+        "kb_retry_job",
+    ]
 
 
 @pytest.mark.parametrize("name", ["kb", "kb-extra"])

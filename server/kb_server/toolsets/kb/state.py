@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -113,12 +114,14 @@ went wrong."""
         if arguments.job_id is not None:
             with engine_call(call, job_id=arguments.job_id):
                 job = await self.engine.job(arguments.job_id, wait=arguments.wait_seconds)
-            return KbJobsResult(jobs=[job_view(job)], total=1, hint="")
+            return KbJobsResult(jobs=[job_view(job)], total=1, hint=_retry([job]))
         query = JobsQuery(status=arguments.status, limit=arguments.limit, offset=arguments.offset)
         with engine_call(call):
             found = await self.engine.jobs(query)
         return KbJobsResult(
-            jobs=[job_view(job) for job in found.jobs], total=found.total, hint=_more(found, arguments)
+            jobs=[job_view(job) for job in found.jobs],
+            total=found.total,
+            hint=" ".join(filter(None, (_more(found, arguments), _retry(found.jobs)))),
         )
 
 
@@ -135,6 +138,12 @@ def _check(arguments: KbJobsArguments) -> None:
 def _more(found: m.JobList, arguments: KbJobsArguments) -> str:
     following = arguments.offset + len(found.jobs)
     return f"{found.total - following} more: offset={following}." if found.total > following else ""
+
+
+def _retry(jobs: Sequence[m.Job]) -> str:
+    retryable = any(job.retryable for job in jobs)
+    return "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or `kb jobs ID --retry` " \
+        "queues it again." if retryable else ""
 
 
 def _outdated(version: str) -> list[str]:

@@ -60,7 +60,11 @@ class JobFailure(msgspec.Struct, kw_only=True):
 
 
 class JobView(msgspec.Struct, kw_only=True):
-    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1."""
+    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
+
+    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet. `retryable`:
+    it failed, and kb_retry_job queues it again.
+    """
 
     id: str
     status: str
@@ -81,6 +85,8 @@ class JobView(msgspec.Struct, kw_only=True):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    estimated_seconds: float | None = None
+    retryable: bool = False
 
 
 def document_view(document: m.Document) -> DocumentView:

@@ -179,7 +179,9 @@ class JobRecord:
 
     def _elapsed(self, now: int) -> float:
         began = self.job.started_at or self.job.created_at
-        ended = max(now, self.accepted) if self.job.finished_at is None else _microseconds(self.job.finished_at)
+        ended = (
+            max(now, self.accepted) if self.job.finished_at is None else _microseconds(self.job.finished_at)
+        )
         return max(0, ended - _microseconds(began)) / 1_000_000
 
     def _share(self, now: int) -> float:

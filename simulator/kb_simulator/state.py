@@ -224,9 +224,7 @@ class State:
             self._cancel(job_id)
         for job_id, record in self.jobs.items():
             if record.job.retryable:  # nothing that was sent before is kept
-                self.jobs[job_id] = replace(
-                    record, job=msgspec.structs.replace(record.job, retryable=False)
-                )
+                self.jobs[job_id] = replace(record, job=msgspec.structs.replace(record.job, retryable=False))
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
         removed.jobs_cancelled = len(running)
         self.collections.clear()

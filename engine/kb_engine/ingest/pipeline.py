@@ -81,7 +81,7 @@ class Pipeline:
         await steps.splitting()
         await self._patiently(self._encoder.load, steps)
         chunks = await self._split(extraction)
-        vectors = await self._vectors([piece.text for piece in chunks], steps)
+        vectors = await self._vectors(chunks, steps)
         return Prepared(
             title=title,
             extraction_method=extraction.method,
@@ -107,11 +107,12 @@ class Pipeline:
         finally:
             stopped.set()
 
-    async def _vectors(self, texts: Sequence[str], steps: Steps) -> Vectors:
+    async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps) -> Vectors:
+        texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.batch_size
         for start in range(0, len(texts), size):
-            await steps.embedding(start, len(texts))
+            await steps.embedding(start, len(texts), chunks[start].page)
             batch = _Batch(self._encoder, texts[start : start + size])
             vectors[start : start + len(batch.texts)] = await self._patiently(batch.embed, steps)
         await steps.storing(len(texts))

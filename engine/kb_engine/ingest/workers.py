@@ -225,7 +225,6 @@ class Workers:
         except (OSError, EngineError):  # the next start sweeps it; the worker goes on
             logger.exception("a file stays in the spool", extra={"job": job.id})
 
-
     async def _is_kept(self, job_id: str) -> bool:
         """Whether a job can be tried again, or has been queued for that by now."""
         try:

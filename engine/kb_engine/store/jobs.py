@@ -176,7 +176,9 @@ def hand_back(write: Write) -> None:
 
 def spooled(db: apsw.Connection) -> set[str]:
     """The files of waiting, running and kept jobs."""
-    wanted = "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
+    wanted = (
+        "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
+    )
     return {name for (name,) in rows(db, wanted)}
 
 

@@ -46,9 +46,7 @@ _JOB = (
     "document_id", "document_uid", "created_at", "started_at", "finished_at",
 )  # fmt: skip
 _WORK = ("id", "status", "seq", "kind", "format", "force_ocr", "size_bytes")
-JOB_COLUMNS = ", ".join(
-    [*_WORK, *_JOB, "tags", "deduplicated", "retryable", "error_code", "error_message"]
-)
+JOB_COLUMNS = ", ".join([*_WORK, *_JOB, "tags", "deduplicated", "retryable", "error_code", "error_message"])
 
 _NEW_JOB = (
     "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",

@@ -234,9 +234,7 @@ class SqliteStore:
 
     async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Queue a failed job again."""
-        return await self._once(
-            idempotency, m.Job, lambda write: jobs.retry(write, job_id, self._max_queued)
-        )
+        return await self._once(idempotency, m.Job, lambda write: jobs.retry(write, job_id, self._max_queued))
 
     async def kept(self) -> list[KeptJob]:
         """The failed jobs whose bytes are kept, the oldest failure first."""

@@ -216,7 +216,9 @@ async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
 def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -> None:
     """However often it happens."""
     start = stamp(START)
-    seconds = [(until := rests_until(deaths, start)) and seconds_between(start, until) for deaths in range(1, 6)]
+    seconds = [
+        (until := rests_until(deaths, start)) and seconds_between(start, until) for deaths in range(1, 6)
+    ]
     assert seconds == [None, None, 10, 20, 40]
     assert rests_until(1_000, start) == stamp(START + timedelta(hours=1))
 
@@ -399,7 +401,9 @@ async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
         await base.store.accept(new_file(f"w{number}", size_bytes=100), None)
     listed = (await base.store.jobs(None, 4, 0)).jobs
     assert [job.estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
-    assert [(await base.store.job(job.id)).estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
+    assert [(await base.store.job(job.id)).estimated_seconds for job in listed] == pytest.approx(
+        [10, 8, 6, 4]
+    )
     (ended,) = (await base.store.jobs("completed", 1, 0)).jobs
     assert ended.estimated_seconds is None
 

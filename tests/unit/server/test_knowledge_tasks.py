@@ -13,7 +13,6 @@ from kb_server.tool import Call, ToolError
 from kb_simulator import AfterPolls, AfterTime, ControlClient, FailAt, Simulator, Stuck
 from tests.knowledge import Knowledge, knowledge_before
 
-
 ALWAYS = {
     "success",
     "task_id",
@@ -101,7 +100,11 @@ async def test_a_failed_task_is_an_ordinary_result_without_success(knowledge: Kn
     told = await knowledge.ok("knowledge-task-status", task_id=task_id)
     assert set(told) == ALWAYS | {"message"}
     assert told["elapsed_time_seconds"] >= 0
-    assert (told["success"], told["status"], told["current_step"]) == (False, "failed", "Generating embeddings")
+    assert (told["success"], told["status"], told["current_step"]) == (
+        False,
+        "failed",
+        "Generating embeddings",
+    )
     assert (told["error"], told["message"]) == ("ocr_failed", words)
 
 

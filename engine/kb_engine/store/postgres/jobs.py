@@ -213,10 +213,7 @@ _LAPSED = (
 
 async def hand_back(write: Write, leases: Sequence[str]) -> None:
     """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
-    sql = (
-        "SELECT id FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) "
-        "ORDER BY seq FOR UPDATE"
-    )
+    sql = "SELECT id FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) ORDER BY seq FOR UPDATE"
     found = await rows(write.db, sql, (leases,))
     for (job_id,) in found:
         await _requeue(write, job_id)
@@ -227,7 +224,9 @@ async def hand_back(write: Write, leases: Sequence[str]) -> None:
 
 async def spooled(db: Db) -> set[str]:
     """The files of waiting, running and kept jobs."""
-    wanted = "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
+    wanted = (
+        "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
+    )
     return {name for (name,) in await rows(db, wanted)}
 
 

@@ -142,8 +142,12 @@ def _more(found: m.JobList, arguments: KbJobsArguments) -> str:
 
 def _retry(jobs: Sequence[m.Job]) -> str:
     retryable = any(job.retryable for job in jobs)
-    return "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or `kb jobs ID --retry` " \
-        "queues it again." if retryable else ""
+    return (
+        "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or `kb jobs ID --retry` "
+        "queues it again."
+        if retryable
+        else ""
+    )
 
 
 def _outdated(version: str) -> list[str]:

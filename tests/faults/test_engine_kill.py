@@ -79,8 +79,8 @@ def test_no_number_of_kills_loses_what_was_accepted(
 ) -> None:
     """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
 
-    Whatever was answered with 202 is there once in the end, and between two kills every file whose job has not
-    completed lies in the spool with its bytes. The number of kills is `KB_TEST_KILLS`.
+    Whatever was answered with 202 is there once in the end, and between two kills every file whose job has
+    not completed lies in the spool with its bytes. The number of kills is `KB_TEST_KILLS`.
     """
     history = Kills(tmp_path)
     history.during_one_job(min(3, KILLS))

@@ -39,7 +39,7 @@ _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot al
 _TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 
 OnPage = Callable[[Reading], Awaitable[None]]
-"""Called when the pages are counted, and when one is about to be read by OCR; what it raises ends the reader."""
+"""Called when the pages are counted, and before one is read by OCR; what it raises ends the reader."""
 
 
 async def read_in_child(

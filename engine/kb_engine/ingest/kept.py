@@ -1,7 +1,7 @@
 """What is kept of failed jobs, so that they can be tried again: for so long, and no more than so many bytes.
 
-Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it. The
-file goes before the base knows of it: on a full disk nothing can be written until something was removed.
+Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it.
+The file goes before the base knows of it: on a full disk nothing can be written until something was removed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a job is, in steps that never go back.
 
-    no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating embeddings 0..n of n + 1, Storing
-    n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2 by page, Storing
+    no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating 0..n of n + 1, Storing
+    n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2, Storing
     n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating, Storing
 
 Where pages are read by OCR they are most of the work, so that what follows counts as two steps more, however
@@ -66,7 +66,7 @@ class Steps:
         await self._tell("Waiting for the embedding model", *self._at)
 
     async def _after_pages(self, step: str, later: int, done: int, alone: tuple[int, int]) -> None:
-        """So many steps after the pages by OCR, or pages of text done; without pages, as far as it is `alone`."""
+        """So many steps after the pages by OCR, or pages of text done; else as far as it is `alone`."""
         if self._pages:
             at = (1 + self._pages + later, self._pages + _AROUND)
         elif self._text_pages:

@@ -6,8 +6,8 @@
                         └─ the process ends ─▶ queued again at the next start, or by another engine
 
 While the store is not ready they wait: what was prepared is committed once it is, if the lease is still good.
-A spool file goes when its job has ended. It stays when the process ends before the job, and when the job failed:
-then it can be tried again, until `kept.py` lets go of it.
+A spool file goes when its job has ended. It stays when the process ends before the job, and when the job
+failed: then it can be tried again, until `kept.py` lets go of it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ kept as five sums, which one statement updates when a job is done.
     a job that runs     what the line says, and its own pace, which counts the more the further the job is
     a job that waits    the line for itself, and for all that is before it, over as many jobs as run at once
 
-Work of a kind that was never done here is unknown. Where it stands before a job, all kinds together stand for it.
+Work of a kind that was never done here is unknown. Where it waits before a job, all kinds together stand for
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WORK_DONE = (
     "WHERE id = ? AND attempts = 1 AND NOT deduplicated"
 )
 """What a job was, where its time can be told: one of several attempts bears the time between them."""
-ADD_MEASURE = (
+ADD_MEASURE = (  # noqa: S608
     "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "
     "ON CONFLICT (work) DO UPDATE SET "
     + ", ".join(
@@ -81,7 +82,7 @@ def measure_of(found: Row, now: str) -> Sequence[Any]:
 
 
 def first_waiting(found: Iterable[Row]) -> int | None:
-    """The place in the queue of the first job of `JOB_COLUMNS` that waits; 0: one runs, None: all have ended."""
+    """The place of the first job of `JOB_COLUMNS` that waits; 0: only running ones, None: all have ended."""
     open_ = [work(row) for row in found]
     waiting = [each.seq for each in open_ if each.status == "queued"]
     if waiting:
@@ -94,8 +95,8 @@ def estimated(
 ) -> list[m.Job]:
     """The jobs of `JOB_COLUMNS`, with how long they will take yet.
 
-    The others are rows of `MEASURES`, of `RUNNING`, and of `WAITING` before the first of `found` that waits. Jobs
-    that wait between that one and the last are all in `found`: it is a page of the queue.
+    The others are rows of `MEASURES`, of `RUNNING`, and of `WAITING` before the first of `found` that waits.
+    Jobs that wait between that one and the last are all in `found`: it is a page of the queue.
     """
     known = {name: Measures(*sums) for name, *sums in measures}
     queue = _Queue(known, now)

@@ -197,9 +197,9 @@ class KbRetryJobTool(ServiceTool[KbRetryJobArguments, JobView]):
     name = "kb_retry_job"
     title = "Try a failed job again"
     description = """\
-Queue a failed ingestion job again, with the note or file that was sent for it: nothing has to be sent a second \
-time. It works while kb_jobs shows the job with "retryable": true. A file that is damaged fails again: mend what \
-its error names first.
+Queue a failed ingestion job again, with the note or file that was sent for it: nothing has to be sent a \
+second time. It works while kb_jobs shows the job with "retryable": true. A file that is damaged fails again: \
+mend what its error names first.
 
 Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()
@@ -220,8 +220,8 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base, further tools",
         instructions=(
-            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs, "
-            "try failed ones again."
+            "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
+            "and try failed ones again."
         ),
         tools=(
             KbMoveTool(services),

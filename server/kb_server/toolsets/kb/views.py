@@ -62,8 +62,8 @@ class JobFailure(msgspec.Struct, kw_only=True):
 class JobView(msgspec.Struct, kw_only=True):
     """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
 
-    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet. `retryable`:
-    it failed, and kb_retry_job queues it again.
+    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet.
+    `retryable`: it failed, and kb_retry_job queues it again.
     """
 
     id: str

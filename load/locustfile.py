@@ -3,7 +3,8 @@
 `python -m load.run` starts what is to be loaded and calls Locust with this; alone it loads any URL. The
 environment says the rest: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (without a shape Locust's page
 decides), KB_LOAD_BUDGETS (a file; what it broke makes the exit status 1), KB_LOAD_FIGURES (a file to
-write), KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent).
+write), KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY
+(1: load a base that is not empty). What the agents add is removed when they stop.
 """
 
 from __future__ import annotations
@@ -23,11 +24,28 @@ from locust.runners import WorkerRunner
 
 from load import shapes
 from load.budgets import Entry, Figures, broken, read_budgets
+from load.loaded_base import ANYWAY, LoadedBase, refusal
 from load.users import HandshakeAgent, ModernAgent
 
 __all__ = ["HandshakeAgent", "ModernAgent"]
 
+REFUSED = 2
+
 Shape = shapes.chosen()  # Locust finds it by its kind; None is none
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]  # Locust's
+def look(environment: Environment, **_more: Any) -> None:
+    """Refuse a base that holds anything, unless that is allowed; once, not in workers."""
+    if isinstance(environment.runner, WorkerRunner):
+        return
+    base = LoadedBase(environment.host or "", os.environ.get("KB_LOAD_KEY", ""))
+    if reason := refusal(base, anyway=bool(os.environ.get(ANYWAY))):
+        sys.stderr.write(f"load: {reason}\n")
+        environment.process_exit_code = REFUSED
+        environment.events.quitting.remove_listener(judge)
+        if environment.runner is not None:
+            environment.runner.quit()
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]  # Locust's

@@ -3,10 +3,11 @@
     python -m load.run                                     a minute against the simulator
     python -m load.run --target engine --shape ramp        against the engine with its real model
     python -m load.run --shape soak --seconds 600          does anything grow?
-    python -m load.run --target http://127.0.0.1:3000      against a server that runs already
+    python -m load.run --target http://127.0.0.1:3000      against a server that runs already, its base empty
     python -m load.run --page                              with Locust's own page, until Ctrl-C
 
-Exit status: 0 all budgets were kept, 1 some were broken or Locust failed, 2 the command line is wrong.
+Exit status: 0 all budgets were kept, 1 some were broken or Locust failed, 2 the command line is wrong or the
+base is not empty.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import msgspec
 
 from load.budgets import BudgetsUnreadable, Figures, broken, broken_by_soak, read_budgets
 from load.history import read_history
+from load.loaded_base import LoadedBase, refusal
 from load.machine import describe
 from load.plan import CURVES, Plan
 from load.processes import LOOPBACK, ROOT, NotReady, clean_environment, free_port, running
@@ -63,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = describe()
     try:
         with tempfile.TemporaryDirectory(prefix="kb-load-") as folder, _target(options, folder) as target:
+            if reason := refusal(LoadedBase(target.url, target.key), anyway=options.anyway):
+                sys.stderr.write(f"load: {reason}\n")
+                return 2
             status, sampler = _run_locust(options, plan, target)
     except NotReady as error:
         sys.stderr.write(f"load: {error}\n")
@@ -115,6 +120,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
         KB_LOAD_SEED=str(options.seed),
         KB_LOAD_THINK=str(options.think),
         KB_LOAD_FIGURES=str(options.out / FIGURES),
+        KB_LOAD_ANYWAY="1",  # it was looked at before
     )
     with (options.out / "locust.log").open("wb") as log:
         locust = subprocess.Popen(
@@ -206,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--serve-flags", default="", metavar="TEXT", help="further flags for kb serve, such as '--workers 2'"
     )
+    parser.add_argument("--anyway", action="store_true", help="load a base that is not empty")
     parser.add_argument("--page", action="store_true", help="Locust's own page instead of headless")
     parser.add_argument("--page-port", type=int, default=8089, metavar="PORT", help="default 8089")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "load", metavar="DIR", help="out/load")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import itertools
 import os
+import sys
 from collections import deque
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from locust import between, task
 from locust.contrib.fasthttp import FastHttpUser
 
 from load.content import Content, File
+from load.loaded_base import LoadedBase
 from load.messages import (
     CLIENT,
     HANDSHAKE,
@@ -66,12 +68,21 @@ class Agent(FastHttpUser):
         self._notes: list[int] = []
         self._files: list[File] = []
         self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
+        self._uploaded: dict[str, str] = {}
         if self.era == HANDSHAKE:
             params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
             self._ask("initialize", params)
         else:
             self._ask("server/discover", {})
         self._ask("tools/list", {})
+
+    def on_stop(self) -> None:
+        """Remove what this agent has added."""
+        base = LoadedBase(self.host or "", KEY)
+        try:
+            base.remove(self._notes, self._uploaded.values())
+        except CallFailed as failed:
+            sys.stderr.write(f"load: what an agent added was not all removed: {failed}\n")
 
     # --- what agents do ---------------------------------------------------------------------------
 
@@ -157,7 +168,7 @@ class Agent(FastHttpUser):
             arguments = {"upload_id": started["upload_id"], "chunk_index": index, "data": data}
             if self._call("kb_upload_chunk", arguments) is None:
                 return
-        self._finish(started["upload_id"])
+        self._finish(file, started["upload_id"])
 
     @task(1)
     def upload_direct(self) -> None:
@@ -172,7 +183,7 @@ class Agent(FastHttpUser):
             if response.status_code != 201:
                 response.failure(f"{response.status_code} {response.text or ''}"[:300])
                 return
-        self._finish(started["upload_id"])
+        self._finish(file, started["upload_id"])
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -193,10 +204,11 @@ class Agent(FastHttpUser):
         arguments = {"filename": name, "total_size": size, "collection": "documents"}
         return self._call("kb_upload_start", arguments)
 
-    def _finish(self, upload_id: str) -> None:
+    def _finish(self, file: File, upload_id: str) -> None:
         found = self._call("kb_upload_finish", {"upload_id": upload_id})
         if found is not None and found.get("job_id"):
             self._jobs.append(found["job_id"])
+            self._uploaded[file.name] = found["job_id"]  # sent again, it is the same document
 
     def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """The structured content; None where the call failed, which Locust has counted."""

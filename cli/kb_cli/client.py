@@ -58,13 +58,25 @@ class _Call:
 
 
 class EngineClient:
-    """An engine at `url`. A context manager; every method raises `CliError` and nothing else."""
+    """An engine at `url`. A context manager; every method raises `CliError` and nothing else.
 
-    def __init__(self, url: str, api_key: str = "", *, transport: httpx.BaseTransport | None = None) -> None:
+    `user` is whose calls of RAGler's operations are counted against their limits; empty: the credential's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str = "",
+        *,
+        user: str = "",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self._url = url
         if not (api_key.isascii() and api_key.isprintable()):
             raise CliError(Exit.USAGE, "KB_API_KEY takes printable ASCII characters only")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        if user:
+            headers[r.USER_ID] = user
         try:
             base = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError) as error:

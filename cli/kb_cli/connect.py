@@ -20,8 +20,8 @@ def settings_of(options: argparse.Namespace) -> ClientSettings:
     return read(ClientSettings, options, engine_url=options.url, api_key=options.api_key)
 
 
-def engine(options: argparse.Namespace) -> EngineClient:
-    """A client, to be used as a context manager.
+def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
+    """A client, to be used as a context manager; `user` as `EngineClient` has it.
 
     Raises:
         CliError: a setting cannot be used.
@@ -29,4 +29,4 @@ def engine(options: argparse.Namespace) -> EngineClient:
     from kb_cli.client import EngineClient
 
     settings = settings_of(options)
-    return EngineClient(settings.engine_url, settings.api_key)
+    return EngineClient(settings.engine_url, settings.api_key, user=user)

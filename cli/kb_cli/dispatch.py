@@ -13,17 +13,20 @@ from kb_cli import printable
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.parser import build_parser
+from kb_contracts.installing import install_command
 
 Command = Callable[[argparse.Namespace, Output], int]
 
 _EXTRAS = {
-    "mcp": "server",
-    "apsw": "engine",
-    "numpy": "engine",
-    "onnxruntime": "engine",
-    "pytest": "verify",
-    "schemathesis": "verify",
+    "up": ("server", "engine"),
+    "serve": ("server",),
+    "stdio": ("server",),
+    "move": ("server",),
+    "engine": ("engine",),
+    "reindex": ("engine",),
+    "verify": ("verify",),
 }
+"""What a command needs beyond kb's own dependencies."""
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -42,7 +45,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except ModuleNotFoundError as error:
-        return _say(options, _missing(error), Exit.FAILED)
+        return _say(options, _missing(options.command, error), Exit.FAILED)
     except Exception as error:  # noqa: BLE001 - the rim: people get a line, and the traceback when they ask
         if os.environ.get("LOG_LEVEL") == "debug":
             traceback.print_exc()
@@ -62,10 +65,11 @@ def _say(options: argparse.Namespace, message: str, status: Exit) -> Exit:
     return status
 
 
-def _missing(error: ModuleNotFoundError) -> str:
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    how = f"; install it with: pip install 'kb-for-agents[{extra}]'" if extra else ""
-    return f"the package {error.name} is not installed{how}"
+def _missing(command: str, error: ModuleNotFoundError) -> str:
+    extras = _EXTRAS.get(command, ())
+    how = f"; install what `kb {command}` needs with: {install_command(*extras)}" if extras else ""
+    package = (error.name or "").partition(".")[0]
+    return f"the package {package} is not installed{how}"
 
 
 def _make_streams_safe() -> None:

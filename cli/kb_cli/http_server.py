@@ -13,7 +13,7 @@ from kb_server.observability.cells import SharedCells
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services, http_base
 from kb_server.settings import RAGLER, ServerSettings
-from kb_server.toolsets import TOOLSETS, build_toolset
+from kb_server.toolsets import build_toolset, offered
 from kb_server.uploads.routes import routes
 
 _ALLOCATIONS = 10_000
@@ -27,7 +27,7 @@ async def run(
     on_ready: Callable[[str], None],
     worker: Worker | None = None,
 ) -> None:
-    """Serve every toolset at its own path and `shown` at `/mcp`; `on_ready` learns the base URL.
+    """Serve each offered toolset at its own path and `shown` at `/mcp`; `on_ready` learns the base URL.
 
     As a `worker`, serve the connections that its parent hands over.
 
@@ -40,7 +40,7 @@ async def run(
         instance, handed = worker.folder.name, worker.channel()
         metrics = Metrics(SharedCells(worker.folder, worker.slot))
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
-        toolsets = [build_toolset(name, services) for name in TOOLSETS]
+        toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
         app = build_app(
             settings,
             endpoints_for(toolsets, shown),
@@ -73,7 +73,7 @@ async def _readiness(services: Services, shown: Sequence[str]) -> Readiness:
     if list(shown) != [RAGLER]:
         ready, missing = await services.ready(), f"no engine is ready at {services.settings.engine_url}"
     elif not services.ragler_is_configured:
-        ready, missing = False, "RAGLER_API_KEY is not set"
+        ready, missing = False, "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
     else:
         ready, missing = await services.ragler.reachable(), "RAGler's backend is not ready at RAGLER_API_URL"
     return Readiness(ready, "" if ready else missing)

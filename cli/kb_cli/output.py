@@ -1,5 +1,7 @@
 """Where a command's answer goes: coloured tables on a terminal, tab-separated lines into a pipe, or JSON.
 
+A table wider than the terminal is written row by row instead, so that no id or value is ever cut.
+
 rich is imported when there is a terminal to colour and not before: it costs a script a tenth of a second.
 """
 
@@ -16,6 +18,10 @@ from kb_cli import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_UNBOUNDED = 100_000  # wider than any table: to measure one is not to fit it
+_INDENT = 2
 
 
 @dataclass
@@ -86,10 +92,34 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
+        console = self.console()
         table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
-        self.console().print(table)
+        if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+            console.print(table)
+        else:
+            self._print_records(console, columns, cells, title)
+
+    def _print_records(
+        self, console: Console, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str
+    ) -> None:
+        """Write each row as its first cell and, indented below, the others that are not empty, by name."""
+        from rich.padding import Padding
+        from rich.text import Text
+
+        if title:
+            console.print(Text(title))
+        for first, *others in cells:
+            console.print(Text(first, style="bold"))
+            lines: list[Text] = []
+            for name, cell in zip(columns[1:], others, strict=True):
+                part = Text.assemble((name, "dim"), " ", cell)
+                if cell and lines and lines[-1].cell_len + part.cell_len + 2 * _INDENT <= console.width:
+                    lines[-1].append(" " * _INDENT).append_text(part)
+                elif cell:
+                    lines.append(part)
+            console.print(Padding(Text("\n").join(lines), (0, 0, 0, _INDENT)))
 
     def _print_facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         from rich.table import Table

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kb_cli.config import read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
+from kb_contracts.installing import install_command
 from kb_engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def _reindex(settings: EngineSettings, embedder: Embedder, progress: Callable[[i
     try:
         from kb_engine.store.postgres import reindex_postgres
     except ModuleNotFoundError as error:
-        raise CliError(Exit.FAILED, f"{error.name} is missing; install kb's extra `postgres`") from error
+        how = install_command("postgres")
+        raise CliError(
+            Exit.FAILED, f"the package {error.name} is not installed; install it with: {how}"
+        ) from error
     return asyncio.run(reindex_postgres(settings.address, embedder=identity, embed=embed, progress=progress))
 
 

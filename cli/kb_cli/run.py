@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
-from kb_cli.config import read
+from kb_cli.config import is_set, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.supervised import Supervised
@@ -47,11 +47,14 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
 
 def stdio(options: argparse.Namespace, _out: Output) -> int:
     """Serve toolsets on stdin and stdout until stdin ends."""
+    # Clients show each line on stderr as an error: unless more is asked for, only what is one is written.
+    level = None if is_set(ServerSettings, "LOG_LEVEL", options) else "warn"
     settings = _server_settings(
         options,
         toolsets=options.toolset,
         text_file=options.file,
         text_description=options.description,
+        log_level=options.log_level or level,
     )
     names = known(settings.toolsets)
     from kb_server.observability.tracing import exporting
@@ -108,7 +111,7 @@ def _server_settings(options: argparse.Namespace, **flags: Any) -> ServerSetting
     }
     if "toolsets" not in flags:
         shared["toolsets"] = options.toolsets
-    settings = read(ServerSettings, options, **shared, **flags)
+    settings = read(ServerSettings, options, **{**shared, **flags})
     from kb_server.observability.logs import configure_logging
 
     secrets = (settings.engine_api_key, settings.ragler_api_key, settings.api_key)

@@ -114,7 +114,7 @@ class Chunk(Answer):
     end: Count
 
 
-class DocumentSummary(Answer):
+class DocumentSummary(Answer, kw_only=True):
     """The document that a result belongs to."""
 
     id: int
@@ -125,6 +125,7 @@ class DocumentSummary(Answer):
     filename: str | None
     source_path: str | None
     metadata: dict[str, Any]
+    extraction_method: str = "unknown"
     version: int
     created_at: str
     updated_at: str

@@ -187,9 +187,10 @@ class CollectionSummary(Answer):
 
 
 class CollectionList(Answer):
-    """All collections, by name."""
+    """All collections, by name; `total` is how many there are."""
 
     collections: list[CollectionSummary]
+    total: Count
 
 
 class CollectionStatistics(Answer):

@@ -28,6 +28,7 @@ from tempfile import TemporaryFile
 from aiohttp import web
 
 from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.installing import install_command
 from kb_contracts.mount import build_application
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
@@ -155,7 +156,8 @@ async def _open_postgres(
         from kb_engine.store.postgres import open_postgres
     except ModuleNotFoundError as error:
         raise DriverMissing(
-            f"KB_STORE={address}: needs {error.name}; install kb's extra `postgres`"
+            f"KB_STORE={address}: needs the package {error.name}; "
+            f"install it with: {install_command('postgres')}"
         ) from error
     store = await open_postgres(
         address,

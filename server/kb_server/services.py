@@ -93,8 +93,12 @@ class Services:
 
     @property
     def ragler_is_configured(self) -> bool:
-        """Whether RAGler's backend can be asked: there is a key for it, or it is the engine."""
-        return bool(self.settings.ragler_api_key) or self.settings.ragler_is_engine
+        """Whether RAGler's backend can be asked: its URL or a key was set, or it is the engine.
+
+        A backend may want no key; one that does says so.
+        """
+        settings = self.settings
+        return bool(settings.ragler_api_key) or settings.ragler_api_url_is_set or settings.ragler_is_engine
 
     @property
     def uploads(self) -> Uploads:

@@ -78,6 +78,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = ""
+    ragler_api_url_is_set: bool = False
+    """Whether somebody said where RAGler's backend is; not a setting of its own."""
     log_level: Annotated[
         str, Setting("LOG_LEVEL", "debug, info, warn or error", choices=("debug", "info", "warn", "error"))
     ] = "info"
@@ -99,6 +101,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
     ) -> tuple[Self, dict[str, str]]:
         """As for every part; RAGler's port takes the place of ours where only RAGler's was meant."""
         settings, sources = super()._gather(environ, file, flags)
+        is_there = sources["ragler_api_url"] != "default"
+        settings = msgspec.structs.replace(settings, ragler_api_url_is_set=is_there)
         is_set = sources["ragler_port"] != "default"
         if sources["port"] == "default" and (is_set or settings.toolsets == [RAGLER]):
             settings = msgspec.structs.replace(settings, port=settings.ragler_port)

@@ -49,7 +49,8 @@ class Collections:
         members = _members(documents)
         everyone = {name: members.get(name, []) for name in sorted(members.keys() | self.described.keys())}
         return r.CollectionList(
-            collections=[_summary(self._known(name, each), each) for name, each in everyone.items()]
+            collections=[_summary(self._known(name, each), each) for name, each in everyone.items()],
+            total=len(everyone),
         )
 
     def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:

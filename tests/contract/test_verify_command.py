@@ -13,11 +13,14 @@ import pytest
 from aiohttp import web
 
 from kb_cli.commands.verify import Verdict
+from kb_contracts import ragler as r
 from kb_contracts.errors import EngineError
+from kb_contracts.installing import install_command
 from kb_contracts.mount import problem_response
 from kb_contracts.operations import Part, of_part
-from kb_contracts.verification import Outcome, Results, Status
+from kb_contracts.verification import Outcome, Results, Status, Target, run
 from kb_contracts.verification.report import html
+from kb_contracts.verification.run import SUITE
 from tests.contract.serving import API_KEY, engine, simulator
 from tests.contract.verifying import kb_verify
 from tests.stack import Process
@@ -54,6 +57,46 @@ def test_an_engine_with_one_broken_promise_is_told_by_its_requirement(tmp_path: 
     page = (tmp_path / "out" / "verification.html").read_text("utf-8")
     assert "test_a_patched_note_keeps_created_at" in page
     assert API_KEY not in page + done.stdout + done.stderr
+
+
+@web.middleware
+async def answers_html(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """An engine whose problem documents call themselves HTML, and which forgets the tags of a document."""
+    response = await handler(request)
+    if response.status == 404:
+        response.content_type = "text/html"
+    if request.method == "GET" and "/documents" in request.path and isinstance(response, web.Response):
+        document = msgspec.json.decode(response.body)  # type: ignore[arg-type]  # the adapter sends bytes
+        document["tags"] = []
+        response.body = msgspec.json.encode(document)
+    return response
+
+
+def test_a_failed_promise_says_what_was_wrong_and_names_no_option_of_another_program(tmp_path: Path) -> None:
+    """A wrong Content-Type is named, and a difference is shown in full without pytest's advice."""
+    with engine(tmp_path, [answers_html]) as url:
+        results = run(
+            Target(url=url, api_key=API_KEY),
+            quick=True,
+            tests=[f"{SUITE}.test_documents"],
+            only=["-k", "absent_document or filtered or documents_come"],
+        )
+    failed = {outcome.name: outcome for outcome in results.of(Status.FAILED)}
+    assert any(
+        "has the Content-Type 'text/html', not 'application/problem+json'" in each.why
+        for each in failed.values()
+    )
+    assert "AssertionError" not in {each.why for each in failed.values()}
+    assert not [each.details for each in failed.values() if "-vv" in each.details or "Use -v" in each.details]
+
+
+def test_verifying_twice_in_a_minute_is_not_refused(tmp_path: Path) -> None:
+    """The limits that the suite uses up are not those of whoever looks whether the base is empty."""
+    with engine(tmp_path) as url:
+        for _ in range(r.LIMITS["listCollections"] + 1):
+            httpx.get(f"{url}/collections", headers={"Authorization": f"Bearer {API_KEY}"})
+        done = kb_verify(url, "--quick", "--report", "/dev/null/none", cwd=tmp_path)
+    assert "--report" in done.stderr  # it came past the look at the base
 
 
 @pytest.mark.timeout(300)
@@ -168,9 +211,8 @@ def test_without_its_extra_the_command_says_how_to_get_it(tmp_path: Path) -> Non
     with simulator() as url:
         done = kb_verify(url, cwd=tmp_path, environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
-    assert done.stderr.endswith(
-        "the package schemathesis is not installed; install it with: pip install 'kb-for-agents[verify]'\n"
-    )
+    assert "the package schemathesis is not installed; install what `kb verify` needs with: " in done.stderr
+    assert done.stderr.endswith(install_command("verify") + "\n")
 
 
 def test_a_page_escapes_what_an_engine_says() -> None:

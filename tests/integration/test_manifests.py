@@ -33,9 +33,9 @@ def one(name: str, kind: str) -> Manifest:
     return found
 
 
-def containers(name: str) -> dict[str, Manifest]:
-    """The containers of a manifest's deployment by their names."""
-    listed = one(name, "Deployment")["spec"]["template"]["spec"]["containers"]
+def containers(name: str, kind: str = "Deployment") -> dict[str, Manifest]:
+    """The containers of a manifest's deployment, or of what else runs pods, by their names."""
+    listed = one(name, kind)["spec"]["template"]["spec"]["containers"]
     return {container["name"]: container for container in listed}
 
 
@@ -154,6 +154,54 @@ def test_replicas_share_a_service_with_affinity_a_budget_and_a_policy(name: str,
     assert service["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"] > 600
     assert budget["minAvailable"] == replicas - 1
     assert policy["policyTypes"] == ["Ingress", "Egress"]
+
+
+def allowed(policy: Manifest) -> set[tuple[str, str | int]]:
+    """Which pods of the namespace, by their name, a policy lets in or out, and at which port."""
+    rules = [("from", rule) for rule in policy["spec"].get("ingress", [])]
+    rules += [("to", rule) for rule in policy["spec"].get("egress", [])]
+    return {
+        (peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"], port["port"])
+        for direction, rule in rules
+        for peer in rule.get(direction, [])
+        if "app.kubernetes.io/name" in peer.get("podSelector", {}).get("matchLabels", {})
+        for port in rule["ports"]
+    }
+
+
+def test_the_sidecars_policy_lets_in_the_standalone_servers() -> None:
+    """Their backend is the service of the sidecar's pods; each policy names the other's pods."""
+    assert ("ragler-mcp-server", "api") in allowed(one("sidecar.yml", "NetworkPolicy"))
+    assert ("ragler", 3000) in allowed(one("standalone.yml", "NetworkPolicy"))
+
+
+def test_kbs_own_engine_keeps_its_base_on_a_volume_and_is_reached_by_the_servers_alone() -> None:
+    """One engine, since it owns its base; what it needs and what the servers ask agree."""
+    engine = one("kb.yml", "StatefulSet")["spec"]
+    (container,) = containers("kb.yml", "StatefulSet").values()
+    (claim,) = engine["volumeClaimTemplates"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert engine["replicas"] == 1
+    assert mounts[claim["metadata"]["name"]] == "/data"
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    policies = {
+        each["metadata"]["name"]: each for each in documents("kb.yml") if each["kind"] == "NetworkPolicy"
+    }
+    assert allowed(policies["kb-engine"]) == {("kb", "api")}
+    assert allowed(policies["kb"]) == {("kb-engine", 8000)}
+    settings = environment(containers("kb.yml")["server"])
+    assert settings["KB_ENGINE_URL"] == f"http://{engine['serviceName']}:8000"
+    assert settings["KB_API_KEY"] == environment(container)["KB_API_KEY"]
+    assert ServerSettings.read({"KB_MCP_PORT": settings["KB_MCP_PORT"]}).port == 3000
+
+
+def test_a_mounted_folder_is_what_the_server_of_the_stack_may_add_by_path() -> None:
+    """Read-only; without a folder it is an empty volume."""
+    server = compose("compose.yml")["server"]
+    assert "${KB_FILES:-files}:/files:ro" in server["volumes"]
+    assert ServerSettings.read({"KB_FILE_ROOTS": server["environment"]["KB_FILE_ROOTS"]}).file_roots == [
+        "/files"
+    ]
 
 
 @pytest.mark.requirement("R76", "R77", "R78", "R79")

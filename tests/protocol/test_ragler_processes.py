@@ -123,7 +123,10 @@ def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) 
         caller.http.close()
     finally:
         assert process.stop() == 0
-    assert (ready.status_code, ready.json()["reason"]) == (503, "RAGLER_API_KEY is not set")
+    assert (ready.status_code, ready.json()["reason"]) == (
+        503,
+        "neither RAGLER_API_URL nor RAGLER_API_KEY is set",
+    )
     assert told["error"] == "not_configured"
 
 
@@ -411,7 +414,7 @@ async def test_over_stdio_the_log_names_the_client_of_the_protocol(
     start: Start, tmp_path: Path, era: str
 ) -> None:
     """There are no headers there."""
-    environment = {**stdio_environment(), "KB_HOME": str(tmp_path)}
+    environment = {**stdio_environment(), "KB_HOME": str(tmp_path), "LOG_LEVEL": "info"}
     process = await start(
         command=("-m", "kb_cli.main", "stdio", "--toolset", "ragler"), environment=environment
     )

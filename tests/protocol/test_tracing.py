@@ -15,6 +15,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from kb_contracts.installing import install_command
 from tests.collector import ERROR, SERVER, Collector, SeenSpan, collecting
 from tests.contract.serving import API_KEY, engine
 from tests.protocol.messages import BOTH
@@ -251,7 +252,7 @@ def test_without_the_packages_the_server_says_so_and_serves(asked: Asked, tmp_pa
     )
     with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", PYTHONPATH=str(tmp_path)) as server:
         assert "result" in server.call("kb_search", query="a")
-    assert "pip install 'kb-for-agents[otel]'" in server.process.output()
+    assert f"OpenTelemetry is not installed: {install_command('otel')}" in server.process.output()
     assert not any("traceparent" in headers for headers in asked.headers)
 
 

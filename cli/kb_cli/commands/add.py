@@ -154,7 +154,7 @@ class Adding:
                 self._await_oldest()
 
     def _fields(self, file: Found) -> m.FileFields:
-        source = str(file.path.absolute())
+        source = str(file.path.resolve())
         return m.FileFields(
             tags=self.tags,
             # Longer than the engine takes, it is left out rather than cut to another file's name.

@@ -199,7 +199,7 @@ class Client:
 def answered(response: httpx.Response, kind: type[A], status: int = 200) -> A:
     """The model that a response with the expected status carries."""
     assert response.status_code == status, f"{_asked(response)} is not a {status}: {_told(response)}"
-    assert response.headers.get("Content-Type", "").split(";")[0] == JSON, _told(response)
+    _check_media_type(response, JSON)
     try:
         return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -213,10 +213,13 @@ def problem(response: httpx.Response, code: str) -> Problem:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise AssertionError(f"{_asked(response)} is no problem ({error}): {_told(response)}") from error
     assert body.code == code, f"{_asked(response)} is {body.code}, not {code}: {body.detail}"
-    assert response.headers["Content-Type"].split(";")[0] == PROBLEM_JSON
-    assert response.status_code == body.status == ERRORS[code].status
-    assert body.title
-    assert body.detail
+    _check_media_type(response, PROBLEM_JSON)
+    assert response.status_code == body.status == ERRORS[code].status, (
+        f"{_asked(response)} is {response.status_code} and says {body.status}; "
+        f"{code} is {ERRORS[code].status}: {_told(response)}"
+    )
+    assert body.title, f"{_asked(response)} has no title: {_told(response)}"
+    assert body.detail, f"{_asked(response)} has no detail: {_told(response)}"
     return body
 
 
@@ -234,6 +237,13 @@ def together(*calls: Callable[[], R]) -> Sequence[R]:
     """Make the calls at once; their results in order."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(lambda call: call(), calls))
+
+
+def _check_media_type(response: httpx.Response, expected: str) -> None:
+    media_type = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
+    assert media_type == expected, (
+        f"{_asked(response)} has the Content-Type {media_type!r}, not {expected!r}: {_told(response)}"
+    )
 
 
 def _asked(response: httpx.Response) -> str:

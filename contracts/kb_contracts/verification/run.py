@@ -70,6 +70,8 @@ def run(
 def _command(target: Target, home: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
     command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
+    # Differences in full: pytest's advice to raise its verbosity is of no use to whoever reads the report.
+    command += ["-o", "verbosity_assertions=2"]
     command += ["--kb-url", target.url, "--kb-seed", str(target.seed), "--kb-results", str(home / _RESULTS)]
     command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
     for name, value in target.headers.items():

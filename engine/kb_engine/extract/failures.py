@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 from xml.parsers import expat
 
+from kb_contracts.installing import install_command
+
 FailureCode: TypeAlias = Literal[
     "unsupported_format",
     "undecodable_text",
@@ -17,8 +19,6 @@ FailureCode: TypeAlias = Literal[
 
 OLE = b"\xd0\xcf\x11\xe0"
 """How an Office file begins that is from before 2007, or locked with a password."""
-
-INSTALL_OCR = "pip install 'kb-for-agents[ocr]'"
 
 _LONGEST_REASON = 200
 _NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
@@ -90,7 +90,7 @@ def no_ocr(package: str) -> ExtractionFailed:
     return ExtractionFailed(
         "ocr_failed",
         f"This engine cannot read pictures: the package {package} is missing. "
-        f"Install it with {INSTALL_OCR}, then send the file again.",
+        f"Install it with {install_command('ocr')}, then send the file again.",
     )
 
 

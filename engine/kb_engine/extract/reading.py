@@ -14,8 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from kb_contracts.installing import install_command
 from kb_engine.extract.child import OnPage, read_in_child
-from kb_engine.extract.failures import INSTALL_OCR, ExtractionFailed, no_ocr, too_much_text
+from kb_engine.extract.failures import ExtractionFailed, no_ocr, too_much_text
 from kb_engine.extract.formats import Format
 from kb_engine.extract.listing import pages_listed
 from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits
@@ -91,7 +92,7 @@ def _without_ocr(known: Extraction) -> Extraction:
     return replace(
         known,
         remark=f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
-        f"{INSTALL_OCR}, remove this document and add the file again.",
+        f"{install_command('ocr')}, remove this document and add the file again.",
     )
 
 

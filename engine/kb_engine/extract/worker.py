@@ -17,6 +17,7 @@ from functools import partial
 
 import msgspec
 
+from kb_contracts.installing import install_command
 from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
 from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.model import Extraction, Limits
@@ -61,7 +62,7 @@ def _not_imported(error: ImportError, limits: Limits) -> ExtractionFailed:
         return too_much_memory(limits.memory_bytes)
     return ExtractionFailed(
         "extraction_failed",
-        f"The engine cannot load the package {error.name}: pip install 'kb-for-agents[engine]'.",
+        f"The engine cannot load the package {error.name}. Install it with: {install_command('engine')}",
     )
 
 

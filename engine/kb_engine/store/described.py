@@ -80,7 +80,8 @@ def every(figures: Mapping[str, Figures], described: Iterable[Described]) -> r.C
     said = {one.name: one for one in described}
     names = sorted(figures.keys() | said.keys())
     return r.CollectionList(
-        collections=[_summary(said.get(name), figures.get(name, none(name))) for name in names]
+        collections=[_summary(said.get(name), figures.get(name, none(name))) for name in names],
+        total=len(names),
     )
 
 

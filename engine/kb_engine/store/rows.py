@@ -34,8 +34,8 @@ CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.
 _CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
 
 _SUMMARY = (
-    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "version",
-    "created_at", "updated_at",
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "extraction_method",
+    "version", "created_at", "updated_at",
 )  # fmt: skip
 SUMMARY_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _SUMMARY)
 """Without the tags, which stand behind them."""

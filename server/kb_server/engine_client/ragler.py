@@ -39,7 +39,7 @@ class Passage(msgspec.Struct, kw_only=True):
         self.score = min(max(self.score, 0.0), 1.0)
 
 
-class Passages(msgspec.Struct, kw_only=True, rename="camel"):
+class Passages(msgspec.Struct, kw_only=True):
     """Best first. `total` counts what matches, `execution_time` is in milliseconds."""
 
     results: list[Passage]

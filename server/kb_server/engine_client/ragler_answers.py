@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -15,34 +16,56 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 NOT_FOUND, FORBIDDEN = "collection_not_found", "forbidden"
 """Reasons of `Refused` that a status alone is enough for."""
+_CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
+
+
+class NotThere(Refused):
+    """A 404 that does not say what is missing: the collection, or the operation itself."""
 
 
 def read(operation: Operation, answer: RawAnswer, model: type[S], *, in_collection: bool = False) -> S:
     """The answer as `model`, without what is null; `in_collection`: one collection was asked for.
 
+    Members may be named `created_by` or `createdBy`: backends of this API do both.
+
     Raises:
-        EngineFault: it is not a success, or cannot be read.
+        EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
+            the backend says what is missing.
     """
     if not answer.is_success:
         raise _fault(operation, answer, in_collection=in_collection)
-    return fitted(operation, answer, lambda body: msgspec.convert(_told(msgspec.json.decode(body)), model))
+    return fitted(
+        operation, answer, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)
+    )
 
 
 def _fault(operation: Operation, answer: RawAnswer, *, in_collection: bool) -> EngineFault:
     fault = fault_of(operation, answer, now=datetime.now(UTC))
+    code = problem_of(answer).get("code")
     match answer.status:
         case 403:
             return Refused(FORBIDDEN, fault.detail)
-        case 404 if in_collection and problem_of(answer).get("code") != "route_not_found":
+        case 404 if in_collection and code == NOT_FOUND:
             return Refused(NOT_FOUND, fault.detail)
+        case 404 if in_collection and code != "route_not_found":
+            return NotThere(NOT_FOUND, fault.detail)
         case 429:
             return RateLimited(fault.detail, retry_after=fault.retry_after)
         case _:
             return fault
 
 
-def _told(value: Any) -> Any:
-    """`value` without the members that are null: what is null was not told."""
-    if isinstance(value, dict):
-        return {name: _told(member) for name, member in value.items() if member is not None}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+def _normalized(value: Any) -> Any:
+    """`value` without the members that are null, their names in snake case (which counts, given both)."""
+    if isinstance(value, list):
+        return [_normalized(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members = {name: _normalized(member) for name, member in value.items() if member is not None}
+    return {_CAPITAL.sub(_lowered, name): member for name, member in members.items()} | {
+        name: member for name, member in members.items() if not _CAPITAL.search(name)
+    }
+
+
+def _lowered(capital: re.Match[str]) -> str:
+    return f"_{capital.group().lower()}"

@@ -11,9 +11,9 @@ import msgspec
 from kb_contracts.operations import BY_ID
 from kb_contracts.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.errors import EngineBadAnswer, EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.ragler_answers import read
+from kb_server.engine_client.ragler_answers import NotThere, read
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
 
@@ -54,8 +54,7 @@ class HttpRagler:
         """`POST /vector/search`."""
         # The limit is told also where it is the contract's default: another backend may have its own.
         body = {**msgspec.to_builtins(request), "limit": request.limit}
-        outgoing = self._outgoing("vectorSearch", body=body)
-        return await self._asked(outgoing, Passages, in_collection=request.collection_id is not None)
+        return await self._asked(self._outgoing("vectorSearch", body=body), Passages, request.collection_id)
 
     async def collections(self) -> list[Collection]:
         """`GET /collections`."""
@@ -64,7 +63,7 @@ class HttpRagler:
     async def collection(self, collection_id: str) -> CollectionDetail:
         """`GET /collections/{id}`."""
         outgoing = self._outgoing("getCollection", path={"collection_id": collection_id})
-        return await self._asked(outgoing, CollectionDetail, in_collection=True)
+        return await self._asked(outgoing, CollectionDetail, collection_id)
 
     async def reachable(self) -> bool:
         """`GET /readyz`, once and within three seconds; one without such a path is taken to be ready."""
@@ -80,8 +79,25 @@ class HttpRagler:
         silence = self._silence if silence is None else silence
         return self._http.outgoing(BY_ID[operation_id], headers, silence=silence, **request)
 
-    async def _asked(self, outgoing: Outgoing, model: type[S], *, in_collection: bool = False) -> S:
-        return await self._http.attempted(
-            outgoing,
-            lambda answer: read(outgoing.operation, answer, model, in_collection=in_collection),
-        )
+    async def _asked(self, outgoing: Outgoing, model: type[S], collection_id: str | None = None) -> S:
+        try:
+            return await self._http.attempted(
+                outgoing,
+                lambda answer: read(
+                    outgoing.operation, answer, model, in_collection=collection_id is not None
+                ),
+            )
+        except NotThere as fault:
+            if not await self._lists(collection_id):
+                raise
+            call = f"{outgoing.operation.method} {outgoing.operation.path}"
+            raise EngineBadAnswer(
+                f"It does not serve {call} (404) for a collection that it lists."
+            ) from fault
+
+    async def _lists(self, collection_id: str | None) -> bool:
+        """Whether the backend has this collection in its list; False where it gives none."""
+        try:
+            return any(collection.id == collection_id for collection in await self.collections())
+        except EngineFault:
+            return False

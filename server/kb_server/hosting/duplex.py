@@ -59,13 +59,12 @@ async def session(
     *,
     caller: Caller | None = None,
     bounds: Bounds | None = None,
-    handshake: bool = True,
     write: Write | None = None,
 ) -> AsyncIterator[Session]:
     """Serve `server` to the `caller` that reads `stream`, until the block is left; then cancel what runs.
 
-    Calls past `bounds` are refused, and any number is taken without. Where no `handshake` is needed, a client
-    that opens with another request is served at the latest version that has one. With `write`, which puts
+    Calls past `bounds` are refused, and any number is taken without. A client that opens with another request
+    than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
     bytes where `stream` puts messages, plain calls take the lane.
     """
     caller = caller or Caller()
@@ -84,7 +83,7 @@ async def session(
         tasks.start_soon(drive)
         async with send:
             inward = _Inward(server, send, tasks, express, caller)
-            yield Session(inward, answers, flying, bounds, handshake=handshake)
+            yield Session(inward, answers, flying, bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +106,11 @@ class Session:
         answers: _Answers,
         flying: _InFlight,
         bounds: Bounds | None,
-        *,
-        handshake: bool,
     ) -> None:
-        """`handshake`: nothing goes before it but messages with an envelope."""
         self._inward = inward
         self._answers = answers
         self._flying = flying
         self._bounds = bounds
-        self._handshake = handshake
         self._opened = False
 
     async def take(self, data: bytes) -> None:
@@ -176,7 +171,7 @@ class Session:
         version = None
         if _has_envelope(request):
             version = LATEST_MODERN_VERSION
-        elif request.method != _GREETING and not self._handshake:
+        elif request.method != _GREETING:
             version = LATEST_HANDSHAKE_VERSION
             await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_GREETED))
         if self._inward.express is not None:

@@ -296,9 +296,7 @@ class _Connection:
         """
         caller = Caller(credential(self.http), self.http.headers)
         outbox = self.outbox
-        async with session(
-            server, outbox, caller=caller, bounds=bounds, handshake=False, write=outbox.write_text
-        ) as client:
+        async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write_text) as client:
             code = await self._read(client)
             await client.settled(self.grace)
         return code

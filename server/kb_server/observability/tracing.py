@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kb_contracts.installing import install_command
 from kb_server.tool import Call
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 TOOL_ERROR = "tool_error"
 """What the conventions call an answer with `isError`; its own code stands in `kb.error`."""
 
-_INSTALL = "pip install 'kb-for-agents[otel]'"
 _FLUSH_SECONDS = 3.0
 _SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
 """What may go on to the engine as a header, where no span comes between."""
@@ -148,7 +148,9 @@ def _own_provider(environ: Mapping[str, str]) -> TracerProvider | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        log.warning("An endpoint for spans is set, but OpenTelemetry is not installed: %s", _INSTALL)
+        log.warning(
+            "An endpoint for spans is set, but OpenTelemetry is not installed: %s", install_command("otel")
+        )
         return None
     named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     try:

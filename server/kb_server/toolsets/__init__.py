@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from kb_server.tool import Toolset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kb_server.services import Services
+    from kb_server.settings import ServerSettings
 
 TOOLSETS = {
     "kb": "kb_server.toolsets.kb",
@@ -18,6 +21,11 @@ TOOLSETS = {
     "textfile": "kb_server.toolsets.textfile",
 }
 """Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""
+
+
+def offered(settings: ServerSettings, shown: Sequence[str]) -> list[str]:
+    """The toolsets with an endpoint of their own: `textfile` only with a file, or where it is shown."""
+    return [name for name in TOOLSETS if name != "textfile" or settings.text_file or name in shown]
 
 
 def build_toolset(name: str, services: Services) -> Toolset:

@@ -19,6 +19,7 @@ from kb_cli.dispatch import dispatch
 from kb_cli.exits import Exit
 from kb_cli.parser import DOC_TYPES, JOB_STATES, MODES, build_parser
 from kb_contracts import models as m
+from kb_contracts.installing import install_command
 from kb_contracts.operations import API_VERSION
 from tests.stack import ROOT, clean_environment, free_port
 
@@ -65,6 +66,34 @@ def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
     with pytest.raises(SystemExit):
         dispatch([command, "--help"])
     assert "exit status:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extras"),
+    [
+        ("serve", "mcp", ["server"]),
+        ("serve", "pybase64", ["server"]),
+        ("stdio", "mcp", ["server"]),
+        ("engine", "apsw", ["engine"]),
+        ("engine", "semantic_text_splitter", ["engine"]),
+    ],
+)
+def test_a_part_without_its_packages_says_what_to_install(
+    tmp_path: Path, command: str, package: str, extras: list[str]
+) -> None:
+    """In one line that works, whichever of its packages is missing."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kb_cli.main", command],
+        env=clean_environment(PYTHONPATH=str(tmp_path), KB_HOME=str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Exit.FAILED, done.stderr
+    assert f"the package {package} is not installed; install what `kb {command}` needs" in done.stderr
+    assert install_command(*extras) in done.stderr
 
 
 def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +162,7 @@ def test_a_fault_of_ours_is_one_line_unless_asked_for_more(
     ("raised", "status", "words"),
     [
         (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
-        (ModuleNotFoundError("no", name="mcp.server"), Exit.FAILED, "kb-for-agents[server]"),
+        (ModuleNotFoundError("no", name="mcp.server"), Exit.FAILED, "the package mcp is not installed"),
         (ModuleNotFoundError("no", name="elsewhere"), Exit.FAILED, "elsewhere is not installed"),
     ],
 )
@@ -144,7 +173,7 @@ def test_interruptions_and_missing_packages_are_one_line(
     status: Exit,
     words: str,
 ) -> None:
-    """With the extra to install where there is one."""
+    """With the package that is missing."""
 
     def fail(_options: object, _out: object) -> int:
         raise raised

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from kb_cli.output import Output
 from tests.stack import clean_environment
 
@@ -40,6 +42,28 @@ def test_a_table_on_a_terminal_shows_the_stored_text_and_no_markup() -> None:
     Output(stdout=terminal).table(COLUMNS, ROWS, title="[b]t[/b]")
     assert "[red]not markup[/red] :smile:\\x1b[31m" in terminal.getvalue()
     assert "[b]t[/b]" in terminal.getvalue()
+
+
+def test_a_table_wider_than_the_terminal_is_written_row_by_row_with_nothing_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 80 columns an id of 36 characters stays whole, whatever stands beside it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    identifier = "119d823a-5422-4f1c-8e2b-0b8f3f2f9b11"
+    terminal = Terminal()
+    Output(stdout=terminal).table(
+        ("job", "status", "why", "created", "id"),
+        [
+            ["first", "failed", "a long reason " * 8, None, identifier],
+            [identifier, "completed", "", "now", ""],
+        ],
+    )
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(identifier in line for line in lines) == 2
+    assert "…" not in terminal.getvalue()
+    assert lines[-1].strip() == "status completed  created now"
 
 
 def test_a_style_shows_on_a_terminal_only() -> None:

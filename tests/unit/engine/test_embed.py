@@ -186,7 +186,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builtins, "__import__", without(package, builtins.__import__))
     monkeypatch.setattr("kb_engine.embed.minilm.import_module", without(package, importlib.import_module))
     embedder = MiniLM()
-    with pytest.raises(EmbedderUnavailable, match="pip install 'kb-for-agents") as failed:
+    with pytest.raises(EmbedderUnavailable, match="-m pip install ") as failed:
         embedder.embed(["x"])
     assert package.replace("_", "-") in str(failed.value)
     assert "hash" in str(failed.value)

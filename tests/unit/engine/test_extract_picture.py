@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from kb_contracts.installing import install_command
 from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, extract
 from kb_engine.extract.picture import MOST_PIXELS, read_picture
 from tests.documents import pdf_of
@@ -177,4 +178,4 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExtractionFailed) as failed:
         read_picture(saved(SIGN), PNG)
     assert failed.value.code == "ocr_failed"
-    assert "pip install 'kb-for-agents[ocr]'" in failed.value.message
+    assert install_command("ocr") in failed.value.message

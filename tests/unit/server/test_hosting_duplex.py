@@ -73,9 +73,9 @@ def written() -> Written:
 
 @asynccontextmanager
 async def beginning(fake: Fake, written: Written, **options: Any) -> AsyncIterator[Session]:
-    """A session with the fake toolset that needs no handshake."""
+    """A session with the fake toolset."""
     server = ProtocolServer(options.pop("toolset", fake.toolset))
-    async with session(server, written, handshake=False, **options) as client:
+    async with session(server, written, **options) as client:
         yield client
 
 
@@ -181,21 +181,16 @@ async def test_one_message_over_the_bound_of_bytes_is_refused_alone(fake: Fake, 
 
 
 @pytest.mark.parametrize(
-    ("opening", "refused"),
-    [
-        (request("tools/list"), True),
-        (initialize("2025-06-18"), False),
-        (modern(request("tools/list")), False),
-    ],
+    "opening", [request("tools/list"), initialize("2025-06-18"), modern(request("tools/list"))]
 )
-async def test_where_a_handshake_is_needed_nothing_goes_before_it(
-    fake: Fake, written: Written, opening: dict[str, Any], refused: bool
+async def test_a_client_may_open_with_any_request(
+    fake: Fake, written: Written, opening: dict[str, Any]
 ) -> None:
-    """As on stdio; messages of 2026-07-28 need none."""
+    """As over HTTP, on stdio and WebSocket alike."""
     async with session(ProtocolServer(fake.toolset), written) as client:
         await client.take(sent(opening))
         (answer,) = await written.answers(1)
-    assert isinstance(answer, JSONRPCError) is refused
+    assert isinstance(answer, JSONRPCResponse)
 
 
 async def test_a_task_that_is_being_cancelled_is_in_flight(fake: Fake, written: Written) -> None:

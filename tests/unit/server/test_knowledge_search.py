@@ -34,7 +34,10 @@ async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowle
     assert set(best) == {
         "document_id",
         "chunk_id",
+        "chunk_index",
         "filename",
+        "format",
+        "processing_method",
         "chunk_text",
         "relevance_score",
         "metadata",
@@ -42,10 +45,24 @@ async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowle
     assert best["document_id"] == document
     assert UUID(best["chunk_id"]).version == 4
     assert best["filename"] == "bees.pdf"
+    assert (best["chunk_index"], best["format"], best["processing_method"]) == (1, "pdf", "text_extraction")
     assert "cluster" in best["chunk_text"]
     assert 0 < best["relevance_score"] <= 1
     assert (best["metadata"]["format"], best["metadata"]["page_num"]) == ("pdf", 2)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", best["metadata"]["date_added"])
+
+
+async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowledge: Knowledge) -> None:
+    """The tags that their metadata gave them."""
+    both = await knowledge.added("bees.html", HTML, metadata={"tags": ["insects", "winter"]})
+    await knowledge.added(
+        "wasps.html", "<p>Wasps keep warm in a cluster.</p>", metadata={"tags": ["insects"]}
+    )
+    found = await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects", "winter"]})
+    assert [result["document_id"] for result in found["results"]] == [both]
+    assert (await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects"]}))[
+        "total_results"
+    ] == 2
 
 
 @pytest.mark.requirement("N27")

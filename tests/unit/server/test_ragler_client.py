@@ -53,6 +53,39 @@ async def test_every_call_says_who_asks_and_in_which_role(
         assert asked.headers["X-User-Role"] == "service"
 
 
+@pytest.mark.parametrize("route", [SEARCH, INFO])
+async def test_a_missing_route_is_not_a_missing_collection(
+    tools: RaglerTools, backend: Backend, route: str
+) -> None:
+    """The backend lists the collection, so what answers 404 for it is not its operation."""
+    backend.answers(route, {"statusCode": 404, "message": f"Cannot GET {route}"}, 404)
+    name = "search_knowledge" if route == SEARCH else "get_collection_info"
+    refused = await tools.refused(name, **{**CALLS[name], "collection_id": API_DOCS})
+    assert refused["error"] == "backend_bad_answer"
+    assert "404" in refused["message"]
+
+
+async def test_members_in_camel_case_are_read_as_well(tools: RaglerTools, backend: Backend) -> None:
+    """Backends of this API answer with `createdBy` where its document has `created_by`."""
+    backend.answers(
+        LIST,
+        {
+            "collections": [
+                {
+                    "id": API_DOCS,
+                    "name": "API",
+                    "chunkCount": 3,
+                    "createdBy": "a@company.com",
+                    "createdAt": "2026-02-01",
+                }
+            ]
+        },
+    )
+    (collection,) = (await tools.ok("list_collections"))["collections"]
+    assert (collection["created_by"], collection["created_at"]) == ("a@company.com", "2026-02-01")
+    assert collection["chunk_count"] == 3
+
+
 @pytest.mark.requirement("R35")
 async def test_a_base_url_may_have_a_path_and_credentials(backend: Backend, tmp_path: Path) -> None:
     """The path is kept; what an agent is told has no credentials in it."""

@@ -346,8 +346,9 @@ class TestNames:
     async def test_a_name_that_the_search_does_not_know_is_forgotten(
         self, tools: RaglerTools, backend: Backend
     ) -> None:
-        """The collection went after its name was told."""
+        """The collection went after its name was known."""
         await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+        backend.answers("/collections", {"collections": []})
         backend.answers(SEARCH, {"message": "gone"}, 404)
         assert (await tools.refused("search_knowledge", query="x", collection_id=API_DOCS))["error"] == (
             "not_found"

@@ -118,7 +118,7 @@ def test_a_port_that_is_none_is_refused_by_its_name() -> None:
         ({"RAGLER_API_URL": "http://127.0.0.1:8000/"}, True, ""),
         ({"RAGLER_API_URL": "http://127.0.0.1:8000", "KB_API_KEY": "e"}, True, "e"),
         ({"RAGLER_API_URL": "http://127.0.0.1:8000", "KB_API_KEY": "e", "RAGLER_API_KEY": "r"}, True, "r"),
-        ({"RAGLER_API_URL": "http://127.0.0.1:8001", "KB_API_KEY": "e"}, False, ""),
+        ({"RAGLER_API_URL": "http://127.0.0.1:8001", "KB_API_KEY": "e"}, True, ""),
     ],
 )
 def test_the_engines_key_is_the_backends_where_the_backend_is_the_engine(
@@ -155,6 +155,13 @@ class TestMcpJson:
         assert (told["name"], told["version"]) == ("ragler", "1.0.0")
         assert told["description"] == "RAGler Knowledge Management System MCP Server"
         assert {tool["name"]: tool["description"] for tool in told["tools"]} == DESCRIPTIONS
+
+    def test_beside_it_stands_the_form_that_clients_read(self) -> None:
+        """The same command and the same names of variables under `mcpServers`."""
+        server = json.loads(MCP_JSON.read_text("utf-8"))["server"]
+        entry = json.loads(MCP_JSON.with_name("mcp.json").read_text("utf-8"))["mcpServers"]["ragler"]
+        assert (entry["command"], entry["args"]) == (server["command"], server["args"])
+        assert entry["env"].items() - {("LOG_LEVEL", "warn")} <= server["env"].items()
 
     @pytest.mark.requirement("R32", "R33")
     def test_it_has_the_command_and_the_four_variables(self) -> None:

@@ -121,13 +121,13 @@ def test_what_a_search_promises_to_answer(toolset: Toolset) -> None:
         ("get_collection_info", {"collection_id": API_DOCS}),
     ],
 )
-async def test_without_a_key_every_tool_says_what_to_set(
+async def test_without_a_backend_every_tool_says_what_to_set(
     tmp_path: Path, name: str, arguments: dict[str, Any]
 ) -> None:
     """The server stands; nobody is asked."""
     async with tools_before("http://127.0.0.1:1", tmp_path, ragler_api_key="") as tools:
         told = await tools.refused(name, **arguments)
     assert told["error"] == "not_configured"
-    assert told["missing"] == ["RAGLER_API_KEY"]
+    assert told["missing"] == ["RAGLER_API_URL", "RAGLER_API_KEY"]
     assert "RAGLER_API_KEY" in told["message"]
     assert "RAGLER_API_URL" in told["message"]

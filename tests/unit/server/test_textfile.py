@@ -17,6 +17,7 @@ import pytest
 from kb_server.schema import input_schema, output_schema
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, NoArguments, Toolset
+from kb_server.toolsets import offered
 from kb_server.toolsets.textfile import (
     PLACEHOLDER,
     GetKbContentTool,
@@ -363,17 +364,12 @@ async def test_the_start_logs_plainly_whether_the_file_was_read(
     assert content is None or content not in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    ("toolsets", "level"), [(["kb"], "DEBUG"), (["textfile"], "INFO"), (["kb", "textfile"], "INFO")]
-)
-async def test_that_no_file_is_configured_is_told_to_who_chose_the_toolset(
-    caplog: pytest.LogCaptureFixture, toolsets: list[str], level: str
-) -> None:
-    """Every server has the toolset at a path of its own; most want no text and need no line about it."""
-    with caplog.at_level("DEBUG", "kb_server.toolsets.textfile"):
-        await call(build(Services(ServerSettings(toolsets=toolsets))), "get_kb_info")
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert told == [(level, "No knowledge base text: none is configured")]
+async def test_that_no_file_is_configured_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever chose the toolset without a file learns why it has no text."""
+    with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
+        await call(build(Services(ServerSettings(toolsets=["textfile"]))), "get_kb_info")
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged == [("INFO", "No knowledge base text: none is configured")]
 
 
 @pytest.mark.requirement("F30")
@@ -387,14 +383,28 @@ async def test_each_call_puts_its_status_and_its_figures_in_the_log(notes: Path)
 @pytest.mark.requirement("F43")
 async def test_sample_and_default_description_are_placeholders_about_azure_managed_grafana() -> None:
     """The sample is plain text of a page or two, and says what it is."""
-    toolset = over_file(SAMPLE)
-    info = (await call(toolset, "get_kb_info"))["info"]
-    content = (await call(toolset, "get_kb_content"))["content"]
-    assert info["description"] == PLACEHOLDER
+    content = (await call(over_file(SAMPLE), "get_kb_content"))["content"]
+    described = (await call(build(Services(ServerSettings())), "get_kb_info"))["info"]
+    assert described["description"] == PLACEHOLDER
     assert "Azure Managed Grafana" in PLACEHOLDER
     assert "placeholder" in PLACEHOLDER
     assert re.search("azure managed grafana", content, re.IGNORECASE)
     assert "placeholder" in content
+
+
+async def test_a_file_that_nobody_has_described_is_described_by_its_name(notes: Path) -> None:
+    """The placeholder is about another text."""
+    toolset = over_file(notes)
+    info = (await call(toolset, "get_kb_info"))["info"]
+    assert info["description"].startswith(f"the text file {notes.name} ")
+    assert "Grafana" not in info["description"] + toolset.instructions
+
+
+def test_without_a_file_the_toolset_is_offered_only_where_it_was_chosen(notes: Path) -> None:
+    """An agent that lists the endpoints finds no empty one."""
+    assert "textfile" not in offered(ServerSettings(), ["kb"])
+    assert "textfile" in offered(ServerSettings(), ["kb", "textfile"])
+    assert "textfile" in offered(ServerSettings(text_file=str(notes)), ["kb"])
 
 
 async def test_the_file_is_read_outside_the_event_loop() -> None:

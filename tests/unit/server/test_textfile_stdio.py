@@ -160,7 +160,11 @@ def test_protocol_faults_are_json_rpc_errors_and_the_server_serves_on(notes: Pat
 def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
     """stdout holds messages only; the log has the file, its sizes, and both forms of the tool's name."""
     messages, log = conversation(
-        notes.parent, initialize(), READY, tool_call(1, "get_kb_content"), arguments=("--file", str(notes))
+        notes.parent,
+        initialize(),
+        READY,
+        tool_call(1, "get_kb_content"),
+        arguments=("--file", str(notes), "--log-level", "info"),
     )
     assert all(message["jsonrpc"] == "2.0" for message in messages)
     told = {line["message"]: line for line in log}
@@ -190,15 +194,25 @@ def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
     [
         ((), {"LOG_LEVEL": "info"}, True),
         ((), {"LOG_LEVEL": "warn"}, False),
+        ((), {}, False),
         (("--log-level", "warn"), {"LOG_LEVEL": "debug"}, False),
     ],
 )
 def test_the_level_of_the_log_is_a_setting(
     notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
 ) -> None:
-    """By variable, and by a flag that stands over it."""
+    """By variable, and by a flag that stands over it; unasked, nothing that a client shows as an error."""
     _, log = conversation(notes.parent, initialize(), arguments=("--file", str(notes), *flags), **environment)
     assert any(line["level"] == "info" for line in log) is told
+
+
+def test_a_call_before_the_handshake_is_answered(notes: Path) -> None:
+    """As over HTTP."""
+    messages, log = conversation(
+        notes.parent, tool_call(1, "get_kb_content"), arguments=("--file", str(notes))
+    )
+    assert messages[0]["result"]["structuredContent"]["content"] == TEXT
+    assert log == []
 
 
 @pytest.mark.requirement("F40")
@@ -220,7 +234,11 @@ def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Pat
     path.write_text(content)
     began = time.monotonic()
     messages, log = conversation(
-        tmp_path, initialize(), READY, tool_call(1, "get_kb_content"), arguments=("--file", str(path))
+        tmp_path,
+        initialize(),
+        READY,
+        tool_call(1, "get_kb_content"),
+        arguments=("--file", str(path), "--log-level", "info"),
     )
     seconds = time.monotonic() - began
     result = messages[1]["result"]

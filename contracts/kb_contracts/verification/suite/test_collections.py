@@ -28,6 +28,7 @@ def test_every_collection_is_listed_by_name(kb: Client) -> None:
     kb.described(str(uuid4()), "guides", description="How it is done", created_by="ann@example.com")
     listed = kb.collections()
     assert list(listed) == ["Animals & co", "guides", "stones"]
+    assert answered(kb.ask("listCollections"), r.CollectionList).total == 3
     stones, guides = listed["stones"], listed["guides"]
     assert (stones.chunk_count, stones.description, stones.created_by) == (2, "", r.ENGINE_USER)
     assert (stones.id, stones.created_at) == (r.collection_id("stones"), first.created_at)

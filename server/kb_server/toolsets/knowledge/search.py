@@ -41,6 +41,13 @@ class KnowledgeFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         | None
     ) = None
     date_range: Annotated[DateRange, Meta(description="when the document was added, in UTC")] | None = None
+    tags: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=200)]],
+            Meta(max_length=m.MAX_TAGS, description="only documents that carry all of these tags"),
+        ]
+        | None
+    ) = None
 
 
 class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -64,11 +71,14 @@ class ResultMetadata(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeHit(msgspec.Struct, kw_only=True):
-    """A passage that answers."""
+    """A passage that answers. `chunk_index` is its place in the document, from 0."""
 
     document_id: str
     chunk_id: str
+    chunk_index: int
     filename: str
+    format: str
+    processing_method: str
     chunk_text: str
     relevance_score: Annotated[float, Meta(ge=0, le=1)]
     metadata: ResultMetadata
@@ -136,6 +146,7 @@ def _request(arguments: KnowledgeSearchArguments) -> m.SearchRequest:
     return m.SearchRequest(
         query=arguments.query,
         top=arguments.top_k,
+        tags=(arguments.filters.tags or []) if arguments.filters else [],
         min_score=arguments.min_relevance,
         filters=None if arguments.filters is None else _filters(arguments.filters),
     )
@@ -164,13 +175,15 @@ def _names(form: str) -> list[str]:
 
 def _hit(result: m.SearchResult) -> KnowledgeHit:
     document = result.document
+    form = shown_format(document)
     return KnowledgeHit(
         document_id=document.uid,
         chunk_id=result.chunk.uid,
+        chunk_index=result.chunk.index,
         filename=shown_name(document),
+        format=form,
+        processing_method=document.extraction_method,
         chunk_text=result.chunk.text,
         relevance_score=result.score,
-        metadata=ResultMetadata(
-            format=shown_format(document), page_num=result.chunk.page, date_added=document.created_at
-        ),
+        metadata=ResultMetadata(format=form, page_num=result.chunk.page, date_added=document.created_at),
     )

@@ -74,9 +74,9 @@ class RaglerTool(ServiceTool[A, R]):
         if not self.services.ragler_is_configured:
             raise ToolError(
                 NOT_CONFIGURED,
-                "This server has no key for RAGler's backend. Whoever runs it must set RAGLER_API_KEY to the "
-                "backend's key, and RAGLER_API_URL to its base URL, and start it again.",
-                missing=["RAGLER_API_KEY"],
+                "This server does not know RAGler's backend. Whoever runs it must set RAGLER_API_URL to its "
+                "base URL, and RAGLER_API_KEY to its key where it wants one, and start it again.",
+                missing=["RAGLER_API_URL", "RAGLER_API_KEY"],
             )
         return self.services.ragler
 

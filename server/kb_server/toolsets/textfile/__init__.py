@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Protocol
 
 from kb_server.settings import ServerSettings
@@ -34,7 +35,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 PLACEHOLDER = "Azure Managed Grafana (a placeholder: set KB_TEXT_DESCRIPTION to say what your text is about)"
-"""The description of a text that nobody has described."""
+"""The description where there is neither a text nor a description."""
 
 
 class _HasSettings(Protocol):
@@ -47,22 +48,24 @@ class _HasSettings(Protocol):
 def build(services: _HasSettings) -> Toolset:
     """The toolset over the file that the settings name."""
     settings = services.settings
-    # Every server has this toolset at a path of its own; that it has no text is news to who chose it.
-    absence = logging.INFO if "textfile" in settings.toolsets else logging.DEBUG
-    return build_over(TextFile(settings.text_file), settings.text_description or PLACEHOLDER, absence=absence)
+    return build_over(TextFile(settings.text_file), _description(settings))
 
 
-def build_over(source: DataSource, about: str, *, absence: int = logging.INFO) -> Toolset:
-    """The toolset over any source; `about` says what its text is about.
+def _description(settings: ServerSettings) -> str:
+    """What the text is about: as described, else the name of its file, which is all that is known of it."""
+    if settings.text_description or not settings.text_file:
+        return settings.text_description or PLACEHOLDER
+    return f"the text file {Path(settings.text_file).name} (set KB_TEXT_DESCRIPTION to say what it is about)"
 
-    `absence` is the level at which the log tells that no source is configured.
-    """
+
+def build_over(source: DataSource, about: str) -> Toolset:
+    """The toolset over any source; `about` says what its text is about."""
     held = HeldText()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         if not held.is_read:
-            held.keep(await asyncio.to_thread(_read, source, absence))
+            held.keep(await asyncio.to_thread(_read, source))
         yield
 
     return Toolset(
@@ -78,13 +81,13 @@ def build_over(source: DataSource, about: str, *, absence: int = logging.INFO) -
     )
 
 
-def _read(source: DataSource, absence: int) -> Text | SourceError:
+def _read(source: DataSource) -> Text | SourceError:
     """What the source gives, with one line in the log that says whether the start went well."""
     fields = {"source": source.name}
     try:
         text = source.read()
     except NotConfigured as state:
-        log.log(absence, "No knowledge base text: none is configured", extra={"fields": fields})
+        log.info("No knowledge base text: none is configured", extra={"fields": fields})
         return state
     except SourceError as error:
         log.error("Reading the knowledge base text failed: %s", error, extra={"fields": fields})

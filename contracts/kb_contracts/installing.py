@@ -1,0 +1,50 @@
+"""The command that installs what an optional part needs.
+
+kb may have been installed from a checkout, a wheel or an index, so an error text cannot name `kb[extra]`: pip
+might not find it under that name. The packages of an extra are read from kb's own metadata instead, and pip
+finds those wherever it looks.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+_DISTRIBUTION = "kb-for-agents"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def install_command(*extras: str) -> str:
+    """The command for this interpreter that installs the missing packages of these extras.
+
+    Where none is missing, because one of them is damaged, it names them all.
+    """
+    wanted = _requirements(extras)
+    missing = [requirement for requirement in wanted if not _is_installed(requirement)]
+    packages = missing or wanted or [f"{_DISTRIBUTION}[{','.join(extras)}]"]
+    return shlex.join([sys.executable or "python3", "-m", "pip", "install", *packages])
+
+
+def _requirements(extras: tuple[str, ...]) -> list[str]:
+    """What the metadata lists under the extras; nothing where kb runs without having been installed."""
+    try:
+        listed = distribution(_DISTRIBUTION).requires or []
+    except PackageNotFoundError:
+        return []
+    split = [entry.partition(";") for entry in listed]
+    wanted = [
+        requirement.strip()
+        for requirement, _, marker in split
+        if any(f"extra == {quote}{extra}{quote}" in marker for extra in extras for quote in "'\"")
+    ]
+    return list(dict.fromkeys(wanted))
+
+
+def _is_installed(requirement: str) -> bool:
+    name = _NAME.match(requirement)
+    try:
+        return name is not None and bool(distribution(name.group()).version)
+    except PackageNotFoundError:
+        return False

@@ -5,8 +5,8 @@
     n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating, Storing
 
 Where pages are read by OCR they are most of the work, so that what follows counts as two steps more, however
-many passages come of it. Where their text is taken, most of the work is in its vectors: a page is done when its
-passages have them.
+many passages come of it. Where their text is taken, most of the work is in its vectors: a page is done when
+its passages have them.
 """
 
 from __future__ import annotations

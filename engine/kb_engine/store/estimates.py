@@ -30,8 +30,8 @@ WORK_DONE = (
     "WHERE id = ? AND attempts = 1 AND NOT deduplicated"
 )
 """What a job was, where its time can be told: one of several attempts bears the time between them."""
-ADD_MEASURE = (  # noqa: S608
-    "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "
+ADD_MEASURE = (
+    "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
     "ON CONFLICT (work) DO UPDATE SET "
     + ", ".join(
         f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}"

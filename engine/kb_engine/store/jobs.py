@@ -205,7 +205,7 @@ def _with_estimates(db: apsw.Connection, found: Sequence[Row], now: str) -> list
 
 
 def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
-    """Move jobs to a final state where the event is allowed; how many. Only what failed keeps text and file."""
+    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
     allowed, failed = sources(event), event is Event.FAIL
     ended = rows(
         write.db,

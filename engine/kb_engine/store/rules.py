@@ -221,7 +221,7 @@ def rests_until(crashes: int, now: str) -> str | None:
     """When a job may be taken again that ran at so many deaths of an engine in a row; None: at once.
 
     Such a death is not the job's fault and costs it nothing. But one that ran at the third in a row may be
-    what kills, so that it lets the others go first: ten seconds, twice as long each time, an hour at the most.
+    what kills, so that it lets the others go first: ten seconds, each time twice as long, at most an hour.
     """
     if crashes <= _FREE_CRASHES:
         return None

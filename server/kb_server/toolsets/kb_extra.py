@@ -198,8 +198,8 @@ class KbRetryJobTool(ServiceTool[KbRetryJobArguments, JobView]):
     title = "Try a failed job again"
     description = """\
 Queue a failed ingestion job again, with the note or file that was sent for it: nothing has to be sent a \
-second time. It works while kb_jobs shows the job with "retryable": true. A file that is damaged fails again: \
-mend what its error names first.
+second time. It works while kb_jobs shows the job with "retryable": true. A damaged file fails \
+again: mend what its error names first.
 
 Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()

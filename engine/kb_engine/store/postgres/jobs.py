@@ -242,7 +242,7 @@ async def prune(write: Write) -> None:
 
 
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
-    """Move jobs to a final state where the event is allowed; how many. Only what failed keeps text and file."""
+    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
     allowed, failed = sources(event), event is Event.FAIL
     ended = await rows(
         write.db,

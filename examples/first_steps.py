@@ -36,7 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--file", type=Path, default=DOCUMENTS / "garden-soil.pdf", help="a file to upload")
     parser.add_argument("--sentence", default=SENTENCE, help="a sentence of that file")
     parser.add_argument(
-        "--curl-file", type=Path, default=DOCUMENTS / "honey-bees.docx", help="sent by curl -T"
+        "--curl-file", type=Path, default=DOCUMENTS / "honey-bees.docx", help="sent by curl -g -T"
     )
     parser.add_argument("--mode", default="auto", help="auto, legacy (the handshake) or 2026-07-28")
     return parser.parse_args()
@@ -124,11 +124,12 @@ async def upload_with_curl(agent: Agent, file: Path, collection: str) -> str:
         "--show-error",
         "--output",
         "/dev/null",
+        "-g",
         "-T",
         str(file),
         start["upload_url"],
     )
-    check(await process.wait() == 0, f"curl -T {file.name} $UPLOAD_URL")
+    check(await process.wait() == 0, f"curl -g -T {file.name} $UPLOAD_URL")
     finish = await agent.call("kb_upload_finish", upload_id=start["upload_id"])
     return str(finish["job_id"])
 

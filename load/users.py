@@ -172,7 +172,7 @@ class Agent(FastHttpUser):
 
     @task(1)
     def upload_direct(self) -> None:
-        """A file by the upload URL, as `curl -T` sends it."""
+        """A file by the upload URL, as `curl -g -T` sends it."""
         file = self._file()
         started = self._start(file.name, len(file.data))
         if started is None:

@@ -83,6 +83,10 @@ _STYLES = (
 )
 
 
+LOCKED_OFFICE = b"\xd0\xcf\x11\xe0" + bytes(600) + "EncryptedPackage".encode("utf-16-le") + bytes(90)
+"""How Office locks a file: the package lies encrypted in a container of the older kind."""
+
+
 def sentence_of_page(number: int, seed: int = 7) -> str:
     """The one sentence on page `number` (1-based) of `large_pdf(..., seed=seed)`, and on no other page.
 

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-STOP_SECONDS = 15.0
-"""How long a child may take to end before it is killed; each drains its calls for ten seconds at most."""
+STOP_SECONDS = 20.0
+"""How long a child may take to end before it is killed; each lets bodies arrive for five seconds at most, and
+calls end for ten."""
 
 
 class Child:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import logging
 from collections.abc import Callable, Sequence
 
 from kb_cli.worker import Worker
@@ -11,10 +13,12 @@ from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import serve
 from kb_server.observability.cells import SharedCells
 from kb_server.observability.metrics import Metrics
-from kb_server.services import Services, http_base
+from kb_server.services import Services, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, offered
 from kb_server.uploads.routes import routes
+
+log = logging.getLogger(__name__)
 
 _ALLOCATIONS = 10_000
 """Objects made and not yet freed that set off the garbage collector."""
@@ -50,12 +54,20 @@ async def run(
         )
 
         _keep_what_stays()
+        first_look: list[asyncio.Task[None]] = []
 
         def bound(_host: str, port: int) -> None:
             services.http_base = http_base(settings, port)
             on_ready(services.http_base)
+            if worker is None or worker.slot == 0:  # one of several says it for all
+                _warn_if_unreachable(settings, services.http_base)
+                first_look.append(asyncio.create_task(_warn_if_unready(services, shown)))
 
-        await serve(app, settings.host, settings.port, on_bound=bound, handed=handed)
+        try:
+            await serve(app, settings.host, settings.port, on_bound=bound, handed=handed)
+        finally:
+            for task in first_look:
+                task.cancel()
 
 
 def _keep_what_stays() -> None:
@@ -71,9 +83,26 @@ def _keep_what_stays() -> None:
 async def _readiness(services: Services, shown: Sequence[str]) -> Readiness:
     """Whether what `/mcp` shows can be used: RAGler's tools alone need no engine but their backend."""
     if list(shown) != [RAGLER]:
-        ready, missing = await services.ready(), f"no engine is ready at {services.settings.engine_url}"
+        missing = await services.unready()
     elif not services.ragler_is_configured:
-        ready, missing = False, "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
+        missing = "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
     else:
-        ready, missing = await services.ragler.reachable(), "RAGler's backend is not ready at RAGLER_API_URL"
-    return Readiness(ready, "" if ready else missing)
+        missing = (
+            "" if await services.ragler.reachable() else "RAGler's backend is not ready at RAGLER_API_URL"
+        )
+    return Readiness(not missing, missing)
+
+
+async def _warn_if_unready(services: Services, shown: Sequence[str]) -> None:
+    state = await _readiness(services, shown)
+    if not state.ready:
+        log.warning("Not ready: %s", state.reason)
+
+
+def _warn_if_unreachable(settings: ServerSettings, base: str) -> None:
+    if misses_public_url(settings):
+        log.warning(
+            "Upload URLs begin with %s and reach nobody on another machine: set KB_PUBLIC_URL to the base by "
+            "which agents reach this server",
+            base,
+        )

@@ -164,7 +164,7 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
 
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=_LEVELS, help="how much is logged")
+    parser.add_argument("--log-level", type=str.lower, choices=_LEVELS, help="how much is logged")
 
 
 def _add_supervision(parser: argparse.ArgumentParser) -> None:

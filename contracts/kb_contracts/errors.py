@@ -29,7 +29,8 @@ caller
   unsupported_format        415   caller    no      no extractor for this kind of file
   rate_limited              429   caller    later   too many requests of one user in this minute
 job (in a failed job's `error`, never as a status of its own)
-  file_corrupt              422   caller    no      the file is damaged, encrypted or not what it says
+  file_corrupt              422   caller    no      the file is damaged or not what it says
+  file_encrypted            422   caller    no      the file opens with a password only
   undecodable_text          422   caller    no      a text file that is not UTF-8 (or UTF-16 with a BOM)
   extraction_failed         422   caller    no      no text could be taken out
   extraction_timeout        422   caller    no      extraction took longer than allowed
@@ -110,7 +111,8 @@ ERRORS = _table(
     ErrorKind("unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The content type is not taken"),
     ErrorKind("unsupported_format", HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "This kind of file is not taken"),
     ErrorKind("rate_limited", HTTPStatus.TOO_MANY_REQUESTS, "Too many requests", retry=Retry.LATER),
-    ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged or encrypted"),
+    ErrorKind("file_corrupt", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is damaged"),
+    ErrorKind("file_encrypted", HTTPStatus.UNPROCESSABLE_ENTITY, "The file is locked with a password"),
     ErrorKind("undecodable_text", HTTPStatus.UNPROCESSABLE_ENTITY, "The text is not UTF-8"),
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
     ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),

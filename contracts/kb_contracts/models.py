@@ -24,6 +24,9 @@ MAX_NOTE_CHARS = 1_000_000
 MAX_QUERY_CHARS = 4_000
 MAX_TAGS = 64
 
+NOT_BLANK = r"\S"
+"""The pattern of a text that has something to be seen in it."""
+
 Tag = Annotated[
     str,
     Meta(
@@ -36,6 +39,12 @@ Tag = Annotated[
 ]
 DocumentId = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="the document's number")]
 Version = Annotated[int, Meta(ge=1, le=MAX_INTEGER, description="raised by every change of the document")]
+Query = Annotated[
+    str,
+    Meta(
+        min_length=1, max_length=MAX_QUERY_CHARS, pattern=NOT_BLANK, description="what to look for, in words"
+    ),
+]
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARS, description="the text of a note")]
 Title = Annotated[str, Meta(min_length=1, max_length=500)]
 SourcePath = Annotated[str, Meta(min_length=1, max_length=1_000, description="where the text came from")]
@@ -84,7 +93,7 @@ class Filters(Request):
 class SearchRequest(Request):
     """`POST /search`."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
+    query: Query
     top: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10
     tags: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="all of these")] = []
     tags_any: Annotated[list[Tag], Meta(max_length=MAX_TAGS, description="at least one of these")] = []

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 JSON_BODY_BYTES = 8 * 1024 * 1024
 _KEY_CHARS = 255
+_ALSO = {"/healthz": ("/health",)}
+"""What many probes call a path; answered beside it, and promised by nobody."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,8 +83,16 @@ def build_application(
         middlewares=[_problems, _require_key(api_key, operations)], client_max_size=JSON_BODY_BYTES
     )
     for operation in operations:
-        app.router.add_route(operation.method, operation.path, _adapt(operation, handlers[operation.id]))
+        handler = _adapt(operation, handlers[operation.id])
+        for path in (operation.path, *_ALSO.get(operation.path, ())):
+            app.router.add_route(operation.method, path, handler)
     return app
+
+
+def open_paths(operations: tuple[Operation, ...] = OPERATIONS) -> frozenset[str]:
+    """The paths that are answered without a key."""
+    paths = [operation.path for operation in operations if operation.open]
+    return frozenset(paths).union(*(_ALSO.get(path, ()) for path in paths))
 
 
 def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
@@ -179,11 +189,11 @@ def _credential(request: web.Request) -> str:
 
 def _require_key(api_key: str, operations: tuple[Operation, ...]) -> Any:
     expected = api_key.encode()
-    open_paths = {operation.path for operation in operations if operation.open}
+    unguarded = open_paths(operations)
 
     @web.middleware
     async def require_key(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-        if api_key and request.path not in open_paths:
+        if api_key and request.path not in unguarded:
             scheme, _, token = request.headers.get("Authorization", "").partition(" ")
             presented = token.strip().encode("utf-8", "surrogateescape")
             if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):

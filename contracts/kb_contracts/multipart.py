@@ -141,6 +141,9 @@ def bare_name(filename: str | None) -> str:
         EngineError: `missing_parameter` or `invalid_parameter`.
     """
     name = (filename or "").replace("\\", "/").rsplit("/", 1)[-1].strip()
+    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+        # So a header holds bytes that are not UTF-8; nothing could store or show such a name.
+        raise EngineError("invalid_parameter", "The filename is not UTF-8; rename it.", parameter="file")
     if not name or name in {".", ".."}:
         raise EngineError("missing_parameter", "The part `file` needs a filename.", parameter="file")
     if len(name) > _FILENAME_CHARS or any(ord(char) < 32 or ord(char) == 127 for char in name):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from kb_contracts.errors import EngineError
+from kb_contracts.models import NOT_BLANK
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -21,6 +22,7 @@ MAX_METADATA_DEPTH = 32
 
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+_BLANK = re.compile(rf"^Expected `str` matching regex {re.escape(repr(NOT_BLANK))}$")
 _PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
 
 
@@ -132,7 +134,7 @@ def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:
         name = prefix + missing["name"]
         return EngineError("missing_parameter", f"Parameter {name!r} is required.", parameter=name)
     name = place["place"] if place else ""
-    what = _PLACE.sub("", text)
+    what = _BLANK.sub("it takes words, and came with blanks alone", _PLACE.sub("", text))
     return EngineError(
         "invalid_parameter",
         f"Parameter {name!r}: {what}." if name else f"The body does not fit: {what}.",

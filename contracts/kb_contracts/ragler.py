@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kb_contracts.models import MAX_QUERY_CHARS, MAX_TAGS, Answer, Count, Request, Score, Tag
+from kb_contracts.models import MAX_TAGS, Answer, Count, Query, Request, Score, Tag
 
 USER_ID = "X-User-ID"
 """The header that says on whose behalf a call is made; rate limits are kept by it."""
@@ -125,7 +125,7 @@ class VectorFilters(Request):
 class VectorSearchRequest(Request, rename="camel"):
     """`POST /vector/search`. Without a name and an id all collections are searched."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
+    query: Query
     collection_name: CollectionName | None = None
     collection_id: CollectionId | None = None
     limit: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] = 10

@@ -123,6 +123,8 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     target = get_args(annotation)[0]
     meta = tuple(item for item in get_args(annotation)[1:] if isinstance(item, msgspec.Meta))
     wanted = Annotated[(target, *meta)] if meta else target
+    if setting.choices and isinstance(raw, str):
+        raw = raw.lower()
     if setting.choices and raw not in setting.choices:
         raise SettingsError(f"{setting.variable}={raw!r}: takes one of {', '.join(setting.choices)}")
     if target is Path:

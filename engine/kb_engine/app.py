@@ -2,7 +2,7 @@
 
     open the base ─▶ queue again what ran ─▶ sweep the spool ─▶ workers ─▶ serve
                                                                   └─ the model loads meanwhile
-    SIGTERM ─▶ not ready ─▶ answer what is under way ─▶ stop the workers ─▶ close the base
+    SIGTERM ─▶ listen no more ─▶ let bodies arrive ─▶ answer what is under way ─▶ stop the workers ─▶ close
 
 Errors at the start, each one line for people:
 
@@ -27,9 +27,11 @@ from tempfile import TemporaryFile
 
 from aiohttp import web
 
+from kb_contracts.arriving import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.errors import EngineError
 from kb_contracts.installing import install_command
-from kb_contracts.mount import build_application
+from kb_contracts.mount import build_application, problem_response
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
@@ -48,6 +50,8 @@ from kb_engine.store.port import EmbedderIdentity, Store
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 10.0
+_RESTART_SECONDS = 5.0
+"""When to come back to an engine that stops."""
 
 
 class StartError(Exception):
@@ -87,6 +91,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
     app = build_application(handlers(engine), api_key=settings.api_key)
     if not settings.api_key:
         app.middlewares.append(refuse_pages(settings.host))
+    watch(app, ArrivingBodies(_unfinished))
     app.on_startup.append(lambda _: _start(engine))
     app.on_shutdown.append(lambda _: _refuse(engine))
     app.on_cleanup.append(lambda _: _stop(engine))
@@ -107,12 +112,14 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
             access_log_class=AccessLogger,
             logger=CONNECTION_LOG,
             shutdown_timeout=_SHUTDOWN_SECONDS,
+            lingering_time=LINGER_SECONDS,
         )
         try:
             await runner.setup()
             on_ready(await _listen(runner, settings))
             await asked.wait()
             logger.info("stopping")
+            await stop_listening(runner)
         finally:
             await runner.cleanup()
 
@@ -177,6 +184,12 @@ async def _start(engine: Engine) -> None:
     engine.encoder.begin_loading()
     engine.phase = Phase.READY
     logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
+
+
+def _unfinished(_request: web.Request) -> web.Response:
+    """The answer to a request whose body has not arrived whole by the time the engine stops."""
+    words = "The engine is stopping, and the request had not arrived whole: nothing was kept. Send it again."
+    return problem_response(EngineError("not_ready", words, retry_after=_RESTART_SECONDS))
 
 
 async def _refuse(engine: Engine) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from kb_contracts.settings import SettingsError
 from kb_server.clock import SYSTEM_CLOCK, Clock
+from kb_server.engine_client import tool_error
 from kb_server.engine_client.port import Engine
 from kb_server.settings import ServerSettings
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 SERVER_VERSION = "3.0.0"
 STAGED_FILES = 10
 """The staging quota, in files of the largest size."""
+SHARED_FILES = 5
+"""What one caller may have of it, so that another finds room."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +110,12 @@ class Services:
             self._uploads = self._start_uploads()
         return self._uploads
 
-    async def ready(self) -> bool:
-        """Whether the engine can serve, asked now. The server itself serves without it."""
-        return await self.engine.healthy()
+    async def unready(self) -> str:
+        """Why the engine cannot serve this server, asked now; empty where it can. The server runs without."""
+        fault = await self.engine.unready()
+        if fault is None:
+            return ""
+        return f"no engine is ready at {self.settings.engine_url}: {tool_error(fault).message}"
 
     async def close(self) -> None:
         """Close what was opened."""
@@ -147,6 +153,7 @@ class Services:
         limits = Limits(
             file_bytes=self.settings.max_upload_bytes,
             staging_bytes=STAGED_FILES * self.settings.max_upload_bytes,
+            share_bytes=SHARED_FILES * self.settings.max_upload_bytes,
             seconds=self.settings.upload_ttl,
         )
         return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)
@@ -162,6 +169,11 @@ def http_base(settings: ServerSettings, port: int | None = None) -> str:
         return settings.public_url.rstrip("/")
     host = "127.0.0.1" if settings.host in _WILDCARDS else settings.host
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+
+
+def misses_public_url(settings: ServerSettings) -> bool:
+    """Whether the server listens for other machines, and the URLs that it hands out reach this one alone."""
+    return settings.host in _WILDCARDS and not settings.public_url
 
 
 def ragler_key(settings: ServerSettings) -> str:

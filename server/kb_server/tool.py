@@ -54,6 +54,14 @@ class ToolError(Exception):
         return {"error": self.code, "message": self.message, **self.details}
 
 
+def refuse_blank(parameter: str, text: str) -> None:
+    """Raise ToolError `invalid_parameter` for a text of blanks alone, which no schema forbids."""
+    if not text.strip():
+        raise ToolError(
+            INVALID, f"The parameter `{parameter}` takes words; got only blanks.", parameter=parameter
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Annotations:
     """Hints to the client, as the protocol names them."""
@@ -71,7 +79,9 @@ class Call:
     correlation_id: str = ""
     """Follows the call into the logs and to the engine (`X-Request-ID`)."""
     credential: str = "anonymous"
-    """A short digest that tells callers apart (quotas); never the secret itself."""
+    """A short digest that tells callers apart; never the secret itself."""
+    address: str = ""
+    """The address that the call came from; empty on stdio."""
     progress: Progress = no_progress
     trace: Mapping[str, str] | None = None
     """Where the call stands in a W3C trace; None where nobody collects spans."""

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.mount import build_application, problem_response
+from kb_contracts.mount import build_application, open_paths, problem_response
 from kb_contracts.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
 from kb_simulator.armed import NOTHING, Plan
 from kb_simulator.asked import Asked, asked
@@ -32,7 +32,7 @@ _BY_ROUTE: Mapping[tuple[str, str], Operation] = {
     (operation.method.value, operation.path): operation for operation in OPERATIONS
 }
 _JSON = "application/json"
-_OPEN_PATHS = frozenset(operation.path for operation in OPERATIONS if operation.open)
+_OPEN_PATHS = open_paths()
 
 
 def build_app(namespaces: Namespaces, *, max_upload_bytes: int) -> web.Application:

@@ -76,6 +76,14 @@ async def test_a_json_body_over_the_limit_is_refused(kb: Caller) -> None:
     assert "8388608" in problem(response, "payload_too_large")["detail"]
 
 
+async def test_health_goes_by_the_name_that_many_probes_use(start: Start) -> None:
+    """Without a key, as under its own."""
+    kb = await start(api_key="very-secret-key")
+    plain = {"Authorization": ""}
+    paths = [await kb.http.get(path, headers=plain) for path in ("/healthz", "/health")]
+    assert [(each.status_code, each.json()) for each in paths] == [(200, {"status": "ok"})] * 2
+
+
 async def test_two_credentials_are_two_callers_and_not_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -182,6 +182,10 @@ BODIES = {
     "empty filename": (file_part(filename="") + END, "missing_parameter"),
     "dots for a filename": (file_part(filename="..") + END, "missing_parameter"),
     "long filename": (file_part(filename="x" * 300 + ".txt") + END, "invalid_parameter"),
+    "filename not UTF-8": (
+        file_part(filename="\x00").replace(b"\x00", b"\xff.txt") + END,
+        "invalid_parameter",
+    ),
     "two files": (file_part() + file_part() + END, "invalid_parameter"),
     "no end": (file_part(), "invalid_request"),
     "cut off in the file": (file_part()[:-5], "invalid_request"),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from faker import Faker
 
 from kb_contracts.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
+from kb_contracts.verification.files import locked_pdf
 
 _VOCABULARY = """
 granite basalt marble quartz zircon feldspar slate chalk river harbour lantern copper ledger pension archive
@@ -305,6 +306,7 @@ def refusals() -> list[Step]:
     searches: list[dict[str, Any]] = [
         {},
         {"query": ""},
+        {"query": " \n"},
         {"query": "x", "top": 0},
         {"query": "x", "top": "5"},
         {"query": "x", "mode": "semantic"},
@@ -335,6 +337,7 @@ def refusals() -> list[Step]:
         Step("createJob", request={"files": {"file": ("a.txt", b"x")}, "data": {"tags": "a"}}),
         Step("createJob", request={"json": {"text": "x"}, "headers": {"Idempotency-Key": "x" * 256}}),
         Step("createJob", request={"files": {"file": ("a.pdf", b"no PDF")}}, slot=0),
+        Step("createJob", request={"files": {"file": ("a.pdf", locked_pdf())}}, slot=0),
         *(
             Step("createJob", request={"files": {"file": (name, b"none such")}}, slot=0)
             for name in ("a.pptx", "a.xlsx", "a.svg")

@@ -33,6 +33,36 @@ async def test_a_path_with_nothing_says_where_mcp_is(
             assert "/mcp, /mcp/fake" in (await response.json())["message"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/register"),
+        ("GET", "/.well-known/oauth-authorization-server"),
+        ("GET", "/.well-known/oauth-protected-resource/mcp"),
+        ("GET", "/.well-known/openid-configuration"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("key", "words"), [(KEY, "`Authorization: Bearer <KB_MCP_API_KEY>`"), ("", "No key is needed")]
+)
+async def test_where_a_client_looks_for_oauth_it_learns_which_header_to_send(
+    http: aiohttp.ClientSession,
+    serve_toolset: ServeToolset,
+    fake: Fake,
+    method: str,
+    path: str,
+    key: str,
+    words: str,
+) -> None:
+    """Clients print `error_description`, which is OAuth's name for a message."""
+    served = await serve_toolset(fake.toolset, settings={"api_key": key})
+    async with http.request(method, served.base + path, json={}) as response:
+        assert response.status == 404
+        answer = await response.json()
+    assert answer["error_description"] == answer["message"]
+    assert words in answer["message"]
+
+
 async def test_the_root_and_wrong_methods_are_answered_in_json(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
@@ -57,6 +87,8 @@ async def test_probes_tell_alive_from_ready(
 
     served = await serve_toolset(fake.toolset, ready=ready)
     pod = {"Host": "10.1.2.3:3000"}
+    async with http.get(f"{served.base}/health", headers=pod) as response:
+        assert (response.status, await response.json()) == (200, {"status": "ok"})
     async with http.get(f"{served.base}/healthz", headers=pod) as response:
         assert (response.status, await response.json()) == (200, {"status": "ok"})
     async with http.get(f"{served.base}/readyz", headers=pod) as response:

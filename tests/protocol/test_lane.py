@@ -60,6 +60,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "kb_upload_start": {"filename": "a.txt", "total_size": 2**60},
     "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
     "kb_upload_finish": {"upload_id": "x"},
+    "kb_upload_abort": {"upload_id": "x"},
     "knowledge-add": {"file_path": "a.xyz"},
     "knowledge-search": {"query": "bees"},
     "knowledge-remove": {"document_id": "x"},

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SOURCE_PATH_CHARS = 1_000
 _TAKE_OCR = frozenset({".pdf", ".jpg", ".jpeg", ".png"})  # the engine refuses to force it on others
+_NO_OCR = "OCR does not apply to it: its text is taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Adding:
             # Longer than the engine takes, it is left out rather than cut to another file's name.
             source_path=source if len(source) <= _SOURCE_PATH_CHARS else None,
             dedup_scope=self.tags[0],
-            force_ocr=self.force_ocr and file.path.suffix.lower() in _TAKE_OCR,
+            force_ocr=self.force_ocr and _takes_ocr(file.path),
         )
 
     def _keep(self, file: Found, job: m.Job) -> None:
@@ -197,8 +198,14 @@ class Adding:
             raise
 
     def _end(self, result: Result) -> None:
+        if self.force_ocr and result.job_id and not _takes_ocr(Path(result.path)):
+            result.reason = "; ".join(filter(None, (result.reason, _NO_OCR)))
         self._results.append(result)
         self.progress.ended(result)
+
+
+def _takes_ocr(path: Path) -> bool:
+    return path.suffix.lower() in _TAKE_OCR
 
 
 def status_of(results: list[Result]) -> Exit:

@@ -55,7 +55,13 @@ def docx(*paragraphs: str) -> bytes:
     return packed.getvalue()
 
 
-def pdf(pages: Sequence[str]) -> bytes:
+def locked_pdf() -> bytes:
+    """A PDF of one page that opens with a password only."""
+    keys = f"/O <{'41' * 32}> /U <{'42' * 32}>"
+    return pdf(["granite"], f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 {keys} >> /ID [<00> <00>]")
+
+
+def pdf(pages: Sequence[str], trailer: str = "") -> bytes:
     """A PDF 1.4 with one line of ASCII on each page, no brackets or backslashes in it."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
@@ -72,10 +78,10 @@ def pdf(pages: Sequence[str]) -> bytes:
             ).encode(),
             b"<< /Length %d >>\nstream\n%b\nendstream" % (len(drawing), drawing),
         ]
-    return _numbered(objects)
+    return _numbered(objects, trailer)
 
 
-def _numbered(objects: list[bytes]) -> bytes:
+def _numbered(objects: list[bytes], trailer: str) -> bytes:
     """The objects, numbered from 1, with the cross-reference table that says where each begins."""
     body = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     offsets = []
@@ -85,5 +91,6 @@ def _numbered(objects: list[bytes]) -> bytes:
     start, size = len(body), len(objects) + 1
     body += b"xref\n0 %d\n0000000000 65535 f \n" % size
     body += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    body += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (size, start)
+    body += b"trailer\n<< /Size %d /Root 1 0 R %b >>\n" % (size, trailer.encode("ascii"))
+    body += b"startxref\n%d\n%%%%EOF\n" % start
     return bytes(body)

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from uuid import uuid4
 
-import msgspec
-
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
 from kb_contracts.mount import Incoming
@@ -167,7 +165,7 @@ def _file_job(job_id: str, received: ReceivedFile, form: Format) -> NewJob:
         spool=job_id,
         filename=received.filename,
         format=form.name,
-        doc_type=msgspec.convert(form.doc_type, m.DocType),
+        doc_type=form.doc_type,
         force_ocr=fields.force_ocr,
     )
 

@@ -23,7 +23,7 @@ _READ_BYTES = 1 << 20
 def read_docx(data: bytes) -> Extraction:
     """The body with its headings, lists and tables. Raises ExtractionFailed."""
     if data.startswith(OLE):
-        raise old_or_locked(_FORMAT.label)
+        raise old_or_locked(data, _FORMAT.label)
     has_text = _look_through(data)
     reading = read_markdown(data, _FORMAT.mime_type, _FORMAT.label)
     text = "\n\n".join(reading.pages)

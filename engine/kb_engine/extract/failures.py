@@ -11,6 +11,7 @@ FailureCode: TypeAlias = Literal[
     "unsupported_format",
     "undecodable_text",
     "file_corrupt",
+    "file_encrypted",
     "extraction_failed",
     "extraction_timeout",
     "extraction_memory",
@@ -19,6 +20,8 @@ FailureCode: TypeAlias = Literal[
 
 OLE = b"\xd0\xcf\x11\xe0"
 """How an Office file begins that is from before 2007, or locked with a password."""
+
+_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")  # in the directory of one that is locked
 
 _LONGEST_REASON = 200
 _NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
@@ -105,16 +108,17 @@ def unsafe(label: str, reason: str) -> ExtractionFailed:
 def locked(label: str) -> ExtractionFailed:
     """The file only opens with a password."""
     return ExtractionFailed(
-        "file_corrupt", f"The {label} file is locked with a password. Save it without one and try again."
+        "file_encrypted",
+        f"The {label} file is locked with a password. Save it without one and send it again.",
     )
 
 
-def old_or_locked(label: str) -> ExtractionFailed:
+def old_or_locked(data: bytes, label: str) -> ExtractionFailed:
     """The file begins as `OLE` does."""
+    if _ENCRYPTED_PACKAGE in data:
+        return locked(label)
     return ExtractionFailed(
-        "file_corrupt",
-        "The file is in the format of before 2007, or locked with a password. "
-        f"Save it as {label} without a password and try again.",
+        "file_corrupt", f"The file is in the format of before 2007. Save it as {label} and send it again."
     )
 
 

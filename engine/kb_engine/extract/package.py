@@ -66,7 +66,7 @@ class Package:
     def __init__(self, data: bytes, fmt: Format, family: str) -> None:
         """Open it; `family` stands in the content type of every main part of this format."""
         if data.startswith(OLE):
-            raise old_or_locked(fmt.label)
+            raise old_or_locked(data, fmt.label)
         self._label = fmt.label
         self._room = MOST_UNPACKED_BYTES
         try:

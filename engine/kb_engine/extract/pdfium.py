@@ -18,7 +18,8 @@ import numpy as np
 
 from kb_engine.extract.failures import damaged, locked, no_ocr
 from kb_engine.extract.headings import given_title
-from kb_engine.extract.picture import LONGEST_SIDE, TALLEST, Pixels
+from kb_engine.extract.picture import LONGEST_SIDE, TALLEST
+from kb_engine.extract.recognized import Pixels
 
 T = TypeVar("T")
 

@@ -1,5 +1,7 @@
 """JPG and PNG by optical character recognition: the lines that a picture shows, from top to bottom.
 
+    decoded (scaled where it is too large) ─▶ trimmed ─▶ in pieces ─▶ recognized (turned where it lies)
+
 The recognizer comes with the extra `ocr`, its models (PP-OCRv6, Apache-2.0) inside its package: nothing is
 fetched. It knows Chinese, Japanese and what is written in Latin letters. A page of 90 full lines takes 25
 seconds and 0.9 GB on one core.
@@ -7,10 +9,7 @@ seconds and 0.9 GB on one core.
 
 from __future__ import annotations
 
-import io
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -18,27 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kb_engine.extract.failures import ExtractionFailed, damaged, no_ocr, unsafe
+from kb_engine.extract.failures import ExtractionFailed, no_ocr
 from kb_engine.extract.formats import Format
-from kb_engine.extract.markdown import escaped, one_line
+from kb_engine.extract.markdown import one_line
 from kb_engine.extract.model import Extraction, Page
-
-MOST_PIXELS = 50_000_000
-"""Of a picture: an A4 page at 600 dots an inch has 35 million."""
-
-Pixels = NDArray[np.uint8]
-"""Of shape (height, width, 3); blue, green, red."""
+from kb_engine.extract.recognized import Line, Pixels, Recognize, as_markdown, is_legible, upright_lines
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
-_DECODERS = {"jpg": "JPEG", "png": "PNG"}
-# What the decoders let through on a file that is not sound.
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error)
 _MEMORY_SIGNS = ("alloc", "insufficient memory")
-
-# What is recognized with less is as often wrong as right.
-_LEAST_CERTAINTY = 0.8
 
 # The recognizer shrinks a picture to a longest side of 2,000 pixels: of a tall one nothing would be legible.
 LONGEST_SIDE = 2000
@@ -48,47 +35,64 @@ TALLEST = 1.5
 _LEAST_SIDE = 16  # in pixels, once it is shrunk: no line of text is lower
 _GROUND_NOISE = 10  # how far a colour of the ground may be from its first pixel's, of 255
 _MARGIN = 40  # in pixels, that is left around what is not ground
+_WIDEST = 3.0  # the width of a piece that is longer than `LONGEST_SIDE`, in heights
 _NARROWEST = 8  # the height of a piece, in widths
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
-_SAME_ROW = 0.5  # how much of the lower of two lines must stand beside the other
-_WIDEST_GAP = 2.0  # between pieces of one line, in heights
-_PARAGRAPH_GAP = 1.0  # between lines, in heights
 
 
 def read_picture(data: bytes, fmt: Format) -> Extraction:
     """The words in a picture as one page without a number. Raises ExtractionFailed."""
     if not data.startswith(_MARKS[fmt.name]):
         raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
-    text = recognizer()(_decoded(data, fmt))
-    return Extraction([Page(None, text)], None, "image_analysis", fmt.mime_type)
+    from kb_engine.extract.decoding import decoded  # Pillow comes with the extra
+
+    pixels, remarks = decoded(data, fmt)
+    seen = recognizer()(pixels)
+    if not seen.is_legible:
+        remarks.append(illegible("In the picture"))
+    elif remarks and not seen.text:
+        remarks.append("No words were recognized in it.")
+    page = Page(None, seen.text)
+    return Extraction([page], None, "image_analysis", fmt.mime_type, " ".join(remarks) or None)
 
 
-def recognizer() -> Callable[[Pixels], str]:
-    """What reads the words of a picture as Markdown, with its models loaded; that takes about a second.
+class Seen(NamedTuple):
+    """The words of a picture as Markdown; none where what looks like text is not `is_legible`."""
 
-    Raises ExtractionFailed "ocr_failed" without the extra `ocr`; calling it does where it breaks.
+    text: str
+    is_legible: bool
+
+
+def illegible(where: str) -> str:
+    """For people: that there are lines of which nothing was taken."""
+    return (
+        f"{where} there are lines that could not be read with certainty, and nothing was taken of them: "
+        "they may be blurred, too small, or in a script that is not known."
+    )
+
+
+def recognizer() -> Callable[[Pixels], Seen]:
+    """What reads the words of a picture, with its models loaded; that takes about a second.
+
+    A picture that lies on its side or upside down is turned. Raises ExtractionFailed "ocr_failed" without the
+    extra `ocr`; calling it does where it breaks.
     """
     recognize = _recognizer()
 
-    def read(pixels: Pixels) -> str:
-        pieces = (_widened(piece) for piece in _pieces(_trimmed(pixels)) if _is_legible(piece))
-        blocks = [_in_lines(recognize(piece)) for piece in pieces]
-        return "\n\n".join(filter(None, blocks))
+    def widened(piece: Pixels) -> list[Line]:
+        is_bare = not _is_large_enough(piece) or (piece == piece[0, 0]).all()
+        return [] if is_bare else recognize(_widened(piece))
+
+    def read(pixels: Pixels) -> Seen:
+        pieces = upright_lines(_trimmed(pixels), _pieces, widened)
+        if not is_legible([line for lines in pieces for line in lines]):
+            return Seen("", is_legible=False)
+        return Seen("\n\n".join(filter(None, map(as_markdown, pieces))), is_legible=True)
 
     return read
 
 
-class _Found(NamedTuple):
-    """One piece of text and the box around it, in pixels."""
-
-    text: str
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
-def _recognizer() -> Callable[[Pixels], list[_Found]]:
+def _recognizer() -> Recognize:
     # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
@@ -100,7 +104,7 @@ def _recognizer() -> Callable[[Pixels], list[_Found]]:
         params={
             "Global.log_level": "critical",
             "Global.max_side_len": LONGEST_SIDE,
-            "Global.text_score": _LEAST_CERTAINTY,
+            "Global.text_score": 0.0,  # also what it is not certain of tells which way up the picture is
             # Its guess which lines stand on their head is often wrong, and turns those that do not.
             "Global.use_cls": False,
             # Lines one by one: together they are no faster on one core, and take the memory of all.
@@ -115,7 +119,7 @@ def _recognizer() -> Callable[[Pixels], list[_Found]]:
     return partial(_found, engine)
 
 
-def _found(engine: Callable[[Pixels], Any], pixels: Pixels) -> list[_Found]:
+def _found(engine: Callable[[Pixels], Any], pixels: Pixels) -> list[Line]:
     try:
         result = engine(pixels)
     except Exception as error:  # noqa: BLE001 - three libraries, which share no kind of error
@@ -129,38 +133,28 @@ def _found(engine: Callable[[Pixels], Any], pixels: Pixels) -> list[_Found]:
     if result.txts is None:
         return []
     return [
-        _Found(one_line(text), *box.min(axis=0), *box.max(axis=0))
-        for text, box in zip(result.txts, result.boxes, strict=True)
+        Line(one_line(text), certainty, *box.min(axis=0), *box.max(axis=0))
+        for text, certainty, box in zip(result.txts, result.scores, result.boxes, strict=True)
     ]
 
 
-def _decoded(data: bytes, fmt: Format) -> Pixels:
-    """The first picture in the file as it is to be seen: turned as the camera says, on white."""
-    from PIL import Image, ImageOps
-
-    Image.MAX_IMAGE_PIXELS = None  # ours is asked instead
-    try:
-        with Image.open(io.BytesIO(data), formats=[_DECODERS[fmt.name]]) as picture:
-            width, height = picture.size
-            if width * height > MOST_PIXELS:
-                raise unsafe(fmt.label, f"{width:,} x {height:,} pixels")
-            upright = ImageOps.exif_transpose(picture)
-            if upright.mode.startswith("I"):  # grey in 16 bits, of which a conversion would keep the lowest
-                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            upright = upright.convert("RGBA")
-    except _BROKEN as error:
-        raise damaged(fmt.label, str(error)) from None
-    white = Image.new("RGBA", upright.size, "white")
-    white.alpha_composite(upright)
-    return np.ascontiguousarray(np.asarray(white)[:, :, 2::-1])
-
-
 def _pieces(pixels: Pixels) -> Iterator[Pixels]:
-    """A tall picture in pieces from top to bottom, cut where there is least to be seen."""
+    """A tall picture in pieces from top to bottom, a wide one from left to right, any other whole."""
     height, width, _ = pixels.shape
-    most = max(LONGEST_SIDE, int(width * TALLEST))
+    if not height:
+        return
+    if (longest := int(width * TALLEST)) < height:
+        yield from _cut(pixels, max(LONGEST_SIDE, longest))
+    else:
+        on_its_side = pixels.swapaxes(0, 1)
+        for piece in _cut(on_its_side, max(LONGEST_SIDE, int(height * _WIDEST))):
+            yield piece.swapaxes(0, 1)
+
+
+def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
+    """Pieces of at most that many rows, cut where there is least to be seen."""
     top = 0
-    while height - top > most:
+    while pixels.shape[0] - top > most:
         begin = top + int(most * _CUT_FROM)
         # Green, at every fourth place: enough to tell a line of text from what is between two.
         cut = begin + int(pixels[begin : top + most, ::4, 1].std(axis=1).argmin())
@@ -182,7 +176,7 @@ def _trimmed(pixels: Pixels) -> Pixels:
     return pixels[top : rows[-1] + _MARGIN, left : columns[-1] + _MARGIN]
 
 
-def _is_legible(piece: Pixels) -> bool:
+def _is_large_enough(piece: Pixels) -> bool:
     shorter, longer = sorted(piece.shape[:2])
     return bool(shorter * min(1.0, LONGEST_SIDE / longer) >= _LEAST_SIDE)
 
@@ -192,29 +186,3 @@ def _widened(piece: Pixels) -> Pixels:
     height, width, _ = piece.shape
     more = height // _NARROWEST - width
     return piece if more <= 0 else np.pad(piece, ((0, 0), (0, more), (0, 0)), mode="edge")
-
-
-def _in_lines(found: list[_Found]) -> str:
-    """Markdown: what stands close beside one another on a line, an empty line where there is a gap."""
-    lines: list[str] = []
-    before: _Found | None = None
-    for piece in found:
-        if before is not None and _continues(before, piece):
-            lines[-1] += f" {piece.text}"
-        else:
-            if before is not None and piece.top - before.bottom > _PARAGRAPH_GAP * _height(piece):
-                lines.append("")
-            lines.append(piece.text)
-        before = piece
-    return "\n".join(map(escaped, lines))
-
-
-def _continues(before: _Found, piece: _Found) -> bool:
-    """Whether it goes on with the line; other columns are lines of their own."""
-    beside = min(before.bottom, piece.bottom) - max(before.top, piece.top)
-    lower = min(_height(before), _height(piece))
-    return beside > _SAME_ROW * lower and abs(piece.left - before.right) < _WIDEST_GAP * lower
-
-
-def _height(piece: _Found) -> float:
-    return piece.bottom - piece.top

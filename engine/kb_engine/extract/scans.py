@@ -17,7 +17,8 @@ from kb_engine.extract.listing import pages_listed
 from kb_engine.extract.model import Extraction, Limits, Method, Page
 from kb_engine.extract.pdf_frame import check_frame
 from kb_engine.extract.pdfium import Pages, opened
-from kb_engine.extract.picture import Pixels, recognizer
+from kb_engine.extract.picture import Seen, illegible, recognizer
+from kb_engine.extract.recognized import Pixels
 from kb_engine.extract.report import PageBegun
 from kb_engine.extract.text import has_few_letters, letters
 
@@ -47,16 +48,16 @@ def read_scans(
 
 def _read(
     pages: Pages, wanted: Sequence[int], tell: Callable[[PageBegun], None]
-) -> Iterator[tuple[int, str | None]]:
-    """The words of each page; None of one that cannot be shown."""
-    read: Callable[[Pixels], str] | None = None
+) -> Iterator[tuple[int, Seen | None]]:
+    """What is seen on each page; None of one that cannot be shown."""
+    read: Callable[[Pixels], Seen] | None = None
     for done, number in enumerate(wanted):
         tell(PageBegun(number, len(pages), done, len(wanted)))
         pixels = pages.pixels(number)
         if pixels is None:
             yield number, None
         elif (pixels == pixels[0, 0]).all():
-            yield number, ""  # one colour
+            yield number, Seen("", is_legible=True)  # one colour
         else:
             read = read or recognizer()
             yield number, read(pixels)
@@ -71,6 +72,7 @@ class _Scans:
     forced: bool
     seen: dict[int, str] = field(default_factory=dict)
     hidden: list[int] = field(default_factory=list)
+    illegible: list[int] = field(default_factory=list)
 
     def wanted(self) -> list[int]:
         """The pages to read; those that cannot be shown are noted."""
@@ -86,12 +88,14 @@ class _Scans:
             return False
         return look.covered >= _COVERED if letters(self.texts[number - 1]) else not look.is_bare
 
-    def add(self, number: int, seen: str | None) -> None:
+    def add(self, number: int, seen: Seen | None) -> None:
         """Note what was read on a page."""
         if seen is None:
             self.hidden.append(number)
-        else:
-            self.seen[number] = seen
+            return
+        self.seen[number] = seen.text
+        if not seen.is_legible:
+            self.illegible.append(number)
 
     def extraction(self, title: str | None) -> Extraction:
         """All pages, each with what says more: its text, or what was read on it."""
@@ -115,4 +119,9 @@ class _Scans:
         return "image_analysis" if self.seen else "text_extraction"
 
     def _remark(self) -> str | None:
-        return f"{pages_listed(self.hidden)} cannot be shown and were not read." if self.hidden else None
+        remarks = []
+        if self.hidden:
+            remarks.append(f"{pages_listed(self.hidden)} cannot be shown and were not read.")
+        if self.illegible:
+            remarks.append(illegible(f"On {pages_listed(self.illegible).lower()}"))
+        return " ".join(remarks) or None

@@ -174,14 +174,21 @@ class HttpEngine:
         """`GET /status`, whatever the engine's version."""
         return await self._attempted(self._outgoing("getStatus"), m.Status)
 
-    async def healthy(self) -> bool:
-        """`GET /readyz`, once and within three seconds; the circuit has no say in it, but learns from it."""
-        outgoing = self._outgoing("getReadiness", silence=min(self._silence, _HEALTH_SECONDS))
+    async def unready(self) -> EngineFault | None:
+        """`GET /readyz` and, since that is open to all, `GET /status` with the key; three seconds for each.
+
+        The circuit has no say in it, but learns from it.
+        """
+        silence = min(self._silence, _HEALTH_SECONDS)
+        ready, status = (self._outgoing(each, silence=silence) for each in ("getReadiness", "getStatus"))
         try:
-            await self._http.observed(outgoing, partial(_read, outgoing.operation, m.Health))
-        except EngineFault:
-            return False
-        return True
+            await self._http.observed(ready, partial(_read, ready.operation, m.Health))
+            check_version(
+                (await self._http.observed(status, partial(_read, status.operation, _Version))).version
+            )
+        except EngineFault as fault:
+            return fault
+        return None
 
     # --- one call ---------------------------------------------------------------------------------
 

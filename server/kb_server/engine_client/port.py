@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kb_contracts import models as m
 from kb_contracts.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
+from kb_server.engine_client.errors import EngineFault
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """The correlation id of the call being served; sent to the engine as `X-Request-ID`.
@@ -35,7 +36,7 @@ class FileSource:
 class Engine(Protocol):
     """The engine API.
 
-    Raises (all methods but `healthy`): `EngineFault`, as the tree in `errors` has it.
+    Raises (all methods but `unready`): `EngineFault`, as the tree in `errors` has it.
     Every mutation goes out under an idempotency key, one of its own where the caller gives none.
     """
 
@@ -91,5 +92,5 @@ class Engine(Protocol):
     async def status(self) -> m.Status:
         """What the engine tells of itself. Answered by an engine that is too old as well."""
 
-    async def healthy(self) -> bool:
-        """Whether the engine says that it can serve, asked once."""
+    async def unready(self) -> EngineFault | None:
+        """Why the engine cannot serve this server, asked once; None where it can."""

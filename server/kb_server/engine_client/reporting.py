@@ -66,7 +66,10 @@ def engine_call(call: Call, **subject: Any) -> Iterator[None]:
         try:
             yield
         except EngineFault as fault:
-            raise tool_error(fault, **subject) from fault
+            error = tool_error(fault, **subject)
+            if not isinstance(fault, Refused):  # the words of a refusal may be the caller's own
+                call.log["reason"] = error.message
+            raise error from fault
 
 
 @contextmanager

@@ -32,14 +32,37 @@ _PLURAL = {"string": "strings", "integer": "integers", "number": "numbers", "obj
 def read_arguments(raw: Mapping[str, Any], model: type[A], schema: Mapping[str, Any]) -> A:
     """`raw` as the tool's model; `schema` is its published schema, quoted in a refusal.
 
+    `5.0` is an integer, as JSON Schema has it.
+
     Raises:
         ToolError: `missing_required_parameter` or `invalid_parameter`; the message names the parameter
             and what it takes, `parameter` repeats the name.
     """
     try:
-        return msgspec.convert(raw, model)
+        return _converted(raw, model)
     except msgspec.ValidationError as error:
         raise _refusal(str(error), raw, schema) from None
+
+
+def _converted(raw: Mapping[str, Any], model: type[A]) -> A:
+    try:
+        return msgspec.convert(raw, model)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_in_whole_numbers(raw), model)
+
+
+def _in_whole_numbers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {name: _in_whole_numbers(member) for name, member in value.items()}
+        case list():
+            return [_in_whole_numbers(member) for member in value]
+        case _:
+            return value
 
 
 def takes(schema: Mapping[str, Any]) -> str:

@@ -7,8 +7,11 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
-from kb_server.hosting.caller import ANONYMOUS, digest
+from kb_server.hosting.caller import ANONYMOUS, Caller, digest
 from kb_server.hosting.refusal import UNAUTHORIZED, Refusal
+
+KEY_HEADER = "Authorization: Bearer <KB_MCP_API_KEY>"
+"""What a caller sends."""
 
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
@@ -37,7 +40,7 @@ class KeyCheck:
             return
         token = bearer(request)
         if token is None:
-            raise _refused("A key is needed: send the header `Authorization: Bearer <KB_MCP_API_KEY>`.")
+            raise _refused(f"A key is needed: send the header `{KEY_HEADER}`.")
         if not hmac.compare_digest(_octets(token), self._key):
             raise _refused("The bearer token is not this server's key (KB_MCP_API_KEY).")
 
@@ -63,6 +66,11 @@ def credential(request: web.Request) -> str:
     """A short digest of the caller's token, or `anonymous`."""
     token = bearer(request)
     return digest(token) if token is not None else ANONYMOUS
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who sent the request, for the calls in it."""
+    return Caller(credential(request), request.headers, request.remote or "")
 
 
 def _octets(token: str) -> bytes:

@@ -28,6 +28,7 @@ class Caller:
 
     credential: str = ANONYMOUS
     headers: Mapping[str, str] | None = None
+    address: str = ""
 
     def header(self, name: str) -> str | None:
         """The header `name`, or None; aiohttp's mappings ignore case."""
@@ -62,7 +63,7 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
 
 def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
     """What comes with a call beside its arguments."""
-    call = Call(correlation_id(meta, caller), caller.credential, progress)
+    call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
     if agent := caller.header("User-Agent"):
         call.log["user_agent"] = agent[:_MAX_AGENT]
     if tracing.ACTIVE is not None:

@@ -133,6 +133,8 @@ class Calls:
         published = self._tools.get(name)
         if published is None:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
+            fields = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
+            log.warning("There is no such tool", extra={"fields": fields})
             raise UnknownToolError(f"Unknown tool: {name[:64]}. The tools are {', '.join(self._tools)}.")
         logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
@@ -146,6 +148,8 @@ class Calls:
             return Outcome(msgspec.json.encode(await published.tool.run(read, call)))
         except ToolError as error:
             ending.error_type, ending.answered = error.code, True
+            if _is_declared(parameter := error.details.get("parameter"), published):
+                call.log["parameter"] = parameter
             return _failure(published.tool, error)
         except asyncio.CancelledError:
             ending.error_type = CANCELLED
@@ -185,14 +189,21 @@ class _Ending:
         outcome = {"status": "error", "error": self.error_type} if self.error_type else {"status": "success"}
         took = {"response_time": round(seconds * 1000, 3)}
         fields = {**_fields(self.published, self.call), **outcome, **took, **self.call.log}
-        if self.fault is None:
+        if self.fault is not None:
+            log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra={"fields": fields})
+        elif self.answered:
+            log.warning("Tool %s ended", self.published.label, extra={"fields": fields})
+        else:
             logs.info(log, "Tool %s ended", self.published.label, fields)
-            return
-        log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra={"fields": fields})
 
 
 def _fields(published: PublishedTool, call: Call) -> dict[str, Any]:
     return {"tool": published.tool.name, "correlation_id": call.correlation_id}
+
+
+def _is_declared(parameter: object, published: PublishedTool) -> bool:
+    """Whether it is a parameter of the tool, and not a name that the caller made up."""
+    return isinstance(parameter, str) and parameter.partition(".")[0] in published.input.get("properties", ())
 
 
 def _failure(tool: Tool[Any, Any], error: ToolError) -> Outcome:

@@ -9,9 +9,8 @@ from typing import Any
 from aiohttp import hdrs, web
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kb_server.hosting.auth import credential
+from kb_server.hosting.auth import caller_of
 from kb_server.hosting.body import BodyLimits, check_announced, read_body
-from kb_server.hosting.caller import Caller
 from kb_server.hosting.eras import (
     DEFAULT_VERSION,
     Handshake,
@@ -150,7 +149,7 @@ class McpEndpoint:
     async def _passed(self, http: web.Request, lane: Lane, passage: Passage) -> web.StreamResponse:
         channel = Channel(http, keep_alive=self._keep_alive)
         try:
-            body = await lane.answer(passage, Caller(credential(http), http.headers))
+            body = await lane.answer(passage, caller_of(http))
             if passage.modern:
                 # One turn of the loop later, as where a task of its own comes between, so that answers that
                 # are ready together go out together: waking the client for each costs more than all of this.
@@ -161,7 +160,7 @@ class McpEndpoint:
         return await channel.answer(body)
 
     async def _noted(self, http: web.Request, notification: Notification) -> web.Response:
-        await self._server.note(notification, Caller(credential(http), http.headers))
+        await self._server.note(notification, caller_of(http))
         return web.Response(status=202)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
@@ -196,7 +195,7 @@ class McpEndpoint:
             await exchange.close()
 
     def _exchange(self, http: web.Request, request: Request, *, streaming: bool = True) -> Exchange:
-        caller = Caller(credential(http), http.headers)
+        caller = caller_of(http)
         return Exchange(http, request, caller, keep_alive=self._keep_alive, streaming=streaming)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from kb_server.hosting.auth import KeyCheck
+from kb_contracts.arriving import ArrivingBodies, watch
+from kb_server.hosting.auth import KEY_HEADER, KeyCheck
 from kb_server.hosting.body import BodyLimits
 from kb_server.hosting.endpoint import McpEndpoint
 from kb_server.hosting.endpoints import Endpoint
@@ -18,7 +19,7 @@ from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS
 from kb_server.hosting.jsonrpc import INTERNAL_ERROR, error_bytes
 from kb_server.hosting.origin import OriginCheck, cors_headers, is_preflight, preflight_answer
 from kb_server.hosting.protocol import ProtocolServer, ReadyServer
-from kb_server.hosting.refusal import Refusal
+from kb_server.hosting.refusal import SERVER_STOPPING, Refusal
 from kb_server.hosting.websocket import SocketLimits, asks_for_websocket
 from kb_server.observability.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from kb_server.observability.metrics import Metrics
@@ -26,6 +27,8 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 
 log = logging.getLogger(__name__)
+
+SERVER_STOPS = "server_stopping"
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ def build_app(
     gate = _Gate(settings, served)
     app = web.Application(middlewares=[gate.middleware])
     app[STOPPING] = Stopping()
+    watch(app, ArrivingBodies(gate.unfinished, futile=gate.is_futile))
     app.on_response_prepare.append(gate.allow_reading)
     for path, endpoint in served.items():
         app.router.add_route(hdrs.METH_ANY, path, endpoint.handle, expect_handler=gate.expecting(endpoint))
@@ -134,6 +138,21 @@ class _Gate:
             response = web.Response(status=500, body=body, content_type="application/json")
             return _last_of(request, response)
 
+    def unfinished(self, request: web.Request) -> web.Response:
+        """The answer to a request whose body has not arrived whole by the time the server stops."""
+        log.info("Refused a request", extra={"fields": {"error": SERVER_STOPS, "route": _route(request)}})
+        words = "The server is stopping, and the request had not arrived whole: nothing of it was kept."
+        if self.is_futile(request):
+            words = (
+                f"{words} Uploads end with the server: start again with kb_upload_start, and send it again."
+            )
+            return web.json_response({"error": SERVER_STOPS, "message": words}, status=503)
+        return _refused(Refusal(503, SERVER_STOPPING, SERVER_STOPS, f"{words} Send it again in a moment."))
+
+    def is_futile(self, request: web.Request) -> bool:
+        """Whether what the request brings is forgotten when the server stops: uploads are, calls are not."""
+        return request.match_info.handler not in self._guarded
+
     async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
         """Let an admitted browser page read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
@@ -168,13 +187,21 @@ class _Gate:
         # The one exception to the key on every method: a browser asks first, and asks without it.
         return is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
 
+    def _nothing_at(self, path: str) -> dict[str, str]:
+        """What is said of a path that nobody serves; clients print what OAuth calls `error_description`."""
+        message = f"There is nothing at this path. MCP is served at {', '.join(self.paths)}."
+        if path != "/register" and not path.startswith(("/.well-known/oauth-", "/.well-known/openid-")):
+            return {"message": message}
+        wanted = f"Send the header `{KEY_HEADER}`" if self.key.is_set else "No key is needed"
+        message = f"This server has no OAuth. {wanted}. MCP is served at {', '.join(self.paths)}."
+        return {"message": message, "error_description": message}
+
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         if error.status < 400:
             raise error
         headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
         if isinstance(error, web.HTTPNotFound):
-            message = f"There is nothing at this path. MCP is served at {', '.join(self.paths)}."
-            return web.json_response({"error": "not_found", "message": message}, status=404)
+            return web.json_response({"error": "not_found", **self._nothing_at(request.path)}, status=404)
         code = error.reason.lower().replace(" ", "_")
         body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
         return web.json_response(body, status=error.status, headers=headers)
@@ -225,6 +252,7 @@ def _add_probes(
 
     gate.open |= {health, readiness}
     app.router.add_get("/healthz", health)
+    app.router.add_get("/health", health)
     app.router.add_get("/readyz", readiness)
     app.router.add_get("/", hint)
     if metrics is not None:

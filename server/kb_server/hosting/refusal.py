@@ -10,11 +10,12 @@ Refusal
 ├── 415 unsupported_media_type  the body is not announced as plain JSON
 ├── 413 message_too_large       over the limit on one message
 ├── 408 body_timeout            the body stopped coming
+├── 503 server_stopping         the server stops, and the body has not arrived whole
 ├── 400 bad_handshake           a WebSocket cannot be opened so
 └── 400 ...                     JSON-RPC's own codes: not JSON, not a request, versions that disagree
 ```
 
-Codes -32010 to -32018 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
+Codes -32010 to -32019 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
 told only where one connection carries many calls at once, which goes on.
 """
 
@@ -32,6 +33,7 @@ METHOD_NOT_ALLOWED = -32015
 BODY_TIMEOUT = -32016
 TOO_MANY_CALLS = -32017
 BAD_HANDSHAKE = -32018
+SERVER_STOPPING = -32019
 
 
 class Refusal(Exception):

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 
+from kb_contracts.arriving import LINGER_SECONDS, stop_listening
 from kb_contracts.connection_log import CONNECTION_LOG
 from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import STOPPING
@@ -74,6 +75,7 @@ async def serve(
             if on_bound is not None:
                 on_bound(*bound)
             await _until_stopped(stop, drain_seconds)
+        await stop_listening(runner)
     finally:
         await runner.cleanup()
 
@@ -92,6 +94,7 @@ def _runner(app: web.Application, drain_seconds: float) -> web.AppRunner:
         logger=CONNECTION_LOG,
         handler_cancellation=True,
         keepalive_timeout=IDLE_SECONDS,
+        lingering_time=LINGER_SECONDS,
         shutdown_timeout=drain_seconds / 2,  # aiohttp waits for it twice, before and after it cancels
     )
 

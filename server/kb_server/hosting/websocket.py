@@ -34,9 +34,8 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from kb_server.hosting.auth import credential
+from kb_server.hosting.auth import caller_of
 from kb_server.hosting.body import MAX_MESSAGE_BYTES
-from kb_server.hosting.caller import Caller
 from kb_server.hosting.duplex import Bounds, Session, session
 from kb_server.hosting.exchange import STALLED_SECONDS
 from kb_server.hosting.jsonrpc import error_bytes, notification_bytes, result_bytes
@@ -294,7 +293,7 @@ class _Connection:
         The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
         none itself.
         """
-        caller = Caller(credential(self.http), self.http.headers)
+        caller = caller_of(self.http)
         outbox = self.outbox
         async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write_text) as client:
             code = await self._read(client)

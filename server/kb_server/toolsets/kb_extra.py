@@ -12,7 +12,7 @@ from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Annotations, Call, Toolset
-from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId
+from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
 from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -212,6 +212,38 @@ Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             return job_view(await self.engine.retry_job(arguments.job_id))
 
 
+class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_upload_abort`."""
+
+    upload_id: UploadId
+
+
+class KbUploadAbortResult(msgspec.Struct, kw_only=True):
+    """The upload that is gone."""
+
+    upload_id: str
+    filename: str
+
+
+class KbUploadAbortTool(ServiceTool[KbUploadAbortArguments, KbUploadAbortResult]):
+    """Gives up an upload."""
+
+    name = "kb_upload_abort"
+    title = "Abort an upload"
+    description = """\
+Give up an upload that is not finished: what has arrived of it is removed, and its room is free for others. \
+After kb_upload_finish use kb_cancel_job instead."""
+    annotations = Annotations(destructive=True)
+    arguments = KbUploadAbortArguments
+    result = KbUploadAbortResult
+
+    async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
+        """Nothing is asked of the engine."""
+        call.log["upload_id"] = arguments.upload_id[:64]
+        upload = await self.services.uploads.abort(arguments.upload_id)
+        return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
+
+
 def build(services: Services) -> Toolset:
     """The toolset over `services`, which the caller opens and closes."""
     return Toolset(
@@ -221,7 +253,7 @@ def build(services: Services) -> Toolset:
         title="Knowledge base, further tools",
         instructions=(
             "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
-            "and try failed ones again."
+            "and uploads, try failed jobs again."
         ),
         tools=(
             KbMoveTool(services),
@@ -229,5 +261,6 @@ def build(services: Services) -> Toolset:
             KbTagsTool(services),
             KbCancelJobTool(services),
             KbRetryJobTool(services),
+            KbUploadAbortTool(services),
         ),
     )

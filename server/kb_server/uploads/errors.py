@@ -14,11 +14,13 @@ upload_url_spent        410   one whole body has arrived at this URL
 invalid_base64          400   a chunk's data is not strict base64
 body_incomplete         400   the body at the upload URL broke off
 invalid_parameter       422   a value does not fit (`parameter`)
+unsupported_format      415   no engine takes this kind of file
 chunk_too_large         413   over the bytes of one chunk
 size_exceeded           413   more bytes than announced
 upload_too_large        413   over the bytes of one file
 too_many_uploads        429   too many open uploads of one caller
-staging_full            507   no room for one more file until others are finished
+share_full              429   too many bytes of one caller
+staging_full            507   no room for more bytes until others are finished
 staging_failed          507   the server cannot use its staging folder
 """
 
@@ -42,10 +44,12 @@ STATUS: Mapping[str, int] = {
     "invalid_base64": 400,
     "body_incomplete": 400,
     "invalid_parameter": 422,
+    "unsupported_format": 415,
     "chunk_too_large": 413,
     "size_exceeded": 413,
     "upload_too_large": 413,
     "too_many_uploads": 429,
+    "share_full": 429,
     "staging_full": 507,
     "staging_failed": 507,
 }

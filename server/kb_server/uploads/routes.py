@@ -1,4 +1,6 @@
-"""The upload URL: `PUT /uploads/<token>` with the file's raw bytes, such as `curl -T report.pdf URL`.
+"""The upload URL: `PUT /uploads/<token>` with the file's raw bytes, such as `curl -g -T report.pdf URL`.
+
+`DELETE` on it aborts the upload.
 
 The token is the only key to it and must stay out of logs. There are no CORS headers, so that no web page
 elsewhere can use a URL that it got hold of. Imported by HTTP hosting alone.
@@ -10,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from kb_server.uploads.errors import UploadError
 from kb_server.uploads.service import Uploads
@@ -23,12 +25,11 @@ _MAX_TOKEN = 128
 
 
 def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
-    """The route, served by what `uploads` gives when it is first needed."""
+    """The routes, served by what `uploads` gives when it is first needed."""
 
     async def put(request: web.Request) -> web.StreamResponse:
-        token = request.match_info["token"][:_MAX_TOKEN]
         try:
-            upload = await uploads().receive(token, request.content_length, _body(request))
+            upload = await uploads().receive(_token(request), request.content_length, _body(request))
         except UploadError as error:
             return _answer(error.status, error.payload())
         return _answer(
@@ -40,7 +41,26 @@ def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
             },
         )
 
-    return [web.put(PATH, put)]
+    async def delete(request: web.Request) -> web.StreamResponse:
+        try:
+            upload = await uploads().abort_by_token(_token(request))
+        except UploadError as error:
+            return _answer(error.status, error.payload())
+        return _answer(200, {"upload_id": upload.id, "next": "Nothing of it was kept."})
+
+    async def other(_request: web.Request) -> web.StreamResponse:
+        message = (
+            "Send the file with PUT, its bytes as the body: curl -g -T FILE 'URL'. DELETE aborts the upload."
+        )
+        response = _answer(405, {"error": "method_not_allowed", "message": message})
+        response.headers[hdrs.ALLOW] = "PUT, DELETE"
+        return response
+
+    return [web.put(PATH, put), web.delete(PATH, delete), web.route(hdrs.METH_ANY, PATH, other)]
+
+
+def _token(request: web.Request) -> str:
+    return request.match_info["token"][:_MAX_TOKEN]
 
 
 async def _body(request: web.Request) -> AsyncIterator[bytes]:

@@ -3,7 +3,11 @@
 kb_upload_start ---> start
 kb_upload_chunk ---> chunk  -.
 PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.add_file, streamed from disk
-kb_upload_finish --> finish -'
+kb_upload_finish --> finish -'         |
+kb_upload_abort, DELETE /uploads/... --+--> removed
+
+The quota counts bytes that have arrived. What was only announced keeps nobody out; bytes that find no room
+are refused, and can be sent again.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from kb_server.uploads.content import (
     read_blocks,
 )
 from kb_server.uploads.errors import UploadError, not_found
-from kb_server.uploads.staging import Entry, Lock, Staging, hash_token, remove_dead
+from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MEBIBYTE,
@@ -49,6 +53,7 @@ from kb_server.uploads.upload import (
     check_chunk,
     check_chunk_shape,
     check_filename,
+    check_format,
     check_sha256,
     check_whole,
     sha256_mismatch,
@@ -62,15 +67,19 @@ OPEN_UPLOADS = 64
 TOKEN_BYTES = 32
 
 _SPARE_BYTES = 64 * MEBIBYTE
+_HOLD_AHEAD = 4 * MEBIBYTE
+"""What a body that has brought as much holds of the quota before the next bytes are there."""
 _SWEEP_SECONDS = 15.0
+_MAKE_ROOM = "Finish an open upload, or abort one: DELETE on its upload_url, or kb_upload_abort (kb-extra)."
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What uploads may take. Bytes and seconds; `open_uploads` counts those of one credential."""
+    """What uploads may take, in bytes and seconds; `share_bytes` and `open_uploads` are of one caller."""
 
     file_bytes: int
     staging_bytes: int
+    share_bytes: int
     seconds: float
     open_uploads: int = OPEN_UPLOADS
 
@@ -144,13 +153,15 @@ class Uploads:
 
     # --- start ------------------------------------------------------------------------------------
 
-    async def start(self, new: NewUpload, credential: str) -> Started:
-        """Begin an upload and reserve its room."""
+    async def start(self, new: NewUpload, caller: str) -> Started:
+        """Begin an upload; refused where there is no room for its bytes now, though none is kept for it."""
         self._check_size(new.total_size)
+        filename = check_filename(new.filename)
+        check_format(filename)
         token = token_urlsafe(TOKEN_BYTES)
         upload = Upload(
             id=str(uuid4()),
-            filename=check_filename(new.filename),
+            filename=filename,
             total_size=new.total_size,
             tags=new.tags,
             collection=new.collection,
@@ -159,7 +170,7 @@ class Uploads:
             metadata=new.metadata,
             sha256=check_sha256(new.sha256),
             token_sha256=hash_token(token),
-            credential=credential,
+            caller=caller,
             deadline=self._clock.monotonic() + self._limits.seconds,
             expires_at=self._expiry(),
         )
@@ -186,31 +197,47 @@ class Uploads:
         moment = self._clock.now() + timedelta(seconds=self._limits.seconds)
         return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
-    def _admit(self, upload: Upload, others: list[Upload]) -> None:
-        waiting = [other for other in others if other.job_id is None and not self._is_over(other)]
-        mine = sum(other.credential == upload.credential for other in waiting)
+    def _admit(self, upload: Upload, ledger: Ledger) -> None:
+        now = self._clock.monotonic()
+        mine = sum(each.caller == upload.caller and now < each.deadline for each in ledger.values())
         if mine >= self._limits.open_uploads:
             raise UploadError(
                 "too_many_uploads",
-                f"{mine} uploads are open; at most {self._limits.open_uploads} may be. Finish one, or wait "
-                "until one expires.",
+                f"{mine} of your uploads are open; at most {self._limits.open_uploads} may be. {_MAKE_ROOM}",
                 max_open=self._limits.open_uploads,
             )
-        room = self._room(waiting)
-        if upload.total_size > room:
+        self._admit_bytes(ledger, upload.total_size, caller=upload.caller)
+
+    def _admit_bytes(self, ledger: Ledger, more: int, *, caller: str) -> None:
+        """Whether `more` bytes of `caller` may arrive beside those that are there."""
+        held = [each.bytes for each in ledger.values() if each.caller == caller]
+        if more > (left := self._limits.share_bytes - sum(held)):
+            raise UploadError(
+                "share_full",
+                f"{more} bytes more would be over your share of the staging folder: of "
+                f"{self._limits.share_bytes} bytes {max(0, left)} are free. {_MAKE_ROOM} Then send it again.",
+                free_bytes=max(0, left),
+                share_bytes=self._limits.share_bytes,
+            )
+        quota = self._limits.staging_bytes - sum(each.bytes for each in ledger.values())
+        room = max(0, min(quota, self._staging.free_bytes() - _SPARE_BYTES))
+        if more > room:
             raise UploadError(
                 "staging_full",
-                f"The file has {upload.total_size} bytes, and there is room for {max(0, room)} more. Finish "
-                "an open upload, or try again in some minutes.",
-                free_bytes=max(0, room),
+                f"There is room for {room} more bytes, and {more} are to come. {_MAKE_ROOM} Or try again in "
+                "some minutes.",
+                free_bytes=room,
             )
 
-    def _room(self, waiting: list[Upload]) -> int:
-        """Bytes that a further upload may have, in the quota and on the disk, beside those that wait."""
-        quota = self._limits.staging_bytes - sum(upload.total_size for upload in waiting)
-        # Asked before the disk is: what is written in between is subtracted twice rather than not at all.
-        to_come = sum(self._staging.bytes_to_come(upload) for upload in waiting)
-        return min(quota, self._staging.free_bytes() - _SPARE_BYTES - to_come)
+    def _hold(self, upload: Upload, size: int, *, to_come: int = 0) -> None:
+        """Let the upload hold `size` bytes, if there is room for them and for those `to_come`."""
+
+        def admit(ledger: Ledger) -> None:
+            more = size + to_come - ledger[upload.id].bytes
+            if more > 0:
+                self._admit_bytes(ledger, more, caller=upload.caller)
+
+        self._staging.hold(upload.id, size, admit)
 
     # --- chunks -----------------------------------------------------------------------------------
 
@@ -227,7 +254,8 @@ class Uploads:
         advance(entry.state(upload), Event.CHUNK, upload.id)
         if entry.is_receiving():
             raise _receiving(upload.id)
-        check_chunk(upload, entry.staged(), index, len(data))
+        size = check_chunk(upload, entry.staged(), index, len(data))
+        self._hold(upload, size)
         entry.put_chunk(index, data)
         return _received(upload, entry)
 
@@ -246,14 +274,20 @@ class Uploads:
             upload = await self._exclusively(
                 upload_id, partial(self._admit_body, announced=announced, receiving=receiving)
             )
-            await self._pour(upload, aside, blocks)
-            await self._exclusively(upload_id, partial(self._adopt, aside=aside))
-        finally:
             try:
-                await to_its_end(asyncio.to_thread(aside.unlink, missing_ok=True))  # freeing it takes time
-            finally:
-                receiving.release()
+                await self._pour(upload, aside, blocks)
+                await self._exclusively(upload_id, partial(self._adopt, aside=aside))
+            except BaseException:
+                with suppress(UploadError):  # it was removed meanwhile
+                    await self._in_thread(partial(self._discard, upload, aside))
+                raise
+        finally:
+            receiving.release()
         return upload
+
+    def _discard(self, upload: Upload, aside: Path) -> None:
+        aside.unlink(missing_ok=True)  # freeing it takes time
+        self._hold(upload, 0)
 
     def _admit_body(self, entry: Entry, *, announced: int | None, receiving: Lock) -> Upload:
         upload = self._current(entry)
@@ -261,10 +295,12 @@ class Uploads:
         check_body(upload, entry.staged(), announced)
         if not entry.hold_receiving(receiving):
             raise _receiving(upload.id)
+        # Looked for before the body comes, and held only as it arrives: one that drips keeps nobody out.
+        self._hold(upload, 0, to_come=upload.total_size)
         return upload
 
     async def _pour(self, upload: Upload, aside: Path, blocks: AsyncIterator[bytes]) -> None:
-        size = 0
+        size = held = 0
         left = upload.deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left), WriteBehind(aside) as file:
@@ -272,8 +308,11 @@ class Uploads:
                     size += sum(map(len, batch))
                     if size > upload.total_size:
                         raise size_mismatch(upload, size)
+                    if size > held:
+                        held = size if size <= _HOLD_AHEAD else min(upload.total_size, size + _HOLD_AHEAD)
+                        await self._in_thread(partial(self._hold, upload, held))
                     await file.write(batch)
-        except TimeoutError as error:
+        except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
             raise not_found(upload.id) from error
         except OSError as error:
             raise _unusable(error) from error
@@ -343,6 +382,23 @@ class Uploads:
         entry.write(msgspec.structs.replace(upload, job_id=job_id))
         entry.empty()
         self._staging.retire(entry)
+
+    # --- abort ------------------------------------------------------------------------------------
+
+    async def abort(self, upload_id: str) -> Upload:
+        """Give up an upload that is open, with all that has arrived; a body on its way is refused."""
+        return await self._exclusively(upload_id, self._abort)
+
+    async def abort_by_token(self, token: str) -> Upload:
+        """As `abort`, of the upload whose URL has this token."""
+        await self._open()
+        return await self.abort(await self._in_thread(partial(self._staging.by_token, token)))
+
+    def _abort(self, entry: Entry) -> Upload:
+        upload = self._current(entry)
+        advance(entry.state(upload), Event.ABORT, upload.id)
+        self._staging.remove(entry, upload)
+        return upload
 
     # --- the end of their time --------------------------------------------------------------------
 

@@ -40,13 +40,29 @@ from kb_server.uploads.upload import Staged, State, Upload
 T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ASIDE = re.compile(r"\.[0-9a-f]{16}")
 _ALIVE = ".alive"
 _RECORD = "upload.json"
 _FINISHING = ".finishing"
 _RECEIVING = ".receiving"
 _DONE = "done"
+_LEDGER = "ledger.json"
 _CHUNK = "chunk-"
 _TOKEN = "token-"  # noqa: S105 - the beginning of a file name
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What an open upload holds of the quota: the `bytes` of it that have arrived, for its `caller`."""
+
+    caller: str
+    deadline: float
+    bytes: int = 0
+
+
+Ledger = dict[str, Holding]
+"""The open uploads by their ids."""
+
+_decode_ledger = msgspec.json.Decoder(Ledger).decode
 
 
 class Lock:
@@ -142,12 +158,7 @@ class Entry:
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file whole or not at all."""
-        aside = aside_in(self.folder)
-        try:
-            _write(aside, data)
-            aside.replace(self.folder / name)
-        finally:
-            aside.unlink(missing_ok=True)
+        _put(self.folder, name, data)
 
     def put_chunk(self, index: int, data: bytes) -> None:
         """Store or replace a chunk."""
@@ -186,25 +197,17 @@ class Entry:
 
     def hold_receiving(self, lock: Lock) -> bool:
         """Make the upload receiving for as long as `lock` is held; False where it is already."""
-        return lock.acquire(self.folder / _RECEIVING, wait=False)
+        if not lock.acquire(self.folder / _RECEIVING, wait=False):
+            return False
+        for path in self.folder.iterdir():
+            if _ASIDE.fullmatch(path.name):  # of a process that died while it wrote
+                path.unlink(missing_ok=True)
+        return True
 
     def empty(self) -> None:
         """Remove what has arrived."""
         for path in self.content():
             path.unlink(missing_ok=True)
-
-    def bytes_written(self) -> int:
-        """Bytes on disk of what arrives, whole or not; this needs no lock.
-
-        Raises:
-            FileNotFoundError: the upload was removed, or has become done.
-        """
-        written = 0
-        with os.scandir(self.folder) as found:
-            for each in found:
-                with suppress(FileNotFoundError):  # renamed just now, so that it is not counted
-                    written += 0 if each.name == _RECORD else each.stat().st_size
-        return written
 
     def _is_held(self, name: str) -> bool:
         if not (self.folder / name).exists():
@@ -250,16 +253,46 @@ class Staging:
         self._alive.release()
         _remove_if_dead(self.folder)
 
-    def create(self, upload: Upload, admit: Callable[[list[Upload]], None]) -> None:
-        """Add an upload, if `admit`, given all others that are not done, does not raise."""
-        with locked(self.folder / ".quota"):
-            admit([found for other in _ids_in(self.folder) if (found := self.peek(other)) is not None])
+    def create(self, upload: Upload, admit: Callable[[Ledger], None]) -> None:
+        """Add an upload, if `admit`, given what the open ones hold, does not raise."""
+        with self._ledger() as ledger:
+            admit(ledger)
             aside = self.folder / f".{upload.id}"
             aside.mkdir(mode=0o700)
             Entry(aside).write(upload)
             if upload.token_sha256 is not None:
                 _write(self._token_file(upload.token_sha256), upload.id.encode())
             aside.rename(self.folder / upload.id)
+            ledger[upload.id] = Holding(caller=upload.caller, deadline=upload.deadline)
+
+    def hold(self, upload_id: str, size: int, admit: Callable[[Ledger], None]) -> None:
+        """Let an open upload hold `size` bytes in all, if `admit`, given what each holds, does not raise.
+
+        Raises:
+            UploadError: `upload_not_found`, it was removed or has become done.
+        """
+        with self._ledger() as ledger:
+            if (holding := ledger.get(upload_id)) is None:
+                raise not_found(upload_id)
+            admit(ledger)
+            ledger[upload_id] = msgspec.structs.replace(holding, bytes=size)
+
+    def let_go(self, upload_id: str) -> None:
+        """End what an upload holds of the quota."""
+        with self._ledger() as ledger:
+            ledger.pop(upload_id, None)
+
+    @contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        """What the open uploads hold, written down again where the block ends well."""
+        path = self.folder / _LEDGER
+        with locked(self.folder / ".quota"):
+            ledger = _decode_ledger(path.read_bytes()) if path.exists() else {}
+            yield ledger
+            if ledger:
+                _put(self.folder, _LEDGER, msgspec.json.encode(ledger))
+            else:
+                path.unlink(missing_ok=True)
 
     def ids(self) -> list[str]:
         """The uploads there are, done ones among them."""
@@ -287,6 +320,7 @@ class Staging:
 
     def retire(self, entry: Entry) -> None:
         """Put an upload that is done with the others that are; called under its lock, as the last thing."""
+        self.let_go(entry.folder.name)
         entry.folder.rename(self.folder / _DONE / entry.folder.name)
 
     def aside(self, upload_id: str) -> Path:
@@ -295,6 +329,7 @@ class Staging:
 
     def remove(self, entry: Entry, upload: Upload) -> None:
         """Remove an upload with all that belongs to it."""
+        self.let_go(upload.id)  # first: a body that is arriving ends when it finds nothing held
         if upload.token_sha256 is not None:
             self._token_file(upload.token_sha256).unlink(missing_ok=True)
         # Renamed first: who waits for its lock would make the lock's file anew in a folder half removed.
@@ -325,13 +360,6 @@ class Staging:
     def free_bytes(self) -> int:
         """Room left on the disk."""
         return shutil.disk_usage(self.folder).free
-
-    def bytes_to_come(self, upload: Upload) -> int:
-        """What an upload has announced and not written yet: it will still be taken from `free_bytes`."""
-        try:
-            return max(0, upload.total_size - Entry(self.folder / upload.id).bytes_written())
-        except FileNotFoundError:
-            return 0
 
     def peek(self, upload_id: str) -> Upload | None:
         """What is known of an upload at this moment, without its lock."""
@@ -367,6 +395,15 @@ def hash_token(token: str) -> str:
 
 def _index(chunk: os.DirEntry[str]) -> int:
     return int(chunk.name.removeprefix(_CHUNK))
+
+
+def _put(folder: Path, name: str, data: bytes) -> None:
+    aside = aside_in(folder)
+    try:
+        _write(aside, data)
+        aside.replace(folder / name)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -7,9 +7,10 @@ body       open       upload_finishing   upload_done
 finish     finishing  upload_finishing   done (same job)
 accepted   -          done               -
 failed     -          open               -
+abort      aborted    upload_finishing   upload_done
 
-Only done is written down. Finishing is a lock that the finisher holds, so that a process that dies in
-the middle leaves an open upload behind and not a stuck one.
+Only done is written down, and what is aborted is removed. Finishing is a lock that the finisher holds, so
+that a process that dies in the middle leaves an open upload behind and not a stuck one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from kb_contracts.formats import UnsupportedFormat, format_of
 from kb_server.uploads.errors import UploadError
 
 MEBIBYTE = 1024 * 1024
@@ -36,6 +38,9 @@ _UNNAMEABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that make a name read as another one."""
 
+_UNSENDABLE = re.compile(r'"\s*;|;.*;')
+"""What readers of multipart forms take for the end of a name."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 20
 _LISTED = 100
@@ -47,6 +52,7 @@ class State(StrEnum):
     OPEN = "open"
     FINISHING = "finishing"
     DONE = "done"
+    ABORTED = "aborted"
 
 
 class Event(StrEnum):
@@ -57,6 +63,7 @@ class Event(StrEnum):
     FINISH = "finish"
     ACCEPTED = "accepted"
     FAILED = "failed"
+    ABORT = "abort"
 
 
 _NEXT: Mapping[tuple[State, Event], State] = {
@@ -66,6 +73,7 @@ _NEXT: Mapping[tuple[State, Event], State] = {
     (State.FINISHING, Event.ACCEPTED): State.DONE,
     (State.FINISHING, Event.FAILED): State.OPEN,
     (State.DONE, Event.FINISH): State.DONE,
+    (State.OPEN, Event.ABORT): State.ABORTED,
 }
 
 
@@ -83,7 +91,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     collection: str
     deadline: float
     expires_at: str
-    credential: str
+    caller: str
     title: str | None = None
     source_path: str | None = None
     metadata: dict[str, Any] = {}
@@ -128,8 +136,8 @@ def advance(state: State, event: Event, upload_id: str) -> State:
     )
 
 
-def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> None:
-    """Whether a chunk of `size` bytes may be stored; one of the same index is replaced.
+def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> int:
+    """The bytes in all once a chunk of `size` bytes is stored; one of the same index is replaced.
 
     Raises:
         UploadError: `contradiction` or `size_exceeded`.
@@ -147,6 +155,7 @@ def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> None:
             received_bytes=staged.received,
             total_size=upload.total_size,
         )
+    return total
 
 
 def check_chunk_shape(index: int, size: int) -> None:
@@ -264,7 +273,21 @@ def check_filename(filename: str) -> str:
         raise _filename(f"at most {MAX_FILENAME_CHARS} characters")
     if any(unicodedata.category(char) in _UNNAMEABLE or char in _BIDI for char in name):
         raise _filename("no control characters")
+    if _UNSENDABLE.search(name):
+        raise _filename("no `;` after a quotation mark, and one at the most: it would not arrive whole")
     return name
+
+
+def check_format(filename: str) -> None:
+    """Whether files of this kind are taken in: an engine would refuse another once it had arrived.
+
+    Raises:
+        UploadError: `unsupported_format`.
+    """
+    try:
+        format_of(filename)
+    except UnsupportedFormat as error:
+        raise UploadError(error.code, error.message, parameter="filename") from error
 
 
 def _filename(takes: str) -> UploadError:

@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
-from typing import Literal
 
-from kb_contracts.models import DocType
+from kb_contracts import formats
+from kb_contracts.formats import FORMATS, Format
 from kb_simulator.extract.model import METHOD, Extracted, ExtractionFailed
 
 __all__ = ["FORMATS", "METHOD", "Extracted", "ExtractionFailed", "Format", "extract", "format_of"]
-
-FormatName = Literal["txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "svg", "jpg", "png"]
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A kind of file; `label` is its name for people, `extensions` are in lower case, with the dot.
-
-    `takes_ocr`: whether it has pages or pixels to look at, so that OCR may be forced.
-    """
-
-    name: FormatName
-    label: str
-    doc_type: DocType
-    extensions: tuple[str, ...]
-    takes_ocr: bool = False
-
-
-FORMATS = (
-    Format("pdf", "PDF", "pdf", (".pdf",), takes_ocr=True),
-    Format("docx", "DOCX", "docx", (".docx",)),
-    Format("pptx", "PPTX", "pptx", (".pptx",)),
-    Format("xlsx", "XLSX", "xlsx", (".xlsx",)),
-    Format("html", "HTML", "html", (".html", ".htm")),
-    Format("svg", "SVG", "image", (".svg",)),
-    Format("jpg", "JPG", "image", (".jpg", ".jpeg"), takes_ocr=True),
-    Format("png", "PNG", "image", (".png",), takes_ocr=True),
-    Format("md", "Markdown", "markdown", (".md", ".markdown")),
-    Format("txt", "text", "text", (".txt", ".text", ".log")),
-)
-"""What is taken."""
-
-_BY_EXTENSION = {extension: known for known in FORMATS for extension in known.extensions}
 
 
 def format_of(filename: str) -> Format:
@@ -52,22 +17,19 @@ def format_of(filename: str) -> Format:
     Raises:
         ExtractionFailed: `unsupported_format`, with what is taken.
     """
-    extension = PurePath(filename).suffix.lower()
-    if (known := _BY_EXTENSION.get(extension)) is None:
-        taken = ", ".join(f"{each.label} ({', '.join(each.extensions)})" for each in FORMATS)
-        raise ExtractionFailed(
-            "unsupported_format",
-            f"Unsupported file format: {extension or 'no extension'}. Use one of {taken}.",
-        )
-    return known
+    try:
+        return formats.format_of(filename)
+    except formats.UnsupportedFormat as error:
+        raise ExtractionFailed("unsupported_format", error.message) from error
 
 
 def extract(data: bytes, kind: Format, *, force_ocr: bool = False) -> Extracted:
     """The text of a file.
 
     Raises:
-        ExtractionFailed: `file_corrupt`, `undecodable_text`, `extraction_failed`, `extraction_memory` or
-            `ocr_failed`, which every picture gives, and every PDF of which OCR is forced.
+        ExtractionFailed: `file_corrupt`, `file_encrypted`, `undecodable_text`, `extraction_failed`,
+            `extraction_memory` or `ocr_failed`, which every picture gives, and every PDF of which OCR is
+            forced.
     """
     if force_ocr:
         raise _no_ocr()

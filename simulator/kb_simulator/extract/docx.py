@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from xml.parsers import expat  # entities are refused below, before any is expanded
 
 from kb_simulator.chunking import Page
-from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, ExtractionFailed, too_much_text
+from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, ExtractionFailed, check_lock, too_much_text
 
 _DOCUMENT = "word/document.xml"
 _W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main "
@@ -20,8 +20,9 @@ def read_docx(data: bytes) -> Extracted:
     """The paragraphs of the main document, headings by their style.
 
     Raises:
-        ExtractionFailed: `file_corrupt` or `extraction_memory`.
+        ExtractionFailed: `file_corrupt`, `file_encrypted` or `extraction_memory`.
     """
+    check_lock(data, "DOCX")
     try:
         paragraphs = _paragraphs(_main_part(data))
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, OSError, EOFError) as error:

@@ -14,6 +14,11 @@ MAX_TEXT_CHARS = 20_000_000
 """Code points of one file's text at the most, whatever it unpacks to."""
 
 
+# A locked Office file is no ZIP: the ZIP lies encrypted in an older container, under this name.
+_OLE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+
+
 @dataclass(frozen=True, slots=True)
 class Extracted:
     """The text of one file, page by page. `headings`: whether lines with `#` are headings."""
@@ -35,6 +40,20 @@ class ExtractionFailed(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+def check_lock(data: bytes, label: str) -> None:
+    """Raise ExtractionFailed: `file_encrypted`, where an Office file is locked with a password."""
+    if data.startswith(_OLE) and _ENCRYPTED_PACKAGE in data:
+        raise locked(label)
+
+
+def locked(label: str) -> ExtractionFailed:
+    """The failure of a file that opens with a password only."""
+    return ExtractionFailed(
+        "file_encrypted",
+        f"The {label} file is locked with a password. Save it without one and send it again.",
+    )
 
 
 def too_much_text() -> ExtractionFailed:

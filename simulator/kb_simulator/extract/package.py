@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat  # entities are refused below, before any is expanded
 
-from kb_simulator.extract.model import MAX_TEXT_CHARS, ExtractionFailed, too_much_text
+from kb_simulator.extract.model import MAX_TEXT_CHARS, ExtractionFailed, check_lock, too_much_text
 
 Attributes = Mapping[str, str]
 _BROKEN = (
@@ -27,9 +27,13 @@ class Target(NamedTuple):
 
 
 class Package:
-    """The parts of a file. Every method may raise ExtractionFailed: `file_corrupt` or `extraction_memory`."""
+    """The parts of a file. Every method may raise ExtractionFailed: `file_corrupt` or `extraction_memory`.
+
+    To open one that is locked raises `file_encrypted`.
+    """
 
     def __init__(self, data: bytes, label: str) -> None:
+        check_lock(data, label)
         self._label = label
         self._room = MAX_TEXT_CHARS
         try:

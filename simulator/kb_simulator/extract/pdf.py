@@ -16,7 +16,11 @@ from kb_simulator.extract.pdf_file import PdfFile
 
 
 def read_pdf(data: bytes) -> Extracted:
-    """The text of each page. Raises ExtractionFailed: `file_corrupt` or `extraction_memory`."""
+    """The text of each page.
+
+    Raises:
+        ExtractionFailed: `file_corrupt`, `file_encrypted` or `extraction_memory`.
+    """
     pages: list[Page] = []
     size = 0
     for number, content in enumerate(PdfFile(data).page_contents(), start=1):

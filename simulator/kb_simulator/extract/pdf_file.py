@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kb_simulator.extract.model import MAX_TEXT_CHARS, ExtractionFailed, too_much_text
+from kb_simulator.extract.model import MAX_TEXT_CHARS, ExtractionFailed, locked, too_much_text
 
 _HEADER_BYTES = 1024
 _MOST_PAGES = 20_000
@@ -37,7 +37,7 @@ class _Object:
 
 
 class PdfFile:
-    """A PDF file's pages. Raises ExtractionFailed: `file_corrupt`, also where the file is encrypted."""
+    """A PDF file's pages. Raises ExtractionFailed: `file_corrupt` or `file_encrypted`."""
 
     def __init__(self, data: bytes) -> None:
         if b"%PDF-" not in data[:_HEADER_BYTES]:
@@ -49,7 +49,7 @@ class PdfFile:
         )
         references = b"".join(each.entries for each in self._objects.values() if _type(each) == b"XRef")
         if _ENCRYPTED.search(trailers + references):
-            raise _corrupt("it is encrypted")
+            raise locked("PDF")
         for packed in [each for each in self._objects.values() if _type(each) == b"ObjStm"]:
             self._objects.update(self._unpack(packed))
 

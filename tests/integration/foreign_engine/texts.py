@@ -232,8 +232,12 @@ def _docx(data: bytes) -> Read:
 def _pdf(data: bytes) -> Read:
     try:
         reader = PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("file_encrypted", "The PDF is locked; send it without its password.")
         found = [page.extract_text() for page in reader.pages]
         title = reader.metadata.title if reader.metadata else None
+    except Unreadable:
+        raise
     except Exception as error:  # a hostile file raises anything from that library
-        raise Unreadable("file_corrupt", "The PDF is damaged or encrypted; save it again.") from error
+        raise Unreadable("file_corrupt", "The PDF is damaged; save it again.") from error
     return Read([Section(text, page) for page, text in enumerate(found, 1)], title, len(found))

@@ -62,14 +62,17 @@ def files(tmp_path: Path) -> list[Found]:
 
 
 def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> None:
-    """Other files of the folder go as always; an engine would refuse them otherwise."""
+    """Other files of the folder go as always, and their lines say so."""
     for name in ("a.PDF", "b.jpeg", "c.txt", "d.docx"):
         (tmp_path / name).write_text(name)
     client = Scripted(["1", "2", "3", "4"])
     run = adding(client)
     run.force_ocr = True
-    run.run(walk([tmp_path]))
+    run.wait = False
+    results = run.run(walk([tmp_path]))
     assert [fields.force_ocr for fields in client.fields] == [True, True, False, False]
+    remark = "OCR does not apply to it: its text is taken"
+    assert [result.reason for result in results] == [None, None, remark, remark]
 
 
 def full() -> QueueFull:

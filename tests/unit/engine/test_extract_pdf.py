@@ -13,7 +13,8 @@ from kb_engine.extract import Extraction, ExtractionFailed
 from kb_engine.extract.docx import read_docx
 from kb_engine.extract.ligatures import with_words_of
 from kb_engine.extract.pdf import read_pdf
-from tests.documents import docx_of, docx_package, large_pdf, pdf_of, sentence_of_page
+from tests.documents import LOCKED_OFFICE, docx_of, docx_package, large_pdf, pdf_of, sentence_of_page
+from tests.unit.engine.office_files import encrypted
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
 WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -101,14 +102,20 @@ def test_words_that_lost_their_ligatures_stay_mended() -> None:
         (large_pdf(3)[:5000], "cut off"),
         (large_pdf(3)[:-20], "cut off"),
         (b"%PDF-1.7\n" + bytes(range(256)) * 20 + b"%%EOF", "damaged"),
-        (pdf_of([["secret"]], trailer=LOCKED), "password"),
     ],
 )
 def test_a_pdf_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    """Empty, another kind, cut off, damaged, locked."""
+    """Empty, another kind, cut off, damaged."""
     failure = refused(read_pdf, data)
     assert failure.code == "file_corrupt"
     assert message in failure.message
+
+
+def test_a_locked_pdf_is_not_a_damaged_one() -> None:
+    """Whoever sent it can send it without its password."""
+    failure = refused(read_pdf, pdf_of([["secret"]], trailer=LOCKED))
+    assert failure.code == "file_encrypted"
+    assert "without one and send it again" in failure.message
 
 
 def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
@@ -195,14 +202,20 @@ def zip_without_a_body() -> bytes:
         (docx_of([("", "x" * 5000)])[:-100], "damaged"),
         (body("<w:p><w:r><w:t>never closed"), "damaged"),
         (zip_without_a_body(), "no document in it"),
-        (b"\xd0\xcf\x11\xe0" + bytes(600), "password"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "before 2007"),
     ],
 )
 def test_a_docx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    """Cut off, broken inside, another zip, an old or locked Word file."""
+    """Cut off, broken inside, another zip, an old Word file."""
     failure = refused(read_docx, data)
     assert failure.code == "file_corrupt"
     assert message in failure.message
+
+
+@pytest.mark.parametrize("data", [LOCKED_OFFICE, encrypted(docx_of([("", "secret")]), "word/document.xml")])
+def test_a_locked_docx_is_not_a_damaged_one(data: bytes) -> None:
+    """As Word locks it, and as a ZIP."""
+    assert refused(read_docx, data).code == "file_encrypted"
 
 
 def test_text_that_the_reader_does_not_see_is_noticed() -> None:

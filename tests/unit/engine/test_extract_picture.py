@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kb_contracts.installing import install_command
 from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, extract
-from kb_engine.extract.picture import MOST_PIXELS, read_picture
+from kb_engine.extract.decoding import MOST_PIXELS
+from kb_engine.extract.picture import read_picture
 from tests.documents import pdf_of
 
 JPG, PNG = FORMATS["jpg"], FORMATS["png"]
 FONT = ImageFont.load_default(size=24)
+NAMED = "50,000,000 are the most that are read"
 
 
 def drawn(size: tuple[int, int], *texts: tuple[int, int, str]) -> Image.Image:
@@ -48,13 +50,13 @@ def text(data: bytes, fmt: Format = PNG) -> str:
     return page.text
 
 
-def header_of(width: int, height: int) -> bytes:
+def header_of(width: int, height: int, colours: int = 2) -> bytes:
     """A PNG that says it is so large, and holds next to nothing."""
 
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    size = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
     body = part(b"IHDR", size) + part(b"IDAT", zlib.compress(bytes(1000))) + part(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
@@ -123,6 +125,69 @@ def test_a_picture_is_turned_as_the_camera_says_and_lies_on_white() -> None:
     assert text(saved(clear)) == "clear as glass"
 
 
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_a_picture_that_lies_is_turned_before_it_is_read(degrees: int) -> None:
+    """On either side and upside down: neither nothing, nor its lines in reverse, nor what they resemble."""
+    turned = SIGN.rotate(degrees, expand=True)
+    assert text(saved(turned)) == "The granite quarry\nopens at seven"
+
+
+def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silence() -> None:
+    """As in a mirror, which no turn mends; what is certain among them is chance."""
+    extraction = read_picture(saved(ImageOps.mirror(SIGN)), PNG)
+    assert extraction.pages[0].text == ""
+    assert extraction.remark is not None
+    assert extraction.remark.startswith("In the picture there are lines that could not be read")
+
+
+async def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end(tmp_path: Path) -> None:
+    """In pieces: shrunk as a whole it would not be legible."""
+    path = tmp_path / "x"
+    path.write_bytes(saved(drawn((20_000, 200), (60, 60, "The granite quarry"), (19_500, 60, "at seven"))))
+    extraction = await extract(path, PNG)
+    assert extraction.pages[0].text == "The granite quarry\n\nat seven"
+    assert extraction.remark is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
+async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
+    tmp_path: Path, fmt: Format, kind: str
+) -> None:
+    """Within the memory of a reader."""
+    large = Image.new("L", (50_000, 1_100), "white")
+    large.paste(
+        drawn((640, 200), (30, 30, "The granite quarry")).convert("L").resize((1_280, 400)), (400, 100)
+    )
+    path = tmp_path / "x"
+    path.write_bytes(saved(large, kind))
+    extraction = await extract(path, fmt)
+    assert extraction.pages[0].text == "The granite quarry"
+    assert extraction.remark == f"It has 50,000 x 1,100 pixels, and {NAMED}, so it was scaled down."
+
+
+def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
+    """A progressive JPG is held whole while it is decoded."""
+    data = bytearray(saved(SIGN, "JPEG", progressive=True))
+    frame = data.index(b"\xff\xc2")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
+    with pytest.raises(ExtractionFailed, match=f"20,000 x 20,000 pixels, and {NAMED}") as failed:
+        read_picture(bytes(data), JPG)
+    assert failed.value.code == "extraction_failed"
+
+
+def test_of_an_animated_picture_the_first_is_read() -> None:
+    """Which its document says, beside that there was nothing in it."""
+    frames = [drawn(SIGN.size, (30, 30, word)) for word in ("feldspar", "zircon")]
+    data = saved(SIGN, "PNG", save_all=True, append_images=frames)
+    extraction = read_picture(data, PNG)
+    assert extraction.pages[0].text == "The granite quarry\nopens at seven"
+    assert extraction.remark == "It is animated: its first picture was read."
+    blank = [Image.new("L", (90, 90), shade) for shade in (0, 255)]
+    extraction = read_picture(saved(blank[0], "PNG", save_all=True, append_images=blank[1:]), PNG)
+    assert extraction.remark == "It is animated: its first picture was read. No words were recognized in it."
+
+
 def test_every_depth_and_model_of_colours_is_read() -> None:
     """Grey on grey in 16 bits, in shades of ink, in one bit."""
     deep = Image.fromarray(np.asarray(SIGN.convert("L")).astype(np.uint16) * 100 + 20_000)
@@ -150,8 +215,10 @@ def test_a_picture_without_words_is_empty() -> None:
         (pdf_of([["words"]]), JPG, "file_corrupt", "no JPG"),
         (saved(SIGN)[:900], PNG, "file_corrupt", "damaged"),
         (saved(SIGN, "JPEG")[:-2000], JPG, "file_corrupt", "damaged"),
-        (header_of(50_000, 50_000), PNG, "extraction_failed", "50,000 x 50,000 pixels"),
-        (header_of(MOST_PIXELS + 1, 1), PNG, "extraction_failed", "pixels"),
+        (header_of(50_000, 50_000), PNG, "extraction_failed", f"50,000 x 50,000 pixels, and {NAMED}"),
+        (header_of(2_000_000_000, 2), PNG, "extraction_failed", f"2,000,000,000 x 2 pixels, and {NAMED}"),
+        (header_of(11_000, 10_000, colours=6), PNG, "extraction_failed", "too large to be scaled down"),
+        (header_of(MOST_PIXELS + 1, 1), PNG, "file_corrupt", "damaged"),
         (header_of(5_000, 5_000), PNG, "file_corrupt", "damaged"),
         (header_of(0, 0), PNG, "file_corrupt", "damaged"),
     ],

@@ -16,7 +16,7 @@ from pptx.util import Inches
 from kb_engine.chunk import chunk
 from kb_engine.extract import FORMATS, Extraction, ExtractionFailed, extract, package
 from kb_engine.extract.pptx import read_pptx
-from tests.documents import docx_of
+from tests.documents import LOCKED_OFFICE, docx_of
 from tests.unit.engine.office_files import encrypted, laughs, outside, rewritten, with_part
 
 SLIDE = "ppt/slides/slide1.xml"
@@ -175,8 +175,9 @@ def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
         (b"just words", "file_corrupt", "damaged"),
         (ONE[:-100], "file_corrupt", "damaged"),
         (ONE[: len(ONE) // 2], "file_corrupt", "damaged"),
-        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "password"),
-        (encrypted(ONE, SLIDE), "file_corrupt", "password"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
+        (LOCKED_OFFICE, "file_encrypted", "without one"),
+        (encrypted(ONE, SLIDE), "file_encrypted", "password"),
         (docx_of([("", "words")]), "file_corrupt", "no PPTX"),
         (with_part(ONE, SLIDE, b"<p:sld"), "file_corrupt", "damaged"),
         (rewritten(ONE, {SLIDE: None}), "file_corrupt", "slide1.xml is missing"),

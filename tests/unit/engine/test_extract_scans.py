@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import ImageOps
 
 from kb_contracts.installing import install_command
 from kb_engine.extract import FORMATS, Extraction, ExtractionFailed, Limits, PageBegun, extract, reading
@@ -109,6 +110,36 @@ def test_a_lone_line_on_a_page_is_seen() -> None:
     assert page.text == "zircon and feldspar"
 
 
+def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
+    """Each by itself; of one that cannot be read the number is given."""
+    lines = ["The granite quarry opens at seven", "on every second Monday in summer"]
+    upright = drawn(lines, (700, 400))
+    sheets = [
+        upright,
+        upright.rotate(90, expand=True),
+        upright.rotate(180),
+        ImageOps.mirror(upright),
+    ]
+    data = pdf_of_sheets(
+        [Sheet(shown(*each.size), (picture(each),), b"/MediaBox [0 0 %d %d]" % each.size) for each in sheets]
+    )
+    extraction = unread(data)
+    assert [page.text for page in extraction.pages] == ["\n".join(lines)] * 3 + [""]
+    assert extraction.remark is not None
+    assert extraction.remark.startswith("On page 4 there are lines that could not be read")
+
+
+@pytest.mark.parametrize("force_ocr", [False, True])
+async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
+    """Before one is read: with their number, and the most that are."""
+    told: list[PageBegun] = []
+    path = tmp_path / "x"
+    path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
+    with pytest.raises(ExtractionFailed, match=r"1,000 pages .* 500 are the most") as failed:
+        await read(path, path.read_bytes(), force_ocr=force_ocr, told=told)
+    assert (failed.value.code, told) == ("extraction_failed", [])
+
+
 def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:
     """With both numbers."""
     with pytest.raises(ExtractionFailed, match=r"11 pages .* 10 are the most") as failed:
@@ -195,15 +226,21 @@ def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.Mon
         (b"just words", "not a PDF"),
         (MIXED[:-40], "cut off"),
         (b"%PDF-1.7\n" + bytes(range(256)) * 20 + b"%%EOF", "damaged"),
-        (pdf_of([["secret"]], trailer=LOCKED), "password"),
     ],
-    ids=["another kind", "cut off", "damaged", "locked"],
+    ids=["another kind", "cut off", "damaged"],
 )
 def test_a_file_that_cannot_be_shown_says_why(data: bytes, message: str) -> None:
     """As it does where its text is asked for."""
     with pytest.raises(ExtractionFailed, match=message) as failed:
         unread(data)
     assert failed.value.code == "file_corrupt"
+
+
+def test_a_locked_file_cannot_be_shown_without_its_password() -> None:
+    """With the code that it has where its text is asked for."""
+    with pytest.raises(ExtractionFailed, match="password") as failed:
+        unread(pdf_of([["secret"]], trailer=LOCKED))
+    assert failed.value.code == "file_encrypted"
 
 
 def test_pages_are_listed_as_people_do() -> None:

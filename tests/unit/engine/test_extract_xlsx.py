@@ -21,7 +21,7 @@ from openpyxl.cell.text import InlineFont
 from kb_engine.extract import FORMATS, Extraction, ExtractionFailed, Limits, extract, package, xlsx
 from kb_engine.extract.cell_numbers import shown_as
 from kb_engine.extract.xlsx import read_xlsx
-from tests.documents import docx_of
+from tests.documents import LOCKED_OFFICE, docx_of
 from tests.unit.engine.office_files import encrypted, laughs, outside, rewritten, with_part
 
 SHEET = "xl/worksheets/sheet1.xml"
@@ -251,8 +251,9 @@ def test_a_cell_that_makes_no_sense_is_damage(cell: str) -> None:
         (b"", "file_corrupt", "damaged"),
         (b"name,weight\nzircon,1\n", "file_corrupt", "damaged"),
         (ONE[:-100], "file_corrupt", "damaged"),
-        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "password"),
-        (encrypted(ONE, SHEET), "file_corrupt", "password"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
+        (LOCKED_OFFICE, "file_encrypted", "without one"),
+        (encrypted(ONE, SHEET), "file_encrypted", "password"),
         (docx_of([("", "words")]), "file_corrupt", "no XLSX"),
         (with_part(ONE, SHEET, b"<worksheet>"), "file_corrupt", "damaged"),
         (rewritten(ONE, {SHEET: None}), "file_corrupt", "sheet1.xml is missing"),

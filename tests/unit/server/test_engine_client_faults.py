@@ -182,7 +182,7 @@ async def test_every_misbehaviour_is_one_of_our_faults(name: str) -> None:
                 await call
             assert type(raised.value) is expected
             assert "secret" not in raised.value.detail
-        assert await engine.healthy() is False
+        assert await engine.unready() is not None
 
 
 @pytest.mark.parametrize("name", MISBEHAVIOUR)

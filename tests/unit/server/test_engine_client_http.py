@@ -78,7 +78,7 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Fa
     await client.delete(document.id)
     await client.clear()
     await client.status()
-    assert await client.healthy()
+    assert await client.unready() is None
     with pytest.raises(Refused):
         await client.cancel_job(job.id)
     assert {asked.operation for asked in engine.asked} >= {"search", "createJob", "getReadiness", "cancelJob"}
@@ -360,7 +360,7 @@ class TestCircuit:
         """What readiness finds out is not forgotten."""
         for _ in range(5):
             client._http._breaker.failed(0.0)
-        assert await client.healthy()
+        assert await client.unready() is None
         assert client._http._breaker.allows(0.0)
 
 

@@ -50,6 +50,15 @@ def test_arguments_that_fit_are_the_model() -> None:
     assert read_arguments({"query": "q", "tags": None}, Arguments, SCHEMA) == Arguments("q")
 
 
+@pytest.mark.parametrize("days", [7, 7.0])
+def test_a_whole_number_is_an_integer_however_it_is_written(days: float) -> None:
+    """As the published schema has it; wherever it stands."""
+    raw = {"query": "q", "top": 5.0, "ranges": [{"start": "", "days": days}]}
+    arguments = read_arguments(raw, Arguments, SCHEMA)
+    assert arguments == Arguments("q", top=5, ranges=[Range("", 7)])
+    assert isinstance(arguments.top, int)
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -74,6 +83,9 @@ def test_a_missing_parameter_is_named_with_what_it_takes(raw: dict[str, Any], me
         ({"query": 5}, "query", "takes a string of 1 to 500 characters; got 5"),
         ({"query": "x" * 501}, "query", "got a string of 501 characters"),
         ({"query": "q", "top": 0}, "top", "takes an integer from 1 to 100; got 0"),
+        ({"query": "q", "top": 5.5}, "top", "takes an integer from 1 to 100; got 5.5"),
+        ({"query": "q", "top": 101.0}, "top", "takes an integer from 1 to 100; got 101.0"),
+        ({"query": "q", "top": 1e300}, "top", "takes an integer from 1 to 100; got 1e300"),
         ({"query": "q", "top": "5"}, "top", 'takes an integer from 1 to 100; got "5"'),
         ({"query": "q", "mode": "both"}, "mode", 'takes one of "fts", "vector"; got "both"'),
         ({"query": "q", "tags": "a"}, "tags", 'takes an array of strings; got "a"'),

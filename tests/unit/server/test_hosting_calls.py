@@ -95,13 +95,35 @@ async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_a
     }
 
 
-async def test_an_error_for_the_caller_is_logged_by_its_code(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest.LogCaptureFixture) -> None:
     """Its message may hold what the caller sent, so it stays out."""
     caplog.set_level("INFO")
     answer = await calls(lacking).run("find_things", {"query": "q"}, Call())
     assert answer["isError"] is True
+    assert caplog.records[-1].levelname == "WARNING"
     assert fields(caplog.records[-1])["error"] == "not_found"
     assert "There is none" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"), [({"query": 7}, "query"), ({"query": "q", "x": 1}, None)]
+)
+async def test_what_does_not_fit_is_logged_with_the_parameter(
+    arguments: dict[str, Any], parameter: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the tool's own names, not by those that a caller makes up."""
+    await calls(found).run("find_things", arguments, Call())
+    record = caplog.records[-1]
+    assert record.levelname == "WARNING"
+    assert fields(record).get("parameter") == parameter
+
+
+async def test_a_call_of_no_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It never got as far as a tool."""
+    with pytest.raises(UnknownToolError):
+        await calls(found).run("find_nothing", {}, Call())
+    assert fields(caplog.records[-1])["error"] == "unknown_tool"
+    assert caplog.records[-1].levelname == "WARNING"
 
 
 async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(

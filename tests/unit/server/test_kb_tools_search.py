@@ -62,6 +62,12 @@ class TestAsking:
         await tools.ok("kb_search", query="feedback", tags=["email"], collection="memory")
         assert posted(engine)["tags"] == ["email", "collection:memory"]
 
+    async def test_a_query_of_blanks_is_refused(self, engine: FakeEngine, tools: ToolCaller) -> None:
+        """Before the engine is asked; the parameter is named."""
+        refused = await tools.refused("kb_search", query=" \n\u3000")
+        assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "query")
+        assert engine.of("search") == []
+
     @pytest.mark.requirement("K23")
     async def test_fts_only_is_passed_on(self, engine: FakeEngine, tools: ToolCaller) -> None:
         """Under its own name."""

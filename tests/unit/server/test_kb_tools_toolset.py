@@ -63,6 +63,7 @@ def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
         "kb_tags",
         "kb_cancel_job",
         "kb_retry_job",
+        "kb_upload_abort",
     ]
 
 
@@ -105,6 +106,7 @@ def test_reading_tools_say_so() -> None:
         "kb_update_note",
         "kb_delete",
         "kb_cancel_job",
+        "kb_upload_abort",
     }
 
 
@@ -147,7 +149,16 @@ SKILL = Path(__file__).parents[3] / "skills" / "kb" / "SKILL.md"
 @pytest.mark.requirement("E24", "E36")
 @pytest.mark.parametrize(
     "words",
-    ["2-3 variant", "merge", "deduplicate", "rerank", "own judgement", "kb_update_note", "curl -t", "memory"],
+    [
+        "2-3 variant",
+        "merge",
+        "deduplicate",
+        "rerank",
+        "own judgement",
+        "kb_update_note",
+        "curl -g -t",
+        "memory",
+    ],
 )
 def test_the_skill_teaches_the_same_patterns(words: str) -> None:
     """Expansion, reranking, remembering in place, and uploads past the context."""

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kb_contracts.errors import EngineError
+from kb_contracts.mount import Incoming
 from tests.server_fixtures import FakeEngine, ToolCaller, calling
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -77,7 +78,7 @@ async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> Non
     """Under the server's own base, with the command to run."""
     start = await tools.ok("kb_upload_start", filename="my report.pdf", total_size=3)
     assert start["upload_url"].startswith("https://kb.example/uploads/")
-    assert f"curl -T 'my report.pdf' '{start['upload_url']}'" in start["next"]
+    assert f"curl -g -T 'my report.pdf' '{start['upload_url']}'" in start["next"]
     assert start["upload_url"].rpartition("/")[2] not in str(tools.last.log)
 
 
@@ -97,6 +98,37 @@ async def test_with_wait_seconds_it_answers_with_the_document(engine: FakeEngine
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
     assert (finish["status"], finish["collection"]) == ("completed", "workspace")
     assert engine.documents[finish["document_id"]].tags == ["collection:workspace"]
+
+
+async def test_a_file_without_text_is_empty_in_every_answer(engine: FakeEngine, tools: ToolCaller) -> None:
+    """Never as one that can be searched: not when its job has ended, nor when it is asked for later."""
+
+    async def is_blank(incoming: Incoming) -> None:
+        number = int(incoming.path["document_id"])
+        engine.documents[number] = msgspec.structs.replace(
+            engine.documents[number], status="empty", status_reason="There is no text in it.", chunk_count=0
+        )
+
+    engine.gates["getDocument"] = is_blank
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b" \n "), chunk_index=0)
+    finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
+    assert (finish["status"], finish["document_status"]) == ("completed", "empty")
+    assert finish["hint"] == f"No search finds document {finish['document_id']}: There is no text in it."
+    told = await tools.ok("kb_jobs", job_id=finish["job_id"])
+    assert told["hint"] == finish["hint"]
+
+
+async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
+    engine: FakeEngine, tools: ToolCaller
+) -> None:
+    """Nobody knows what was found in it."""
+    engine.fail("getDocument", EngineError("internal", "Oops."))
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
+    finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
+    assert (finish["status"], finish["document_status"]) == ("completed", None)
+    assert "searched now" not in finish["hint"]
 
 
 async def test_a_repeated_finish_gives_the_same_job_as_it_is_now(
@@ -126,9 +158,9 @@ async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
     engine: FakeEngine, tools: ToolCaller
 ) -> None:
     """As one of the engine's errors; the next finish succeeds."""
-    start = await tools.ok("kb_upload_start", filename="a.exe", total_size=3)
+    start = await tools.ok("kb_upload_start", filename="a.svg", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
-    engine.fail("createJob", EngineError("unsupported_format", "No extractor for .exe."))
+    engine.fail("createJob", EngineError("unsupported_format", "No extractor for .svg."))
     refused = await tools.refused("kb_upload_finish", upload_id=start["upload_id"])
     assert refused["error"] == "unsupported_format"
     assert "No extractor" in refused["message"]
@@ -147,3 +179,27 @@ async def test_a_wrong_collection_starts_nothing(tools: ToolCaller, tmp_path: Pa
     refused = await tools.refused("kb_upload_start", filename="a", total_size=1, collection="No")
     assert refused["error"] == "invalid_collection"
     assert not (tmp_path / "staging").exists()
+
+
+@pytest.mark.parametrize(
+    ("filename", "code"), [("setup.exe", "unsupported_format"), ('a";b.pdf', "invalid_parameter")]
+)
+async def test_what_the_engine_would_refuse_is_refused_before_it_is_sent(
+    tools: ToolCaller, tmp_path: Path, filename: str, code: str
+) -> None:
+    """Not after a hundred megabytes."""
+    refused = await tools.refused("kb_upload_start", filename=filename, total_size=100_000_000)
+    assert (refused["error"], refused["parameter"]) == (code, "filename")
+
+
+async def test_an_upload_can_be_aborted(tools: ToolCaller) -> None:
+    """By a tool beyond the nine; what is unknown cannot."""
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
+    aborted = await tools.ok("kb_upload_abort", upload_id=start["upload_id"])
+    assert aborted == {"upload_id": start["upload_id"], "filename": "a.txt"}
+    refused = await tools.refused("kb_upload_abort", upload_id=start["upload_id"])
+    assert refused["error"] == "upload_not_found"
+    data = base64.b64encode(b"abc").decode()
+    for tool, more in (("kb_upload_chunk", {"chunk_index": 0, "data": data}), ("kb_upload_finish", {})):
+        refused = await tools.refused(tool, upload_id=start["upload_id"], **more)
+        assert refused["error"] == "upload_not_found"

@@ -179,12 +179,28 @@ async def test_forced_ocr_is_asked_of_the_engine(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N8")
 @pytest.mark.parametrize("name", ["a.html", "a.docx", "a.pptx", "a.xlsx", "a.svg"])
-async def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(knowledge: Knowledge, name: str) -> None:
-    """Whoever asks for it is told, and nothing is queued, whether or not the file exists."""
-    path = str(knowledge.root / name)
-    refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True)
-    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "force_ocr")
-    assert knowledge.engine.state().jobs == []
+async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
+    knowledge: Knowledge, name: str
+) -> None:
+    """The file is queued as always, whose text is taken."""
+    answer = await knowledge.ok("knowledge-add", file_path=knowledge.file(name, b"x"), force_ocr=True)
+    label = name.partition(".")[2].upper()
+    assert answer["message"] == (
+        f"Document queued for processing. OCR does not apply to {label}: its text is taken"
+    )
+    assert [job.id for job in knowledge.engine.state().jobs] == [answer["task_id"]]
+
+
+@pytest.mark.requirement("N8")
+async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Knowledge) -> None:
+    """With the document, and beside what else there is to say of it."""
+    words, blank = knowledge.file("a.html", b"<p>Granite</p>"), knowledge.file("b.html", b"<p> </p>")
+    answer = await knowledge.ok("knowledge-add", file_path=words, force_ocr=True, async_=False)
+    assert (answer["chunks_created"], answer["processing_method"]) == (1, "text_extraction")
+    assert answer["message"] == "OCR does not apply to HTML: its text is taken"
+    answer = await knowledge.ok("knowledge-add", file_path=blank, force_ocr=True, async_=False)
+    assert answer["chunks_created"] == 0
+    assert answer["message"].endswith(". OCR does not apply to HTML: its text is taken")
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.jpg", "a.jpeg", "a.png"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,48 @@ def test_a_link_put_in_the_way_after_the_check_leads_nowhere(
 
     monkeypatch.setattr(files, "_opened", swapped)
     assert refused(root, root / "inner" / "a.html") in ("file_not_readable", "file_not_found")
+
+
+@pytest.mark.parametrize(("replacement", "code"), [(None, "file_not_found"), ("a file", "file_not_readable")])
+def test_a_link_that_goes_while_it_is_resolved_is_a_clear_error(
+    root: Path, replacement: str | None, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a link when it was looked at, and is none any more when it is read."""
+    link, readlink = root / "link.html", os.readlink
+    link.symlink_to(root / "inner" / "a.html")
+
+    def too_late(path: str) -> str:
+        link.unlink()
+        if replacement is not None:
+            link.write_text(replacement)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", too_late)
+    assert refused(root, link) == code
+
+
+def test_a_path_that_changes_all_the_time_is_read_or_a_clear_error(root: Path) -> None:
+    """Link, file, nothing: whatever is there at each step."""
+    path, ended = root / "changing.html", threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            path.unlink(missing_ok=True)
+            path.symlink_to(root / "inner" / "a.html")
+            path.unlink()
+            path.write_text("allowed")
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(500):
+            try:
+                assert read(root, path) in ("allowed", "")
+            except ToolError as error:
+                assert error.code in ("file_not_found", "file_not_readable")  # noqa: PT017
+    finally:
+        ended.set()
+        changing.join()
 
 
 @pytest.mark.requirement("N86")

@@ -82,6 +82,17 @@ async def test_a_completed_task_tells_of_its_document(knowledge: Knowledge) -> N
     }
 
 
+async def test_a_completed_task_of_a_file_without_text_says_so(knowledge: Knowledge) -> None:
+    """As the call does that waits for it."""
+    path = knowledge.file("blank.html", b"<p> \n </p>")
+    waited = await knowledge.ok("knowledge-add", file_path=path, async_=False)
+    assert waited["chunks_created"] == 0
+    task = (await knowledge.ok("knowledge-add", file_path=path))["task_id"]
+    told = await knowledge.ok("knowledge-task-status", task_id=task)
+    assert told["result"]["chunks_created"] == 0
+    assert told["message"] == waited["message"]
+
+
 async def test_a_completed_task_whose_document_is_gone_is_still_completed(knowledge: Knowledge) -> None:
     """How many passages it had nobody knows any more."""
     task_id = await task(knowledge)

@@ -51,6 +51,8 @@ def test_the_variables_are_the_documents() -> None:
 def test_the_four_levels(level: str) -> None:
     """And no other."""
     assert ServerSettings.read({"LOG_LEVEL": level}).log_level == level
+    for written in (level.upper(), level.title()):
+        assert ServerSettings.read({"LOG_LEVEL": written}).log_level == level
     with pytest.raises(SettingsError, match="LOG_LEVEL"):
         ServerSettings.read({"LOG_LEVEL": "trace"})
 

@@ -29,15 +29,31 @@ async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -
         read = ServerSettings.read({"KB_ENGINE_URL": url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)})
         async with Services(read) as services:
             await services.engine.status()
-            assert await services.ready()
+            assert await services.unready() == ""
     assert {asked.headers["Authorization"] for asked in engine.asked} == {"Bearer secret"}
+
+
+async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> None:
+    """Though it says of itself that it is: what it can do for others is nothing to this server."""
+    async with serving(FakeEngine(), "secret") as url:
+        refused = Services(settings(tmp_path, engine_url=url, engine_api_key="wrong"))
+        async with refused as services:
+            assert "KB_API_KEY" in await services.unready()
+
+
+async def test_an_engine_that_is_too_old_is_not_ready(tmp_path: Path) -> None:
+    """It would refuse nothing, and every call would fail."""
+    async with serving(FakeEngine(version="v0.1.0")) as url:
+        old = Services(settings(tmp_path, engine_url=url))
+        async with old as services:
+            assert "upgrade" in await services.unready()
 
 
 @pytest.mark.requirement("K6")
 async def test_starting_needs_no_engine(tmp_path: Path) -> None:
     """Nothing is asked of it before the first call, which then fails."""
     async with Services(settings(tmp_path, engine_url="http://127.0.0.1:1")) as services:
-        assert not await services.ready()
+        assert "no engine is ready at http://127.0.0.1:1" in await services.unready()
         with pytest.raises(EngineUnreachable):
             await services.engine.status()
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from aiohttp import content_disposition_filename, parse_content_disposition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb_contracts.models import FileFields
+from kb_server.engine_client import FileSource
+from kb_server.engine_client.body import MultipartFile
+from kb_server.uploads.content import read_blocks
 from kb_server.uploads.errors import STATUS, UploadError
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
@@ -19,6 +24,7 @@ from kb_server.uploads.upload import (
     check_chunk,
     check_chunk_shape,
     check_filename,
+    check_format,
     check_sha256,
     check_whole,
     missing_chunks,
@@ -35,7 +41,7 @@ def upload(total_size: int = 10) -> Upload:
         collection="collection:documents",
         deadline=0.0,
         expires_at="2026-01-01T00:10:00Z",
-        credential="me",
+        caller="me",
     )
 
 
@@ -48,6 +54,7 @@ def upload(total_size: int = 10) -> Upload:
         (State.FINISHING, Event.ACCEPTED, State.DONE),
         (State.FINISHING, Event.FAILED, State.OPEN),
         (State.DONE, Event.FINISH, State.DONE),
+        (State.OPEN, Event.ABORT, State.ABORTED),
     ],
 )
 def test_what_may_happen_leads_where_the_table_says(state: State, event: Event, following: State) -> None:
@@ -55,7 +62,7 @@ def test_what_may_happen_leads_where_the_table_says(state: State, event: Event, 
     assert advance(state, event, "id") is following
 
 
-@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.FINISH])
+@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.FINISH, Event.ABORT])
 def test_nothing_is_taken_while_finishing(event: Event) -> None:
     """A second finish neither: it is told to come back for the job."""
     with pytest.raises(UploadError) as refused:
@@ -63,7 +70,7 @@ def test_nothing_is_taken_while_finishing(event: Event) -> None:
     assert refused.value.code == "upload_finishing"
 
 
-@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY])
+@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.ABORT])
 def test_nothing_is_added_to_what_is_done(event: Event) -> None:
     """The file is the engine's by then."""
     with pytest.raises(UploadError) as refused:
@@ -211,6 +218,41 @@ def test_what_is_no_bare_name_is_refused(name: str) -> None:
     with pytest.raises(UploadError, match="filename takes") as refused:
         check_filename(name)
     assert refused.value.details["parameter"] == "filename"
+
+
+@pytest.mark.parametrize("name", ['a";b.pdf', 'a" ;b.pdf', "a;b;c.pdf"])
+def test_a_name_that_no_form_can_carry_is_refused(name: str) -> None:
+    """The engine would refuse it once the whole file had been sent."""
+    with pytest.raises(UploadError, match="would not arrive whole"):
+        check_filename(name)
+
+
+@given(st.text(alphabet='a";=\\ .', min_size=1, max_size=8))
+def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
+    """In the header of a form, as the engine reads it."""
+    try:
+        taken = check_filename(name)
+    except UploadError:
+        return
+    source = FileSource(taken, 1, lambda: read_blocks([]))
+    head = MultipartFile(source, FileFields())._head().decode()
+    header = head.split("Content-Disposition: ")[-1].split("\r\n")[0]
+    _, parameters = parse_content_disposition(header)
+    assert content_disposition_filename(parameters) == taken
+
+
+@pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "README", ".pdf"])
+def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
+    """With the kinds that are."""
+    with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or text \(\.txt") as refused:
+        check_format(name)
+    assert (refused.value.code, refused.value.status) == ("unsupported_format", 415)
+
+
+@pytest.mark.parametrize("name", ["a.PDF", "a.htm", "a.b.jpeg", "notes.log"])
+def test_a_kind_of_file_that_is_taken_is_known_by_the_end_of_its_name(name: str) -> None:
+    """In any case, and by each of its names."""
+    check_format(name)
 
 
 def test_a_sha256_is_compared_in_lower_case() -> None:

@@ -25,8 +25,9 @@ class TestFullDisk:
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch, size: int
     ) -> None:
         """In its last batch as in an earlier one; the next attempt goes through."""
-        uploads = Uploads(desk.home, "two", Limits(1 << 24, 1 << 25, 600.0), desk.client, desk.clock.clock())
-        new = NewUpload("a.bin", size, ["collection:documents"], "collection:documents")
+        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
+        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
+        new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
         started = await uploads.start(new, "me")
         before = desk.files()
 
@@ -153,10 +154,25 @@ class TestWorkers:
         await second.uploads.close()
 
     async def test_a_quota_is_one_for_all_workers(self, desk: Desk) -> None:
-        """Room that one has reserved is gone for the others."""
+        """What has arrived at one is counted by the others."""
         second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
-        await desk.start(1_000)
-        await second.start(1_000)
+        await desk.send(await desk.start(1_000, caller="one"), bytes(1_000))
+        await second.send(await second.start(1_000, caller="two"), bytes(1_000))
         with pytest.raises(UploadError, match="room"):
-            await desk.start(1_000)
+            await desk.start(1_000, caller="three")
         await second.uploads.close()
+
+    async def test_what_a_worker_that_died_wrote_of_a_body_is_cleared_away(self, desk: Desk) -> None:
+        """The next body of the same upload begins anew, and holds what it has itself."""
+        new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
+        started = await desk.uploads.start(new, "me")
+        staging = desk.uploads._staging
+        staging.aside(started.upload.id).write_bytes(bytes(900))
+        staging.hold(started.upload.id, 900, lambda _ledger: None)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield bytes(1_000)
+
+        await desk.uploads.receive(started.token, 1_000, body())
+        assert [name for name in desk.files() if name.startswith(".")] == []
+        await desk.start(500)

@@ -51,29 +51,37 @@ class TestStart:
             await desk.start(1_001)
         assert refused.value.code == "upload_too_large"
 
-    async def test_room_is_reserved_at_the_start(self, desk: Desk) -> None:
-        """Two files of a thousand bytes fill two thousand, with nothing sent yet."""
-        await desk.start(1_000)
-        await desk.start(1_000)
+    async def test_what_is_only_announced_keeps_nobody_out(self, desk: Desk) -> None:
+        """Ten files that would fill the folder five times over, and not a byte of them."""
+        for _ in range(10):
+            await desk.start(1_000)
+        await desk.send(await desk.start(1_000, caller="somebody else"), bytes(1_000))
+
+    async def test_bytes_that_have_arrived_fill_the_quota(self, desk: Desk) -> None:
+        """Two files of a thousand bytes fill two thousand: a third is refused before a byte is sent."""
+        for caller in ("one", "two"):
+            await desk.send(await desk.start(1_000, caller), bytes(1_000))
         with pytest.raises(UploadError, match="room for 0 more") as refused:
-            await desk.start(1)
+            await desk.start(1, caller="three")
         assert refused.value.code == "staging_full"
 
+    async def test_a_caller_fills_its_own_share_and_no_other(self, desk: Desk) -> None:
+        """Of two thousand bytes it may have one and a half; the rest is there for others."""
+        await desk.send(await desk.start(1_000), bytes(1_000))
+        with pytest.raises(UploadError, match="of 1500 bytes 500 are free") as refused:
+            await desk.start(501)
+        assert (refused.value.code, refused.value.details["free_bytes"]) == ("share_full", 500)
+        await desk.send(await desk.start(501, caller="somebody else"), bytes(501))
+
     @pytest.mark.usefixtures("full_disk")
-    async def test_a_nearly_full_disk_is_not_promised_twice(self, desk: Desk) -> None:
-        """What an open upload has announced is not there for the next, though it is free by now."""
-        await desk.start(600)
+    async def test_a_nearly_full_disk_is_not_written_full(self, desk: Desk) -> None:
+        """What has arrived is not free any more, and is not subtracted once more."""
+        first, second = await desk.start(600), await desk.start(301)
+        await desk.send(first, bytes(600))
         with pytest.raises(UploadError, match="room for 300 more") as refused:
-            await desk.start(301)
+            await desk.send(second, bytes(301))
         assert refused.value.code == "staging_full"
-        await desk.start(300)
-
-    @pytest.mark.usefixtures("full_disk")
-    async def test_what_has_arrived_is_not_subtracted_from_the_disk_once_more(self, desk: Desk) -> None:
-        """Its bytes are not free any more; only those to come are still to be kept."""
-        first = await desk.start(600)
-        await desk.send(first, bytes(500))
-        await desk.start(300)
+        await desk.send(await desk.start(300), bytes(300))
 
     @pytest.mark.usefixtures("full_disk")
     async def test_an_upload_that_is_done_keeps_no_room_on_the_disk(self, desk: Desk) -> None:
@@ -86,21 +94,18 @@ class TestStart:
     async def test_room_comes_back_with_the_finish(self, desk: Desk) -> None:
         """What the engine has needs none here."""
         first = await desk.start(1_000)
-        await desk.start(1_000)
         await desk.send(first, bytes(1_000))
         await desk.uploads.finish(first)
-        await desk.start(1_000)
+        await desk.send(await desk.start(1_000), bytes(1_000))
 
     async def test_room_comes_back_with_time(self, desk: Desk) -> None:
-        """Even before the sweeper has come by."""
-        await desk.start(1_000)
-        await desk.start(1_000)
-        desk.clock.advance(600)
-        await desk.start(1_000)
+        """With the sweeper, which frees the disk as well."""
+        await desk.send(await desk.start(1_000), bytes(1_000))
+        desk.clock.seconds += 600
+        await desk.uploads.sweep()
+        await desk.send(await desk.start(1_000), bytes(1_000))
 
-    async def test_a_credential_has_a_bounded_number_of_open_uploads(
-        self, tmp_path: Path, desk: Desk
-    ) -> None:
+    async def test_a_caller_has_a_bounded_number_of_open_uploads(self, tmp_path: Path, desk: Desk) -> None:
         """Another's are not counted."""
         limits = replace(LIMITS, open_uploads=2)
         uploads = Uploads(tmp_path, "two", limits, desk.client, desk.clock.clock())
@@ -110,13 +115,17 @@ class TestStart:
         with pytest.raises(UploadError, match="at most 2") as refused:
             await bounded.start(1)
         assert refused.value.code == "too_many_uploads"
-        await bounded.start(1, credential="somebody else")
+        await bounded.start(1, caller="somebody else")
         await uploads.close()
 
-    async def test_starts_at_once_do_not_overbook(self, desk: Desk) -> None:
-        """Of five files of a thousand bytes two are taken."""
-        outcomes = await asyncio.gather(*(desk.start(1_000) for _ in range(5)), return_exceptions=True)
-        assert sum(isinstance(outcome, str) for outcome in outcomes) == 2
+    async def test_an_expired_upload_is_not_counted_among_the_open(self, tmp_path: Path, desk: Desk) -> None:
+        """Even before the sweeper has come by."""
+        uploads = Uploads(tmp_path, "two", replace(LIMITS, open_uploads=1), desk.client, desk.clock.clock())
+        bounded = replace(desk, uploads=uploads)
+        await bounded.start(1)
+        desk.clock.seconds += 600
+        await bounded.start(1)
+        await uploads.close()
 
     async def test_a_data_folder_that_cannot_be_written_is_told(self, tmp_path: Path, desk: Desk) -> None:
         """As a setting to mend, not as a broken tool."""
@@ -210,6 +219,28 @@ class TestChunk:
         chunks = [desk.uploads.chunk(upload_id, index, encoded(b"abc")) for index in range(5)]
         outcomes = await asyncio.gather(*chunks, return_exceptions=True)
         assert sum(isinstance(outcome, UploadError) for outcome in outcomes) == 3
+
+    async def test_of_chunks_that_arrive_at_once_only_those_with_room_are_taken(self, desk: Desk) -> None:
+        """Of five files of a thousand bytes two; the others are as they were and can be sent again."""
+        started = [await desk.start(1_000, caller=str(number)) for number in range(5)]
+        outcomes = await asyncio.gather(
+            *(desk.send(each, bytes(1_000)) for each in started), return_exceptions=True
+        )
+        refused = [each for each in outcomes if isinstance(each, UploadError)]
+        assert [each.code for each in refused] == ["staging_full"] * 3
+        for upload_id, outcome in zip(started, outcomes, strict=True):
+            if outcome is None:
+                await desk.uploads.finish(upload_id)
+        again = started[outcomes.index(refused[0])]
+        await desk.send(again, bytes(1_000))
+        await desk.uploads.finish(again)
+
+    async def test_a_chunk_that_is_replaced_holds_no_more_than_its_size(self, desk: Desk) -> None:
+        """The share is for what is kept."""
+        upload_id = await desk.start(1_000)
+        for _ in range(3):
+            await desk.send(upload_id, bytes(1_000))
+        await desk.start(500)
 
     async def test_a_caller_that_leaves_does_not_block_the_next(self, desk: Desk) -> None:
         """Cancelled in the middle of a write, the upload goes on."""
@@ -410,7 +441,8 @@ class TestFinish:
 
     async def test_a_large_file_is_streamed_in_blocks(self, desk: Desk) -> None:
         """Several blocks and chunks of several blocks arrive in order."""
-        uploads = Uploads(desk.home, "two", Limits(1 << 24, 1 << 25, 600.0), desk.client, desk.clock.clock())
+        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
+        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
         big = replace(desk, uploads=uploads)
         data = b"".join(index.to_bytes(4, "big") for index in range(700_000))
         upload_id = await big.start(len(data))
@@ -418,3 +450,29 @@ class TestFinish:
         await uploads.finish(upload_id, sha256(data))
         assert desk.engine.files == [data]
         await uploads.close()
+
+
+class TestAbort:
+    """`kb_upload_abort`, and `DELETE` on the upload URL."""
+
+    async def test_nothing_of_it_is_left(self, desk: Desk) -> None:
+        """Neither bytes nor what they held of the share; its id is unknown from then on."""
+        upload_id = await desk.start(1_000)
+        await desk.send(upload_id, bytes(900))
+        assert (await desk.uploads.abort(upload_id)).id == upload_id
+        assert (desk.files(), desk.ids()) == ([], [])
+        for call in (desk.uploads.abort, desk.uploads.finish):
+            with pytest.raises(UploadError) as refused:
+                await call(upload_id)
+            assert refused.value.code == "upload_not_found"
+        await desk.send(await desk.start(1_000), bytes(1_000))
+
+    async def test_a_file_that_the_engine_has_cannot_be_aborted(self, desk: Desk) -> None:
+        """Its job stays the answer of a repeated finish."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        finished = await desk.uploads.finish(upload_id)
+        with pytest.raises(UploadError) as refused:
+            await desk.uploads.abort(upload_id)
+        assert refused.value.code == "upload_done"
+        assert (await desk.uploads.finish(upload_id)).job_id == finished.job_id

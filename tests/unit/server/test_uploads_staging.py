@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kb_server.uploads.errors import UploadError
-from kb_server.uploads.staging import Entry, Lock, Staging, hash_token, remove_dead
+from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import State, Upload
 
 ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -66,10 +66,10 @@ def add(staging: Staging, upload_id: str = ID, token: str = "token") -> Upload:
         collection="collection:documents",
         deadline=0.0,
         expires_at="",
-        credential="me",
+        caller="me",
         token_sha256=hash_token(token),
     )
-    staging.create(upload, lambda _others: None)
+    staging.create(upload, lambda _ledger: None)
     return upload
 
 
@@ -123,6 +123,8 @@ def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
     tried: list[Path] = []
 
     def noted(lock: Lock, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
+        if path.name != ".lock":
+            return acquire(lock, path, shared=shared, wait=wait)
         # Opened before it is locked, as `acquire` does: the folder moves between the two.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         tried.append(path)
@@ -317,7 +319,7 @@ def test_another_token_opens_nothing(staging: Staging, token: str) -> None:
 def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
     """No room is taken by what is not admitted."""
 
-    def refuses(_others: list[Upload]) -> None:
+    def refuses(_ledger: Ledger) -> None:
         raise UploadError("staging_full", "no")
 
     with pytest.raises(UploadError):
@@ -330,7 +332,7 @@ def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
                 collection="",
                 deadline=0,
                 expires_at="",
-                credential="",
+                caller="",
             ),
             refuses,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Site:
 
     async def start(self, size: int = len(DATA)) -> Started:
         """A new upload."""
-        new = NewUpload("a.bin", size, ["collection:documents"], "collection:documents")
+        new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
         return await self.uploads.start(new, "me")
 
     async def put(self, token: str, data: Any, **headers: str) -> tuple[int, dict[str, Any]]:
@@ -49,7 +49,7 @@ class Site:
     def staged(self) -> list[str]:
         """The content that lies on disk, without what is known of it."""
         names = (path.name for path in self.home.rglob("*") if path.is_file() and path.stat().st_size)
-        return sorted(name for name in names if not name.startswith(("upload.json", "token-")))
+        return sorted(name for name in names if not name.startswith(("upload.json", "ledger.json", "token-")))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     engine, clock = FakeEngine(), ManualClock()
     async with serving(engine) as url, aiohttp.ClientSession() as http:
         client = HttpEngine(url, clock=JumpingClock().clock())
-        uploads = Uploads(tmp_path, "one", Limits(1 << 21, 1 << 24, 600.0), client, clock.clock())
+        uploads = Uploads(tmp_path, "one", Limits(1 << 21, 1 << 24, 1 << 24, 600.0), client, clock.clock())
         app = web.Application()
         app.add_routes(routes(lambda: uploads))
         server = TestServer(app)
@@ -226,12 +226,92 @@ async def test_time_that_runs_out_on_the_way_ends_it(site: Site) -> None:
     assert site.staged() == []
 
 
-async def test_only_put_is_served(site: Site) -> None:
-    """What was uploaded cannot be read back, and no preflight is answered."""
+async def test_delete_aborts_the_upload(site: Site) -> None:
+    """With the token of its URL; what had arrived is gone."""
+    started = await site.start(6)
+    await site.uploads.chunk(started.upload.id, 0, "YWJj")
+    async with site.http.delete(f"{site.base}/uploads/{started.token}") as response:
+        assert response.status == 200
+        assert (await response.json())["upload_id"] == started.upload.id
+    assert site.staged() == []
+    async with site.http.delete(f"{site.base}/uploads/{started.token}") as response:
+        assert (response.status, (await response.json())["error"]) == (404, "upload_not_found")
+
+
+async def test_a_body_on_its_way_ends_when_its_upload_is_aborted(site: Site) -> None:
+    """It is refused with the next block, and leaves nothing."""
+    started = await site.start(2 << 20)
+    receiving, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield bytes(1 << 20)
+        receiving.set()
+        await go_on.wait()
+        yield bytes(1 << 20)
+
+    sending = asyncio.create_task(site.put(started.token, slowly()))
+    await receiving.wait()
+    await site.uploads.abort(started.upload.id)
+    go_on.set()
+    status, answer = await sending
+    assert (status, answer["error"]) == (404, "upload_not_found")
+    assert site.staged() == []
+
+
+async def test_bodies_that_drip_keep_nobody_out(site: Site) -> None:
+    """Announced are nine times two mebibytes of sixteen; only what has arrived counts."""
+    go_on = asyncio.Event()
+    begun = [asyncio.Event() for _ in range(9)]
+
+    async def drips(began: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b"x"
+        began.set()
+        await go_on.wait()
+
+    dripping = [
+        asyncio.create_task(site.put((await site.start(1 << 21)).token, drips(each))) for each in begun
+    ]
+    await asyncio.gather(*(each.wait() for each in begun))
+    assert (await site.put((await site.start()).token, DATA))[0] == 201
+    go_on.set()
+    await asyncio.gather(*dripping)
+
+
+async def test_a_body_that_outgrows_the_room_is_refused_and_can_be_sent_again(site: Site) -> None:
+    """The room was there when it began, and another file has taken it since."""
+    site.uploads._limits = replace(site.uploads._limits, staging_bytes=1 << 21)
+    started, other = await site.start(2 << 20), await site.start()
+    receiving, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield bytes(1 << 20)
+        receiving.set()
+        await go_on.wait()
+        yield bytes(1 << 20)
+
+    sending = asyncio.create_task(site.put(started.token, slowly()))
+    await receiving.wait()
+    assert (await site.put(other.token, DATA))[0] == 201
+    go_on.set()
+    status, answer = await sending
+    assert (status, answer["error"]) == (507, "staging_full")
+    await site.uploads.abort(other.upload.id)
+    assert site.staged() == []
+    assert (await site.put(started.token, blocks(bytes(2 << 20))))[0] == 201
+
+
+async def test_what_was_uploaded_cannot_be_read_back(site: Site) -> None:
+    """No preflight is answered either; what is served is named, and what a caller meant most likely."""
     started = await site.start(3)
-    for method in ("GET", "POST", "DELETE", "OPTIONS"):
-        async with site.http.request(method, f"{site.base}/uploads/{started.token}") as response:
-            assert response.status == 405
+    for method in ("GET", "POST", "OPTIONS"):
+        async with site.http.request(method, f"{site.base}/uploads/{started.token}", data=b"abc") as response:
+            answer = await response.json()
+            assert (response.status, answer["error"]) == (405, "method_not_allowed")
+            assert response.headers["Allow"] == "PUT, DELETE"
+            assert "Send the file with PUT" in answer["message"]
+            assert "curl -g -T" in answer["message"]
+            assert started.token not in str(answer)
+    assert (await site.put(started.token, b"abc"))[0] == 201
 
 
 async def test_the_token_is_in_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:

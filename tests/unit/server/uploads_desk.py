@@ -17,7 +17,7 @@ from kb_server.uploads.service import _SPARE_BYTES
 from kb_server.uploads.staging import Staging
 from tests.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
 
-LIMITS = Limits(file_bytes=1_000, staging_bytes=2_000, seconds=600.0)
+LIMITS = Limits(file_bytes=1_000, staging_bytes=2_000, share_bytes=1_500, seconds=600.0)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Desk:
         """The uploads there are."""
         return self.uploads._staging.ids()
 
-    async def start(self, size: int = 6, credential: str = "me", **members: Any) -> str:
+    async def start(self, size: int = 6, caller: str = "me", **members: Any) -> str:
         """A new upload's id."""
         new = NewUpload(
             **{
@@ -49,7 +49,7 @@ class Desk:
                 **members,
             }
         )
-        return (await self.uploads.start(new, credential)).upload.id
+        return (await self.uploads.start(new, caller)).upload.id
 
     async def send(self, upload_id: str, *chunks: bytes) -> None:
         """Chunks from 0 on."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kb_simulator.extract import FORMATS, Extracted, ExtractionFailed, Format, extract, format_of
 from kb_simulator.extract.model import MAX_TEXT_CHARS
-from tests.documents import large_pdf, sentence_of_page
+from tests.documents import LOCKED_OFFICE, large_pdf, sentence_of_page
 from tests.unit.simulator.files import docx, pdf, zipped
 
 SHOWN = b"BT /F1 10 Tf 50 700 Td (Granite quarry) Tj ET"
@@ -176,12 +176,19 @@ def test_a_scan_gives_empty_pages() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"%PDF-1.4 no more", b"GIF89a", pdf(SHOWN, trailer=b"/Encrypt 9 0 R")],
-    ids=["empty", "cut off", "another kind", "encrypted"],
+    [b"", b"%PDF-1.4 no more", b"GIF89a"],
+    ids=["empty", "cut off", "another kind"],
 )
 def test_what_is_no_readable_pdf_is_corrupt(data: bytes) -> None:
-    """Encrypted ones too."""
+    """Cut off too."""
     assert failure(data, "a.pdf") == "file_corrupt"
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.pptx", "a.xlsx"])
+def test_a_locked_file_is_encrypted_and_not_corrupt(name: str) -> None:
+    """As PDF and as Office lock theirs."""
+    data = pdf(SHOWN, trailer=b"/Encrypt 9 0 R") if name == "a.pdf" else LOCKED_OFFICE
+    assert failure(data, name) == "file_encrypted"
 
 
 def test_pdf_streams_are_unpacked_up_to_a_bound() -> None:
@@ -196,7 +203,7 @@ def test_a_tree_of_pages_that_bites_its_tail_ends() -> None:
 
 
 @given(
-    st.sampled_from(FORMATS),
+    st.sampled_from(list(FORMATS.values())),
     st.sampled_from([b"", b"%PDF-1.4\n1 0 obj\n", pdf(SHOWN)]),
     st.binary(max_size=300),
 )

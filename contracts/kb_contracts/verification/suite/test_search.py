@@ -226,6 +226,7 @@ def test_min_score_drops_what_is_below(kb: Client) -> None:
     ("body", "parameter"),
     [
         ({"query": ""}, "query"),
+        ({"query": " \n\u3000"}, "query"),
         ({"query": "x" * 4_001}, "query"),
         ({"query": "x", "top": 0}, "top"),
         ({"query": "x", "top": 101}, "top"),

@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts import models as m
 from kb_contracts.verification.client import Client, answered, problem, together
-from kb_contracts.verification.files import END, MULTIPART, docx, field_part, file_part, part, pdf
+from kb_contracts.verification.files import END, MULTIPART, docx, field_part, file_part, locked_pdf, part, pdf
 
 HTML = (
     b"<html><head><title>Stones</title></head><body><h1>Stones</h1><p>zircon and feldspar</p></body></html>"
@@ -137,6 +137,7 @@ def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -
     [
         (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
         (b"not a zip", "a.docx", "file_corrupt"),
+        (locked_pdf(), "a.pdf", "file_encrypted"),
         (b"\xff\xff\xff", "a.txt", "undecodable_text"),
     ],
 )
@@ -167,6 +168,10 @@ BODIES = {
     "empty filename": (file_part(filename="") + END, "missing_parameter"),
     "dots for a filename": (file_part(filename="..") + END, "missing_parameter"),
     "long filename": (file_part(filename="x" * 300 + ".txt") + END, "invalid_parameter"),
+    "filename not UTF-8": (
+        file_part(filename="\x00").replace(b"\x00", b"\xff.txt") + END,
+        "invalid_parameter",
+    ),
     "two files": (file_part() + file_part() + END, "invalid_parameter"),
     "no end": (file_part(), "invalid_request"),
     "cut off in the file": (file_part()[:-5], "invalid_request"),

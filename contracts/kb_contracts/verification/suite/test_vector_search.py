@@ -277,6 +277,7 @@ def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
     ("body", "parameter"),
     [
         ({"query": ""}, "query"),
+        ({"query": " \n\u3000"}, "query"),
         ({"query": "x" * 4_001}, "query"),
         ({"limit": 0}, "limit"),
         ({"limit": 101}, "limit"),

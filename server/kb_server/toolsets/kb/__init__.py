@@ -28,7 +28,7 @@ A knowledge base: documents, notes and memories, searched by words and by meanin
 before answering what the base may know; for complex questions send 2-3 variant phrasings, merge and \
 deduplicate the results, and reorder them by your own judgement. Remember with kb_addnote (collection \
 `memory`), and update the existing note with kb_update_note instead of adding a second one. Upload files \
-with kb_upload_start; if you can run commands, send the file to its upload_url with curl -T."""
+with kb_upload_start; if you can run commands, send the file to its upload_url with curl -g -T."""
 
 
 def build(services: Services) -> Toolset:

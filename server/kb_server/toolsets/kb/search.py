@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts import models as m
 from kb_server import collections
 from kb_server.engine_client import Engine, engine_call
-from kb_server.tool import Annotations, Call, ToolError
+from kb_server.tool import Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.kb.parameters import Collection, MaxChars, TagText
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -172,8 +172,9 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     """What is asked of the engine.
 
     Raises:
-        ToolError: `contradiction`, `invalid_collection` or `invalid_tag`.
+        ToolError: `invalid_parameter`, `contradiction`, `invalid_collection` or `invalid_tag`.
     """
+    refuse_blank("query", arguments.query)
     return m.SearchRequest(
         query=arguments.query,
         top=_top(arguments),

@@ -15,6 +15,7 @@ from kb_server.engine_client.version import check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
+from kb_server.toolsets.kb.submissions import document_of, why_empty
 from kb_server.toolsets.kb.views import JobView, job_view
 from kb_server.toolsets.service_tool import ServiceTool
 
@@ -114,7 +115,11 @@ went wrong."""
         if arguments.job_id is not None:
             with engine_call(call, job_id=arguments.job_id):
                 job = await self.engine.job(arguments.job_id, wait=arguments.wait_seconds)
-            return KbJobsResult(jobs=[job_view(job)], total=1, hint=_retry([job]))
+            document = await document_of(self.engine, job)
+            hint = (
+                why_empty(document) if document is not None and document.status == "empty" else _retry([job])
+            )
+            return KbJobsResult(jobs=[job_view(job)], total=1, hint=hint)
         query = JobsQuery(status=arguments.status, limit=arguments.limit, offset=arguments.offset)
         with engine_call(call):
             found = await self.engine.jobs(query)

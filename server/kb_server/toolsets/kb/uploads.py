@@ -53,17 +53,18 @@ class KbUploadStartResult(msgspec.Struct, kw_only=True):
 
 
 class KbUploadStartTool(ServiceTool[KbUploadStartArguments, KbUploadStartResult]):
-    """Reserves room and names the two ways to send the bytes."""
+    """Names the two ways to send the bytes."""
 
     name = "kb_upload_start"
     title = "Start an upload"
     description = """\
 Begin the upload of a file (PDF, Office, HTML, Markdown, text, image) to the knowledge base, step 1 of 3.
 
-If you can run commands, the quickest way is the answer's upload_url: `curl -T report.pdf "<upload_url>"`, \
-then kb_upload_finish; the file never passes through your context. Otherwise send it in pieces with \
-kb_upload_chunk, then call kb_upload_finish. Either way, not both. The upload expires at expires_at if it is \
-not finished. For plain text that you wrote yourself kb_addnote is simpler.
+If you can run commands, the quickest way is the answer's upload_url: \
+`curl -g -T report.pdf "<upload_url>"`, then kb_upload_finish; the file never passes through your context. \
+Otherwise send it in pieces with kb_upload_chunk, then call kb_upload_finish. Either way, not both. The \
+upload expires at expires_at if it is not finished. For plain text that you wrote yourself kb_addnote is \
+simpler.
 
 Example: {"filename": "report.pdf", "total_size": 5242880, "tags": ["insurance"], \
 "collection": "documents"}"""
@@ -84,7 +85,8 @@ Example: {"filename": "report.pdf", "total_size": 5242880, "tags": ["insurance"]
             metadata=arguments.metadata or {},
             sha256=arguments.sha256,
         )
-        started = await self.services.uploads.start(new, call.credential)
+        # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
+        started = await self.services.uploads.start(new, call.address or call.credential)
         call.log["upload_id"] = started.upload.id
         return self._result(started)
 
@@ -193,4 +195,5 @@ def _next(filename: str, url: str | None) -> str:
     by_chunks = "Send the file with kb_upload_chunk, from chunk_index 0, then call kb_upload_finish."
     if url is None:
         return by_chunks
-    return f"Run: curl -T {shlex.quote(filename)} '{url}' and then call kb_upload_finish. Or: {by_chunks}"
+    # Without -g curl takes the brackets in a file's name for a range of names.
+    return f"Run: curl -g -T {shlex.quote(filename)} '{url}' and then call kb_upload_finish. Or: {by_chunks}"

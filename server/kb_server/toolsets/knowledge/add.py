@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import anyio
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from kb_contracts import models as m
 from kb_server import collections
@@ -62,7 +63,7 @@ class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=
         bool,
         Meta(
             description="force OCR even where text can be extracted: of a PDF, for example, whose text comes "
-            "out garbled. JPG and PNG are always read by OCR; refused for other formats"
+            "out garbled. JPG and PNG are always read by OCR; of other formats the text is taken all the same"
         ),
     ] = False
     async_: Annotated[
@@ -112,9 +113,8 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         """`POST /jobs` as multipart, streamed from the open file; what can be checked is checked before."""
         path, settings = arguments.file_path, self.services.settings
         form = format_of(path)
-        if arguments.force_ocr:
-            _check_ocr(form)
-        fields = _fields(arguments)
+        can_force = form in TAKE_OCR
+        fields = _fields(arguments, force_ocr=arguments.force_ocr and can_force)
         with await asyncio.to_thread(open_below, settings.file_roots, path) as file:
             sent = source(file, PurePath(path).name, settings.max_upload_bytes)
             job = await self._submitted(sent, fields, path, call)
@@ -122,8 +122,12 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
             await call.progress(job.progress, 1.0, _step(job))
-            return _queued(job, sent.size, QUEUED)
-        return await self._followed(job, sent.size, call)
+        answer = (
+            _queued(job, sent.size, QUEUED)
+            if arguments.async_
+            else await self._followed(job, sent.size, call)
+        )
+        return _without_ocr(answer, form) if arguments.force_ocr and not can_force else answer
 
     async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str, call: Call) -> m.Job:
         try:
@@ -192,22 +196,14 @@ def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
     return KnowledgeAddResult(task_id=job.id, estimated_time_seconds=estimate, message=message)
 
 
-def _check_ocr(form: str) -> None:
-    """Refuse what the engine would refuse once it had the file.
-
-    Raises:
-        ToolError: `invalid_parameter`.
-    """
-    if form not in TAKE_OCR:
-        raise ToolError(
-            INVALID,
-            f"OCR cannot be forced for {form.upper()}, which has no pages to look at: its text is taken. "
-            "Call again without force_ocr.",
-            parameter="force_ocr",
-        )
+def _without_ocr(answer: KnowledgeAddResult, form: str) -> KnowledgeAddResult:
+    """The answer, which says too that OCR does not apply; the engine would refuse to force it."""
+    remark = f"OCR does not apply to {form.upper()}: its text is taken"
+    message = remark if answer.message is UNSET else f"{answer.message.removesuffix('.')}. {remark}"
+    return replace(answer, message=message)
 
 
-def _fields(arguments: KnowledgeAddArguments) -> m.FileFields:
+def _fields(arguments: KnowledgeAddArguments, *, force_ocr: bool) -> m.FileFields:
     """What goes with the file.
 
     Raises:
@@ -221,7 +217,7 @@ def _fields(arguments: KnowledgeAddArguments) -> m.FileFields:
         metadata=metadata,
         source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
         dedup_scope=tags[0],
-        force_ocr=arguments.force_ocr,
+        force_ocr=force_ocr,
     )
 
 

@@ -33,8 +33,8 @@ def open_below(roots: Sequence[str], path: str) -> BinaryIO:
     Raises:
         ToolError: `path_not_allowed`, `file_not_found`, `file_not_readable` or `invalid_parameter`.
     """
-    root, names = _place(roots, path)
     try:
+        root, names = _place(roots, path)
         descriptor = _opened(root, names)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ToolError("file_not_found", f"There is no file at {path}", file_path=path) from error

@@ -1,17 +1,18 @@
-"""The file formats that `knowledge-add` takes, told by the end of a name."""
+"""The file formats that `knowledge-add` takes: of the contract's those that the toolset's document names."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 
+from kb_contracts import formats
 from kb_server.tool import ToolError
 
 FORMATS = ("pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg")
 
-TAKE_OCR = ("pdf", "jpg", "png")
+TAKE_OCR = tuple(name for name in FORMATS if formats.FORMATS[name].takes_ocr)
 """Those that have pages or pixels to look at."""
 
-_ALSO = {"htm": "html", "jpeg": "jpg"}
+_NAMES = {extension[1:]: each.name for each in formats.FORMATS.values() for extension in each.extensions}
 
 
 def format_of(path: str) -> str:
@@ -33,5 +34,5 @@ def format_of(path: str) -> str:
 
 
 def known(name: str) -> str:
-    """The one name of a format that goes by two."""
-    return _ALSO.get(name, name)
+    """The one name of a format that goes by several."""
+    return _NAMES.get(name, name)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts import models as m
-from kb_server.tool import INVALID, Annotations, Call, ToolError
+from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.knowledge.formats import known
 from kb_server.toolsets.knowledge.tool import (
     KnowledgeTool,
@@ -141,8 +141,7 @@ def _request(arguments: KnowledgeSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `invalid_parameter`.
     """
-    if not arguments.query.strip():
-        raise ToolError(INVALID, "The parameter `query` takes words; got only blanks.", parameter="query")
+    refuse_blank("query", arguments.query)
     return m.SearchRequest(
         query=arguments.query,
         top=arguments.top_k,

@@ -81,25 +81,22 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             job = await self.engine.job(task_id)
         told = _told(job, self._elapsed(job))
         if job.status == "completed":
-            told.result = await self._result(job, call)
+            document = await self._document(job, call)
+            told.result = _result(job, document)
+            told.message = UNSET if document is None else document.status_reason or UNSET
             told.total_time_seconds = seconds_between(job.created_at, job.finished_at)
         elif job.status in ENDED:
             told.message = CANCELLED if job.error is None else job.error.message
         return told
 
-    async def _result(self, job: m.Job, call: Call) -> TaskResult:
+    async def _document(self, job: m.Job, call: Call) -> m.Document | None:
+        """The document; None where it has been removed since, which takes nothing from the task."""
         try:
-            document = await document_of(self.engine, job, call)
+            return await document_of(self.engine, job, call)
         except ToolError as error:
             if error.code != "document_not_found":
                 raise
-            # It has been removed since, which takes nothing from what the task has done.
-            return TaskResult(
-                document_id=job.document_uid or "", filename=job.filename or job.title, chunks_created=None
-            )
-        return TaskResult(
-            document_id=document.uid, filename=shown_name(document), chunks_created=document.chunk_count
-        )
+            return None
 
     def _elapsed(self, job: m.Job) -> float:
         """By the engine's clock, which the job's times are of; by ours only where it does not tell."""
@@ -149,6 +146,15 @@ def seconds_between(start: str, end: str | None) -> float:
         return 0.0
     span = datetime.fromisoformat(end) - datetime.fromisoformat(start)
     return max(0.0, round(span.total_seconds(), 3))
+
+
+def _result(job: m.Job, document: m.Document | None) -> TaskResult:
+    if document is None:
+        name = job.filename or job.title
+        return TaskResult(document_id=job.document_uid or "", filename=name, chunks_created=None)
+    return TaskResult(
+        document_id=document.uid, filename=shown_name(document), chunks_created=document.chunk_count
+    )
 
 
 def _told(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:

@@ -14,7 +14,7 @@ from kb_server.engine_client.errors import Refused
 from kb_server.engine_client.ragler import Passage, PassageMetadata, Passages, Ragler
 from kb_server.observability.redaction import sanitised
 from kb_server.services import Services
-from kb_server.tool import INVALID, Annotations, Call, ToolError
+from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.ragler.bounds import chars, fitting
 from kb_server.toolsets.ragler.dates import span
 from kb_server.toolsets.ragler.names import CollectionNames
@@ -158,8 +158,7 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
     Raises:
         ToolError: `invalid_parameter` or `contradiction`.
     """
-    if not arguments.query.strip():
-        raise ToolError(INVALID, "The parameter `query` takes words; got only blanks.", parameter="query")
+    refuse_blank("query", arguments.query)
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:
         if tag.startswith(PREFIX):

@@ -88,7 +88,10 @@ def asking(call: Call, collection_id: UUID | None = None) -> Iterator[None]:
         try:
             yield
         except EngineFault as fault:
-            raise _error(fault, collection_id) from fault
+            error = _error(fault, collection_id)
+            if not isinstance(fault, Refused):  # the words of a refusal may be the caller's own
+                call.log["reason"] = error.message
+            raise error from fault
 
 
 def _error(fault: EngineFault, collection_id: UUID | None) -> ToolError:

@@ -1,0 +1,163 @@
+"""SIGTERM while the body of a request is arriving: it arrives, or its sender learns to send it again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.faults.engine_process import Running
+from tests.protocol.messages import BOTH, call
+from tests.stack import Process, free_port, wait_until_ready
+from tests.waiting import until
+
+NOTE = json.dumps({"text": "The bees sleep in winter."}).encode()
+
+
+class Slow:
+    """A request whose body is sent in pieces, once the other side has asked for it."""
+
+    def __init__(self, port: int, method: str, path: str, length: int, **headers: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        standing = {"Host": "127.0.0.1", "Content-Length": str(length), "Expect": "100-continue"}
+        lines = [f"{name}: {value}" for name, value in {**standing, **headers}.items()]
+        self.send("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode())
+        assert self._socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+    def send(self, data: bytes) -> None:
+        """Some more of it."""
+        self._socket.sendall(data)
+
+    def answer(self) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of the answer, once the other side has closed."""
+        with closing(self._socket), self._socket.makefile("rb") as answer:
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Running]:
+    """An engine that a test stops."""
+    running = Running(tmp_path)
+    yield running
+    running.process.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Process, int]]:
+    """A server in front of nobody, and its port."""
+    port = free_port()
+    process = Process.start(
+        *("-m", "kb_cli.main", "serve", "--port", str(port), "--home", str(tmp_path)), LOG_LEVEL="info"
+    )
+    wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+    yield process, port
+    process.stop()
+
+
+def told_to_stop(process: Process, port: int) -> None:
+    """SIGTERM, and nobody is let in any more."""
+    process.popen.send_signal(signal.SIGTERM)
+    until(lambda: accepts(port), lambda open_: not open_, seconds=30, what="the end of listening")
+
+
+def accepts(port: int) -> bool:
+    """Whether anybody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def port_of(client: httpx.Client) -> int:
+    """Where an engine listens."""
+    port = client.base_url.port
+    assert port is not None
+    return port
+
+
+def multipart(data: bytes) -> tuple[bytes, str]:
+    """A body with one file, and its type."""
+    part = b'Content-Disposition: form-data; name="file"; filename="bees.txt"'
+    return b"--b\r\n" + part + b"\r\n\r\n" + data + b"\r\n--b--\r\n", "multipart/form-data; boundary=b"
+
+
+def test_a_file_that_is_arriving_is_accepted_and_kept(engine: Running, tmp_path: Path) -> None:
+    """What was acknowledged is there when the engine is started again."""
+    body, kind = multipart(b"Bees sleep in winter. " * 1_000)
+    port = port_of(engine.http)
+    slow = Slow(port, "POST", "/api/v1/jobs", len(body), **{"Content-Type": kind, "Connection": "close"})
+    slow.send(body[:-500])
+    told_to_stop(engine.process, port)
+    slow.send(body[-500:])
+    status, job = slow.answer()
+    assert (status, job["status"]) == (202, "queued")
+    assert engine.process.popen.wait(30) == 0
+    again = Running(tmp_path)
+    try:
+        ended = again.get(f"/jobs/{job['id']}", wait=30)
+        assert ended["status"] == "completed"
+    finally:
+        again.stop()
+
+
+def test_a_note_that_stops_arriving_is_refused_with_what_to_do(engine: Running) -> None:
+    """The engine does not wait for it for ever, and keeps nothing of it."""
+    port = port_of(engine.http)
+    slow = Slow(port, "POST", "/api/v1/jobs", len(NOTE), **{"Content-Type": "application/json"})
+    slow.send(NOTE[:-1])
+    told_to_stop(engine.process, port)
+    status, problem = slow.answer()
+    assert (status, problem["code"]) == (503, "not_ready")
+    assert "Send it again" in problem["detail"]
+    assert engine.process.popen.wait(30) == 0
+
+
+def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, int]) -> None:
+    """It would be forgotten with the server; nothing waits for it."""
+    process, port = server
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        message = call("kb_upload_start", filename="a.txt", total_size=1_000_000)
+        answer = http.post("/mcp", json=message, headers=BOTH).json()["result"]["structuredContent"]
+    path = httpx.URL(answer["upload_url"]).path
+    slow = Slow(port, "PUT", path, 1_000_000)
+    slow.send(bytes(500_000))
+    told_to_stop(process, port)
+    status, refused = slow.answer()
+    assert (status, refused["error"]) == (503, "server_stopping")
+    assert "start again with kb_upload_start" in refused["message"]
+    assert process.popen.wait(30) == 0
+
+
+def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int]) -> None:
+    """As one is that had arrived."""
+    process, port = server
+    message = json.dumps(call("kb_upload_start", filename="a.txt", total_size=3)).encode()
+    slow = Slow(port, "POST", "/mcp", len(message), **BOTH, Connection="close")
+    slow.send(message[:-1])
+    told_to_stop(process, port)
+    slow.send(message[-1:])
+    status, answer = slow.answer()
+    assert status == 200
+    assert answer["result"]["structuredContent"]["upload_id"]
+    assert process.popen.wait(30) == 0
+
+
+def test_a_call_whose_message_stops_arriving_is_refused(server: tuple[Process, int]) -> None:
+    """With an error of the protocol that says to send it again."""
+    process, port = server
+    slow = Slow(port, "POST", "/mcp", 100, **BOTH)
+    slow.send(b"{")
+    told_to_stop(process, port)
+    status, answer = slow.answer()
+    assert (status, answer["error"]["data"]["error_type"]) == (503, "server_stopping")
+    assert "Send it again" in answer["error"]["message"]
+    assert process.popen.wait(30) == 0

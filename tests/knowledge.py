@@ -98,9 +98,9 @@ class Knowledge:
 
 @asynccontextmanager
 async def knowledge_before(
-    url: str, key: str, engine: ControlClient, folder: Path, **settings: Any
+    url: str, key: str, engine: ControlClient, folder: Path, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[Knowledge]:
-    """The toolset in front of the engine at `url`, by the engine's clock."""
+    """The toolset in front of the engine at `url`, by the engine's clock or by another."""
     root = folder / "files"
     root.mkdir()
     configured = ServerSettings(
@@ -113,7 +113,7 @@ async def knowledge_before(
             **settings,
         }
     )
-    clock = Clock(now=lambda: datetime.fromisoformat(engine.clock.read().now))
+    clock = clock or Clock(now=lambda: datetime.fromisoformat(engine.clock.read().now))
     async with Services(configured, clock=clock) as services:
         yield Knowledge(build_toolset("knowledge", services), services, root, engine)
 

@@ -273,6 +273,12 @@ class FakeEngine:
             raise EngineError("job_finished", "The job has ended.")
         return msgspec.structs.replace(job, status="cancelled")
 
+    async def _retry_job(self, incoming: Incoming) -> m.Job:
+        job = await self._get_job(incoming)
+        if not job.retryable:
+            raise EngineError("job_not_retryable", "The job has not failed.")
+        return msgspec.structs.replace(job, status="queued", retryable=False)
+
     async def _list_documents(self, incoming: Incoming) -> m.DocumentList:
         wanted = incoming.query.source_path
         documents = [each for each in self.documents.values() if wanted in (None, each.source_path)]

@@ -125,6 +125,10 @@ class EngineClient:
             if clock() - asked < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as asked is not to be hammered
 
+    def retry_job(self, job_id: str) -> m.Job:
+        """Queue a failed job again."""
+        return self._ask("retryJob", m.Job, {"job_id": job_id})
+
     def jobs(self, query: JobsQuery) -> m.JobList:
         """Jobs, newest first."""
         return self._ask("listJobs", m.JobList, query=query)

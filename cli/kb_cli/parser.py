@@ -231,6 +231,7 @@ def _add_readers(commands: Any, groups: _Groups) -> None:
         commands, "jobs", "kb_cli.commands.state:jobs", "what the engine is at", groups.engine, groups.output
     )
     jobs.add_argument("job", nargs="?", metavar="ID", help="one job (default: the recent ones)")
+    jobs.add_argument("--retry", action="store_true", help="queue this job, which has failed, again")
     jobs.add_argument("--status", choices=JOB_STATES, help="only jobs in this state")
     jobs.add_argument(
         "--limit", type=_limit, default=50, metavar="N", help="how many at the most (default 50)"

@@ -19,6 +19,7 @@ caller
   not_a_note                409   caller    no      only notes can be patched
   version_conflict          409   caller    reread  the document has another version than expected
   job_finished              409   caller    no      the job has ended and cannot be cancelled
+  job_not_retryable         409   caller    no      the job has not failed, or what it was sent is gone
   collection_exists         409   caller    no      the name or the id belongs to another collection
   idempotency_mismatch      409   caller    no      the same key came with another request
   in_progress               409   caller    later   a request with this key is still running
@@ -101,6 +102,7 @@ ERRORS = _table(
     ErrorKind("not_a_note", HTTPStatus.CONFLICT, "Only notes can be updated in place"),
     ErrorKind("version_conflict", HTTPStatus.CONFLICT, "The document has changed", retry=Retry.REREAD),
     ErrorKind("job_finished", HTTPStatus.CONFLICT, "The job has ended"),
+    ErrorKind("job_not_retryable", HTTPStatus.CONFLICT, "The job cannot be tried again"),
     ErrorKind("collection_exists", HTTPStatus.CONFLICT, "Name and id do not belong together"),
     ErrorKind("idempotency_mismatch", HTTPStatus.CONFLICT, "The key belongs to another request"),
     ErrorKind("in_progress", HTTPStatus.CONFLICT, "This request is still running", retry=Retry.LATER),

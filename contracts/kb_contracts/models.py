@@ -239,7 +239,8 @@ class Job(Answer):
     """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
 
     Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
-    those that the note had then.
+    those that the note had then. The last three came later than the others: clients do without them where an
+    engine leaves them out.
     """
 
     id: str
@@ -260,6 +261,20 @@ class Job(Answer):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    retryable: Annotated[
+        bool, Meta(description="it failed, and what was sent for it is kept: `retryJob` queues it again")
+    ] = False
+    elapsed_seconds: Annotated[
+        float | None,
+        Meta(description="since it was started, before that since it was accepted, by the engine's clock"),
+    ] = None
+    estimated_seconds: Annotated[
+        float | None,
+        Meta(
+            description="until it will have ended, with what waits before it, as jobs took here so far; "
+            "null: it has ended, or nothing is known yet"
+        ),
+    ] = None
 
 
 class JobList(Answer):
@@ -404,7 +419,9 @@ class StorageInfo(Answer):
     """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in.
 
     `accessible`: it could be read just now. Where it could not, an issue says why, and all figures of the
-    status are those that were read last.
+    status are those that were read last. `failed_bytes` were sent for failed jobs and are kept, so that those
+    can be tried again: for `failed_seconds_limit`, and no more than `failed_bytes_limit`, the oldest going
+    first.
     """
 
     path: str
@@ -412,6 +429,9 @@ class StorageInfo(Answer):
     free_bytes: Count
     originals_bytes: Count
     accessible: bool = True
+    failed_bytes: Count = 0
+    failed_bytes_limit: Count = 0
+    failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Status(Answer):

@@ -264,6 +264,17 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(*_MUTATION, "job_not_found", "job_finished"),
     ),
     Operation(
+        id="retryJob",
+        method=Method.POST,
+        path=f"{BASE}/jobs/{{job_id}}/retry",
+        summary="Queue a failed job again, with what was sent for it",
+        parameters={"job_id": JOB_ID},
+        answer=m.Job,
+        status=HTTPStatus.ACCEPTED,
+        errors=(*_MUTATION, "job_not_found", "job_not_retryable", "queue_full"),
+        links=_JOB_LINKS,
+    ),
+    Operation(
         id="listDocuments",
         method=Method.GET,
         path=f"{BASE}/documents",
@@ -309,6 +320,7 @@ OPERATIONS: tuple[Operation, ...] = (
         parameters={"document_id": NOTE_ID},
         query=NoteQuery,
         body=m.NotePatch,
+        on_behalf=True,
         answer=m.Document,
         accepted=m.Job,
         errors=(

@@ -42,7 +42,7 @@ from kb_engine.embed import Embedder, OpenAIEmbedder, embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.endpoint_settings import OPENAI
 from kb_engine.extract import Limits
-from kb_engine.ingest import Hearing, JobEnds, Pipeline, Workers
+from kb_engine.ingest import Hearing, JobEnds, KeptBounds, KeptJobs, Pipeline, Workers
 from kb_engine.logs import AccessLogger
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -146,8 +146,14 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     workers = Workers(
         store=store, spool=spool, pipeline=pipeline, ends=ends, places=places(settings.ingest_workers)
     )
+    kept = KeptJobs(
+        store,
+        spool,
+        KeptBounds(settings.keep_failed_seconds, settings.keep_failed_bytes),
+        settings.spool_folder,
+    )
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Engine(settings, store, spool, encoder, pipeline, workers, ends, started_at)
+    return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, started_at)
 
 
 async def _open(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[Store, Spool]:
@@ -181,6 +187,7 @@ async def _start(engine: Engine) -> None:
     engine.store.listen(Hearing(engine.workers, engine.ends))
     again = await engine.store.release_all()
     swept = await engine.spool.sweep(engine.store.spooled)
+    engine.kept.start()
     engine.workers.start()
     engine.encoder.begin_loading()
     engine.phase = Phase.READY
@@ -199,6 +206,7 @@ async def _refuse(engine: Engine) -> None:
 
 
 async def _stop(engine: Engine) -> None:
+    await engine.kept.stop()
     await engine.workers.stop()
     await engine.encoder.close()
     await engine.store.close()

@@ -85,6 +85,16 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
         Setting("KB_INGEST_WORKERS", "threads that embed files; two more are read meanwhile"),
         msgspec.Meta(ge=1, le=64),
     ] = msgspec.field(default_factory=_default_workers)
+    keep_failed_seconds: Annotated[
+        float,
+        Setting("KB_KEEP_FAILED_SECONDS", "how long what a failed job was sent is kept, to be tried again"),
+        msgspec.Meta(ge=0),
+    ] = 7 * 86_400.0
+    keep_failed_bytes: Annotated[
+        int,
+        Setting("KB_KEEP_FAILED_BYTES", "how much of failed jobs is kept; the oldest go first"),
+        msgspec.Meta(ge=0),
+    ] = GIBIBYTE
     lease_seconds: Annotated[
         float,
         Setting("KB_LEASE_SECONDS", "seconds until other engines take over a dead one's jobs (PostgreSQL)"),

@@ -1,6 +1,6 @@
 """Uploaded files between their acceptance and the end of their job, one file a job.
 
-    receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed
+    receive ──▶ sealed (fsync) ──▶ job accepted ──▶ job ends ──▶ removed; after a failure kept for a while
        └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
 A file belongs to the job of the same name. Only `sweep` looks for files that belong to none. Here they lie in
@@ -51,6 +51,9 @@ class Spool(Protocol):
 
     def open(self, name: str) -> AbstractAsyncContextManager[Path]:
         """The file on this machine's disk, for the length of a block. Raises FileNotFoundError."""
+
+    async def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
 
     async def remove(self, name: str) -> None:
         """Delete the file of that name, if there is one and no job has it."""
@@ -124,6 +127,10 @@ class FolderSpool:
     async def open(self, name: str) -> AsyncIterator[Path]:
         """The file itself."""
         yield self.path(name)
+
+    async def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return await asyncio.to_thread(self.path(name).exists)
 
     async def remove(self, name: str) -> None:
         """Delete the file of that name, if there is one."""

@@ -31,6 +31,7 @@ def handlers() -> Mapping[str, Handler]:
         "listJobs": list_jobs,
         "getJob": get_job,
         "cancelJob": cancel_job,
+        "retryJob": retry_job,
         "listDocuments": list_documents,
         "getDocument": get_document,
         "deleteDocument": delete_document,
@@ -84,6 +85,11 @@ async def get_job(incoming: Incoming) -> m.Job:
 async def cancel_job(incoming: Incoming) -> m.Job:
     """Cancel a job that has not ended."""
     return CURRENT.get().namespace.state.cancel(incoming.path["job_id"], _retry(incoming))
+
+
+async def retry_job(incoming: Incoming) -> m.Job:
+    """Queue a failed job again."""
+    return CURRENT.get().namespace.state.retry_job(incoming.path["job_id"], _retry(incoming))
 
 
 async def list_documents(incoming: Incoming) -> m.DocumentList:

@@ -1,17 +1,19 @@
 """The life of a job, and the policies that say when and how it ends. No I/O, no time of its own.
 
-event      queued     running    completed, failed, cancelled
----------  ---------  ---------  ----------------------------
-start      running    -          -
-complete   -          completed  -
-fail       -          failed     -
+event      queued     running    failed  completed, cancelled
+---------  ---------  ---------  ------  ------------------------------
+start      running    -          -       -
+complete   -          completed  -       -
+fail       -          failed     -       -
 cancel     cancelled  cancelled  refused: `job_finished`
+retry      refused    refused    queued  refused: `job_not_retryable`
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -20,6 +22,7 @@ from msgspec import Meta
 
 from kb_contracts import models as m
 from kb_contracts.errors import ERRORS
+from kb_simulator.clock import microseconds_of
 from kb_simulator.idempotency import Retry
 from kb_simulator.submission import Submission, Update
 
@@ -37,6 +40,7 @@ class Event(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     CANCEL = "cancel"
+    RETRY = "retry"
 
 
 TRANSITIONS: Mapping[tuple[m.JobStatus, Event], m.JobStatus] = {
@@ -45,6 +49,7 @@ TRANSITIONS: Mapping[tuple[m.JobStatus, Event], m.JobStatus] = {
     ("running", Event.COMPLETE): "completed",
     ("running", Event.FAIL): "failed",
     ("running", Event.CANCEL): "cancelled",
+    ("failed", Event.RETRY): "queued",
 }
 """What is not in the table cannot happen."""
 
@@ -164,13 +169,32 @@ class JobRecord:
 
     def shown(self, now: int) -> m.Job:
         """The job as it is told at `now`."""
-        if self.job.status != "running":
-            return self.job
+        job = msgspec.structs.replace(self.job, elapsed_seconds=self._elapsed(now))
+        if job.status != "running":
+            return job
         share = min(self._share(now), 1.0 - 1e-6)  # the whole is told when it has completed
         done = int(share * len(STEPS))
         return msgspec.structs.replace(
-            self.job, step=STEPS[done], progress=round(share, 4), completed_steps=done
+            job,
+            step=STEPS[done],
+            progress=round(share, 4),
+            completed_steps=done,
+            estimated_seconds=self.seconds_left(now),
         )
+
+    def seconds_left(self, now: int) -> float | None:
+        """How long it will run yet: 0 where it has ended, None where time does not end it."""
+        if self.ended:
+            return 0.0
+        due = self.due()
+        return None if due is None else max(0.0, (due - now) / 1_000_000)
+
+    def _elapsed(self, now: int) -> float:
+        began = self.job.started_at or self.job.created_at
+        ended = (
+            max(now, self.accepted) if self.job.finished_at is None else _microseconds(self.job.finished_at)
+        )
+        return max(0, ended - _microseconds(began)) / 1_000_000
 
     def _share(self, now: int) -> float:
         match self.policy:
@@ -185,6 +209,10 @@ class JobRecord:
                 return 0.0
 
 
+def _microseconds(time: str) -> int:
+    return microseconds_of(datetime.fromisoformat(time))
+
+
 def moved(job: m.Job, event: Event, **changes: object) -> m.Job:
     """The job after `event`.
 
@@ -192,3 +220,20 @@ def moved(job: m.Job, event: Event, **changes: object) -> m.Job:
         LookupError: the event cannot happen in the job's state.
     """
     return msgspec.structs.replace(job, status=TRANSITIONS[(job.status, event)], **changes)
+
+
+def requeued(job: m.Job) -> m.Job:
+    """A failed job that is tried again, as if nothing had been done for it; the attempts count on."""
+    return moved(
+        job,
+        Event.RETRY,
+        step=QUEUED,
+        progress=0.0,
+        completed_steps=0,
+        total_steps=0,
+        error=None,
+        elapsed_seconds=0.0,
+        retryable=False,
+        started_at=None,
+        finished_at=None,
+    )

@@ -38,6 +38,7 @@ from kb_simulator.jobs import (
     Policy,
     Stuck,
     moved,
+    requeued,
 )
 from kb_simulator.search import Search
 from kb_simulator.seeded import Seeded
@@ -103,9 +104,13 @@ class State:
             filename=submission.filename,
             tags=list(submission.tags),
         )
-        self._begin(job.id)
+        return self._begun(job)
+
+    def _begun(self, job: m.Job) -> m.Job:
+        """The job as it was accepted, begun at once."""
+        estimate = self._begin(job.id).seconds_left(self._last_stamp)
         self._settle()
-        return job
+        return msgspec.structs.replace(job, estimated_seconds=estimate or None)
 
     def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
         """Queue the update of a note, or join the one that does the same; done under this key, its note.
@@ -142,10 +147,14 @@ class State:
             tags=list(standing.tags),
             document_id=standing.id,
         )
-        line = self._updates[standing.id] = (*self._updates.get(standing.id, ()), job.id)
-        if len(line) == 1:
+        if self._is_first(job.id, standing.id):
             self._begin(job.id)
         return job
+
+    def _is_first(self, job_id: str, document_id: int) -> bool:
+        """Put an update behind the unfinished ones of its note; whether it is the first of them."""
+        line = self._updates[document_id] = (*self._updates.get(document_id, ()), job_id)
+        return len(line) == 1
 
     def outcome(self, job_id: str) -> m.Job | m.Document:
         """The note as an update has left it, or the job where it has not.
@@ -162,26 +171,30 @@ class State:
 
     def _queued(self, wanted: Submission | Update, **members: Any) -> m.Job:
         """A new job that waits for its turn. Raises EngineError: `queue_full`."""
-        if len(self._waiting) >= MAX_WAITING_JOBS:
-            raise EngineError(
-                "queue_full",
-                f"{len(self._waiting)} jobs wait already. Try again later.",
-                retry_after=_RETRY_SECONDS,
-            )
+        self._check_room()
         accepted = self._stamp()
         job = _new_job(self._new_id(wanted.identity), accepted, **members)
         self.jobs[job.id] = JobRecord(job, wanted, self.policy, accepted)
         self._waiting.add(job.id)
         return job
 
-    def _begin(self, job_id: str) -> None:
+    def _check_room(self) -> None:
+        if len(self._waiting) >= MAX_WAITING_JOBS:
+            raise EngineError(
+                "queue_full",
+                f"{len(self._waiting)} jobs wait already. Try again later.",
+                retry_after=_RETRY_SECONDS,
+            )
+
+    def _begin(self, job_id: str) -> JobRecord:
         """A job's turn has come, at the moment of the last change."""
         record, now = self.jobs[job_id], self._last_stamp
         if record.policy != Stuck(step=QUEUED):
-            record = replace(record, job=_started(record.job, now), accepted=now)
+            record = replace(record, job=_started(record.job, record.job.attempts + 1, now), accepted=now)
         self.jobs[job_id] = record
         if (due := record.due()) is not None:
             heapq.heappush(self._due, (due, job_id))
+        return record
 
     def job(self, job_id: str) -> m.Job:
         """One job. Raises EngineError: `job_not_found`."""
@@ -236,8 +249,35 @@ class State:
         record = self._record(job_id)
         if record.ended:
             raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
-        job = moved(record.shown(self.now()), Event.CANCEL, finished_at=rfc3339(self._stamp()))
+        job = moved(
+            record.shown(self.now()),
+            Event.CANCEL,
+            estimated_seconds=None,
+            finished_at=rfc3339(self._stamp()),
+        )
         return self._ended(record, job).job
+
+    def retry_job(self, job_id: str, retry: Retry | None = None) -> m.Job:
+        """Queue a failed job again; it ends as the policy of now says.
+
+        Raises:
+            EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
+        """
+        return self._once(retry, m.Job, lambda: self._retry_job(job_id))
+
+    def _retry_job(self, job_id: str) -> m.Job:
+        record = self._record(job_id)
+        if not record.job.retryable:
+            raise EngineError(
+                "job_not_retryable", f"The job cannot be tried again: it is {record.job.status}, not failed."
+            )
+        self._check_room()
+        job, wanted = requeued(record.job), record.submission
+        self.jobs[job_id] = JobRecord(job, wanted, self.policy, self._stamp())
+        self._waiting.add(job_id)
+        if isinstance(wanted, Update) and not self._is_first(job_id, wanted.document_id):
+            return job
+        return self._begun(job)
 
     # documents
 
@@ -282,6 +322,9 @@ class State:
         running = [job_id for job_id in self.jobs if job_id in self._waiting]
         for job_id in running:
             self._cancel(job_id)
+        for job_id, record in self.jobs.items():
+            if record.job.retryable:  # nothing that was sent before is kept
+                self.jobs[job_id] = replace(record, job=msgspec.structs.replace(record.job, retryable=False))
         removed = self.documents.remove(list(self.documents.by_id), self._stamp())
         removed.jobs_cancelled = len(running)
         if collections:
@@ -487,12 +530,16 @@ def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
         progress=done / len(STEPS),
         completed_steps=done,
         error=error,
+        retryable=True,
         finished_at=rfc3339(now),
     )
 
 
-def _started(job: m.Job, now: int) -> m.Job:
-    return moved(job, Event.START, step=STEPS[0], attempts=1, started_at=rfc3339(now), total_steps=len(STEPS))
+def _started(job: m.Job, attempts: int, now: int) -> m.Job:
+    started = rfc3339(now)
+    return moved(
+        job, Event.START, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
+    )
 
 
 def _new_job(
@@ -524,4 +571,5 @@ def _new_job(
         created_at=rfc3339(accepted),
         started_at=None,
         finished_at=None,
+        elapsed_seconds=0.0,
     )

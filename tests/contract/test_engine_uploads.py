@@ -135,12 +135,13 @@ async def test_a_picture_without_words_is_an_empty_document(kb: Caller) -> None:
 async def test_a_file_that_cannot_be_read_fails_its_job(
     kb: Caller, tmp_path: Path, data: bytes, name: str, code: str
 ) -> None:
-    """With a code and words; nothing is stored and nothing stays in the spool."""
+    """With a code and words; nothing is stored, and the file is kept so that the job can be tried again."""
     ended = await kb.ended(await kb.send(name, data))
     assert (ended["status"], ended["error"]["code"]) == ("failed", code)
     assert ended["error"]["message"]
     assert (await kb.documents())["total"] == 0
-    assert spooled(tmp_path) == []
+    assert spooled(tmp_path) == [ended["id"]]
+    assert (await kb.status())["storage"]["failed_bytes"] == len(data)
 
 
 async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
+import sqlite3
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
@@ -12,6 +20,7 @@ from tests.stack import Process
 from tests.waiting import until
 
 NOTES = 100
+KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
 
 
 def half_done(queue: Counter[str]) -> bool:
@@ -62,6 +71,110 @@ def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
         for number in range(20):
             assert len(documents_of(again, f"unique{number}word")) == 1
         assert list(spool.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 + 20 * KILLS)
+def test_no_number_of_kills_loses_what_was_accepted(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Three within the life of one job, the others wherever they hit: while it is done, started or accepting.
+
+    Whatever was answered with 202 is there once in the end, and between two kills every file whose job has
+    not completed lies in the spool with its bytes. The number of kills is `KB_TEST_KILLS`.
+    """
+    history = Kills(tmp_path)
+    history.during_one_job(min(3, KILLS))
+    for number in range(KILLS - history.kills):
+        history.anywhere(random.Random(number).uniform(0.0, 0.4))
+    history.check_the_end()
+    record_property("kills", history.kills)
+    record_property("accepted", len(history.accepted))
+    assert history.kills == KILLS
+
+
+class Kills:
+    """An engine that is killed again and again, and what it has accepted. One worker, so that jobs wait."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.kills = 0
+        self.accepted: dict[str, tuple[str, bytes | None]] = {}
+        """By the job's id: a word that only its document has, and the file's bytes; None of a note."""
+
+    def during_one_job(self, kills: int) -> None:
+        """Kill the engine as often while one large file is at work; it is neither failed nor lost."""
+        words = " ".join(f"large{number}" for number in range(60_000))
+        job_id = ""
+        for _ in range(kills):
+            engine = self._start()
+            job_id = job_id or self._send_file(engine, "unique0large", words)
+            until(
+                partial(engine.get, f"/jobs/{job_id}"),
+                lambda job: job["status"] == "running" and job["step"] == "Generating embeddings",
+                seconds=SECONDS,
+                what="the work on the large file",
+            )
+            self._kill(engine)
+
+    def anywhere(self, seconds: float) -> None:
+        """Send a note and a file, and kill the engine a moment later, whatever it does then."""
+        engine = self._start()
+        number = self.kills
+        self._send_file(engine, f"unique{number}file", f"of kill {number} " * 200)
+        text = f"unique{number}note of kill {number}"
+        job = engine.post("/jobs", json={"text": text, "title": f"note {number}"})
+        self.accepted[job["id"]] = (f"unique{number}note", None)
+        with ThreadPoolExecutor(1) as pool:  # whose answer may never come: then it was not accepted
+            sent = pool.submit(self._send_in_vain, engine, f"unique{number}late")
+            with suppress(TimeoutError):
+                sent.exception(timeout=seconds)
+            self._kill(engine)
+
+    def check_the_end(self) -> None:
+        """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
+        with running(self.home, KB_INGEST_WORKERS="1") as engine:
+            # What was hit often rests for a while before it is taken again.
+            queue = until(
+                engine.queue,
+                lambda queue: queue["queued"] == queue["running"] == 0,
+                seconds=SECONDS + 10 * KILLS,
+                what="the end of all jobs",
+            )
+            assert (queue["failed"], queue["cancelled"]) == (0, 0)
+            for job_id, (word, _) in self.accepted.items():
+                job = engine.get(f"/jobs/{job_id}")
+                assert (job["status"], documents_of(engine, word)) == ("completed", [job["document_id"]])
+        assert list(self._spool.iterdir()) == []
+
+    @property
+    def _spool(self) -> Path:
+        return self.home / "engine" / "spool"
+
+    def _start(self) -> Running:
+        engine = Running(self.home, KB_INGEST_WORKERS="1")
+        for job_id in self.accepted:
+            assert engine.get(f"/jobs/{job_id}")["status"] in {"queued", "running", "completed"}
+        return engine
+
+    def _kill(self, engine: Running) -> None:
+        engine.kill()
+        self.kills += 1
+        with closing(sqlite3.connect(self.home / "engine" / "kb.sqlite")) as base:
+            open_ = {name for (name,) in base.execute("SELECT id FROM jobs WHERE status != 'completed'")}
+        for job_id in open_ & self.accepted.keys():
+            if (content := self.accepted[job_id][1]) is not None:
+                assert (self._spool / job_id).read_bytes() == content
+
+    def _send_file(self, engine: Running, word: str, text: str) -> str:
+        content = f"{word} {text}".encode()
+        job = engine.post("/jobs", files={"file": (f"{word}.txt", content)})
+        self.accepted[job["id"]] = (word, content)
+        return str(job["id"])
+
+    def _send_in_vain(self, engine: Running, word: str) -> None:
+        with suppress(httpx.HTTPError):
+            self._send_file(engine, word, "word " * 20_000)
 
 
 def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> None:

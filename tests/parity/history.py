@@ -231,6 +231,7 @@ class Story:
                 Step("listJobs", request={"params": {"status": "completed", "limit": 3, "offset": 2}}),
                 Step("getJob", {"job_id": Given("job", slot)}),
                 Step("cancelJob", {"job_id": Given("job", slot)}),
+                Step("retryJob", {"job_id": Given("job", slot)}),
             )
         )
 
@@ -352,6 +353,9 @@ def refusals() -> list[Step]:
         Step("getJob", {"job_id": "1"}),
         Step("getJob", {"job_id": uuid}, {"params": {"wait": 31}}),
         Step("cancelJob", {"job_id": uuid}),
+        Step("retryJob", {"job_id": uuid}),
+        Step("createJob", request={"files": {"file": ("a.txt", b"\xff\xff")}}, slot=0),
+        Step("retryJob", {"job_id": Given("job", 0)}, slot=0),
         Step("getDocument", {"document_id": uuid}),
         Step("getDocument", {"document_id": "0"}),
         Step("getDocument", {"document_id": "9223372036854775807"}),

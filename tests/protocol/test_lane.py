@@ -56,6 +56,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "kb_delete": {"document_id": 1},
     "kb_tags": {},
     "kb_cancel_job": {"job_id": "x"},
+    "kb_retry_job": {"job_id": "x"},
     "kb_upload_start": {"filename": "a.txt", "total_size": 2**60},
     "kb_upload_chunk": {"upload_id": "x", "chunk_index": 0, "data": "eA=="},
     "kb_upload_finish": {"upload_id": "x"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from kb_cli.connect import engine
-from kb_cli.exits import Exit
+from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts import models as m
 from kb_contracts.operations import JobsQuery
@@ -25,10 +25,12 @@ def status(options: argparse.Namespace, out: Output) -> int:
 
 
 def jobs(options: argparse.Namespace, out: Output) -> int:
-    """The recent jobs, or one."""
+    """The recent jobs, or one, which `--retry` queues again."""
+    if options.retry and options.job is None:
+        raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
     with engine(options) as client:
         if options.job is not None:
-            found = [client.job(options.job)]
+            found = [client.retry_job(options.job) if options.retry else client.job(options.job)]
             answer: m.Job | m.JobList = found[0]
         else:
             answer = client.jobs(JobsQuery(status=options.status, limit=options.limit))
@@ -60,6 +62,7 @@ def _facts(answer: m.Status) -> list[tuple[str, object]]:
         ("chunks", answer.chunks),
         ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
         ("storage", f"{storage.path}, {_mebibytes(storage.bytes)}, {_mebibytes(storage.free_bytes)} free"),
+        ("kept of failed", f"{_mebibytes(storage.failed_bytes)} of {_mebibytes(storage.failed_bytes_limit)}"),
         ("last change", answer.last_updated or "never"),
     ]
 

@@ -97,6 +97,10 @@ class Client:
         """Cancel a job."""
         return self.ask("cancelJob", {"job_id": job.id})
 
+    def retry(self, job_id: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """Queue a failed job again."""
+        return self.ask("retryJob", {"job_id": job_id}, headers=headers)
+
     # documents
 
     def note(self, text: str, **body: Any) -> int:

@@ -60,6 +60,10 @@ def _ended(kb: Client) -> httpx.Response:
     return kb.ask("getJob", {"job_id": job.id})
 
 
+def _tried_again(kb: Client) -> httpx.Response:
+    return kb.retry(kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id)
+
+
 def _described(kb: Client) -> httpx.Response:
     return kb.describe(collection_id("stones"), "stones")
 
@@ -79,6 +83,7 @@ SOURCES: Mapping[str, Callable[[Client], httpx.Response]] = {
     "createJob": _accepted,
     "listJobs": _with_note("listJobs"),
     "getJob": _ended,
+    "retryJob": _tried_again,
     "listDocuments": _with_note("listDocuments"),
     "getDocument": _with_note("getDocument"),
     "patchNote": _with_note("patchNote", json={"title": "Stone"}),

@@ -14,7 +14,7 @@ from kb_contracts.mount import Incoming
 from kb_contracts.operations import NoQuery
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
-from kb_engine.api.jobs import check_text
+from kb_engine.api.jobs import caller_of, check_text
 from kb_engine.store.port import Idempotency
 from kb_engine.store.rules import expect_version
 
@@ -81,7 +81,11 @@ class DocumentsApi:
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id, idempotency = incoming.path["document_id"], _update_key(incoming)
         taken = await self._store.accept_update(
-            document_id, patch, idempotency, refusal=await self._out_of_order(deadline)
+            document_id,
+            patch,
+            idempotency,
+            caller=caller_of(incoming),
+            refusal=await self._out_of_order(deadline),
         )
         if isinstance(taken, m.Document):
             return taken

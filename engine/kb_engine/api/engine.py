@@ -8,7 +8,7 @@ from enum import StrEnum
 from kb_engine.api.idempotency import KeysInUse
 from kb_engine.api.limits import RateLimits
 from kb_engine.encoder import Encoder
-from kb_engine.ingest import JobEnds, Pipeline, Workers
+from kb_engine.ingest import JobEnds, KeptJobs, Pipeline, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
 from kb_engine.store.port import Store
@@ -33,6 +33,7 @@ class Engine:
     pipeline: Pipeline
     workers: Workers
     ends: JobEnds
+    kept: KeptJobs
     started_at: str
     keys: KeysInUse = field(default_factory=KeysInUse)
     limits: RateLimits = field(default_factory=RateLimits)

@@ -1,4 +1,4 @@
-"""`/jobs`: taking in notes and files, following them, cancelling them."""
+"""`/jobs`: taking in notes and files, following them, cancelling them, trying them again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body ma
 
 
 class JobsApi:
-    """Handlers of `createJob`, `listJobs`, `getJob` and `cancelJob`."""
+    """Handlers of `createJob`, `listJobs`, `getJob`, `cancelJob` and `retryJob`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,6 +59,13 @@ class JobsApi:
         await self._engine.spool.remove(job_id)
         return job
 
+    async def retry(self, incoming: Incoming) -> m.Job:
+        """Queue a failed job again."""
+        with self._engine.keys.hold(incoming):
+            job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
+        self._engine.workers.wake()
+        return job
+
     async def _create_note(self, incoming: Incoming) -> m.Job:
         request: m.NoteRequest = incoming.body
         check_text(request.text)
@@ -67,9 +74,15 @@ class JobsApi:
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
         self._check_length(incoming)
+        await self._engine.kept.make_room(incoming.http.content_length or 0)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
-            received, form = await self._receive(incoming, job_id)
+            try:
+                received, form = await self._receive(incoming, job_id)
+            except EngineError as error:
+                if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
+                    await self._engine.kept.make_room(self._engine.settings.max_upload_bytes)
+                raise
             job = _file_job(job_id, received, form, caller_of(incoming))
             try:
                 accepted = await self._store.accept(job, idempotency_of(incoming, received))

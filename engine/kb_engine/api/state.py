@@ -87,7 +87,7 @@ class StateApi:
         """Read the figures anew; what is wrong with the storage."""
         engine = self._engine
         try:
-            counts = await engine.store.counts()
+            counts, kept = await engine.store.counts(), await engine.store.kept()
             uploads = await engine.spool.size()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         except Exception as error:  # whatever keeps the base from being read is what a status is asked for
@@ -102,6 +102,9 @@ class StateApi:
             free_bytes=free,
             originals_bytes=counts.originals_bytes,
             accessible=True,
+            failed_bytes=sum(job.size_bytes for job in kept),
+            failed_bytes_limit=engine.kept.bounds.bytes,
+            failed_seconds_limit=engine.kept.bounds.seconds,
         )
         return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
 

@@ -23,6 +23,7 @@ def handlers(engine: Engine) -> Mapping[str, Handler]:
         "listJobs": jobs.list,
         "getJob": jobs.get,
         "cancelJob": jobs.cancel,
+        "retryJob": jobs.retry,
         "listDocuments": documents.list,
         "getDocument": documents.get,
         "deleteDocument": documents.delete,

@@ -5,7 +5,7 @@ from kb_engine.extract.failures import ExtractionFailed, FailureCode
 from kb_engine.extract.formats import FORMATS, Format, format_of
 from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits, Page
 from kb_engine.extract.reading import extract
-from kb_engine.extract.report import PageBegun
+from kb_engine.extract.report import PageBegun, PagesCounted, Reading
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -18,6 +18,8 @@ __all__ = [
     "OnPage",
     "Page",
     "PageBegun",
+    "PagesCounted",
+    "Reading",
     "extract",
     "format_of",
 ]

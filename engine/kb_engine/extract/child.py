@@ -1,7 +1,7 @@
 """One file read in a process of its own, which is ended with everything it started when it breaks a limit.
 
 The reader's input is the open file, its output goes to files without a name, so that a crash of either
-side leaves nothing on the disk. Of the pages that it reads by OCR it tells through a pipe.
+side leaves nothing on the disk. How far it is it tells through a pipe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kb_engine.extract.failures import (
     too_much_work,
 )
 from kb_engine.extract.model import Extraction, Limits
-from kb_engine.extract.report import Failure, PageBegun, Report, Task
+from kb_engine.extract.report import Failure, PageBegun, Reading, Report, Task
 from kb_engine.extract.telling import Told, told_by_a_child
 
 _WORKER = "kb_engine.extract.worker"
@@ -38,8 +38,8 @@ _REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 _MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
 
-OnPage = Callable[[PageBegun], Awaitable[None]]
-"""Called when a page is about to be read by OCR; what it raises ends the reader."""
+OnPage = Callable[[Reading], Awaitable[None]]
+"""Called when the pages are counted, and before one is read by OCR; what it raises ends the reader."""
 
 
 async def read_in_child(
@@ -89,9 +89,10 @@ async def _run(command: list[str], files: _Files, told: Told, limits: Limits, on
     try:
         async with asyncio.timeout(limits.wall_seconds) as timeout:
             while (page := await told.next()) is not None:
+                left = bounds.left(timeout.when())
                 timeout.reschedule(None)  # whoever is told may have to wait; the reader has its own alarm
                 await on_page(page)
-                timeout.reschedule(bounds.after(page))
+                timeout.reschedule(bounds.after(page) if isinstance(page, PageBegun) else bounds.in_(left))
             return await process.wait()
     except TimeoutError:
         raise bounds.broken() from None
@@ -107,6 +108,14 @@ class _Bounds:
         self._loop = asyncio.get_running_loop()
         self._last: PageBegun | None = None
         self._end_of_all = 0.0
+
+    def left(self, end: float | None) -> float:
+        """The seconds until an end by the clock of the loop."""
+        return 0.0 if end is None else end - self._loop.time()
+
+    def in_(self, seconds: float) -> float:
+        """So many seconds from now: to have counted the pages gives no time anew."""
+        return self._loop.time() + seconds
 
     def after(self, page: PageBegun) -> float:
         """When it has to be further than this page, by the clock of the loop."""

@@ -20,7 +20,7 @@ from kb_engine.extract.failures import ExtractionFailed, no_ocr, too_much_text
 from kb_engine.extract.formats import Format
 from kb_engine.extract.listing import pages_listed
 from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits
-from kb_engine.extract.report import SCANS, PageBegun
+from kb_engine.extract.report import SCANS, Reading
 from kb_engine.extract.text import has_few_letters, read_text
 
 _IN_PROCESS = frozenset(["txt", "md"])
@@ -28,7 +28,7 @@ _PDF = "pdf"
 _OCR_PACKAGES = ("pypdfium2", "rapidocr")
 
 
-async def no_page(_page: PageBegun) -> None:
+async def no_page(_page: Reading) -> None:
     """The `OnPage` of work that nobody watches."""
 
 

@@ -1,7 +1,8 @@
 """What parent and child say to each other.
 
 A task goes as JSON on the command line and a report comes back as MessagePack; what a child should start from
-is a report too. While it reads pages by OCR, it tells of each as it begins, in records of one size.
+is a report too. It tells how many pages a PDF has once it knows, and of each page that it reads by OCR as it
+begins, in records of one size.
 """
 
 from __future__ import annotations
@@ -55,6 +56,20 @@ class PageBegun(NamedTuple):
         """What has travelled."""
         return cls(*_RECORD.unpack(record))
 
+
+class PagesCounted(NamedTuple):
+    """How many pages a PDF has, some time before their text is known."""
+
+    pages: int
+
+    @property
+    def record(self) -> bytes:
+        """As it travels: what is begun is no page."""
+        return PageBegun(0, self.pages, 0, 0).record
+
+
+Reading: TypeAlias = PagesCounted | PageBegun
+"""How far a child is."""
 
 _RECORD = struct.Struct("<4I")
 RECORD_BYTES = _RECORD.size

@@ -1,4 +1,4 @@
-"""The pipe through which a child tells of the pages that it reads by OCR."""
+"""The pipe through which a child tells how many pages there are, and of those that it reads by OCR."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kb_engine.extract.failures import crashed
-from kb_engine.extract.report import RECORD_BYTES, PageBegun
+from kb_engine.extract.report import RECORD_BYTES, PageBegun, PagesCounted, Reading
 
 _READ_BYTES = 4096
 _MOST_BYTES = 1 << 16  # that wait to be looked at
@@ -24,6 +24,7 @@ class Told:
         self._loop = asyncio.get_running_loop()
         self._data = b""
         self._ended = False
+        self._counted = False
         self._last = -1
         self._arrived = asyncio.Event()
         self._loop.add_reader(reader, self._read)
@@ -46,8 +47,8 @@ class Told:
         self._loop.remove_reader(self._reader)
         os.close(self._reader)
 
-    async def next(self) -> PageBegun | None:
-        """The next page; None when the child has closed its end.
+    async def next(self) -> Reading | None:
+        """The number of pages, or the next page; None when the child has closed its end.
 
         Raises ExtractionFailed when what it tells makes no sense, or would keep it alive for ever.
         """
@@ -58,6 +59,9 @@ class Told:
             await self._arrived.wait()
         record, self._data = self._data[:RECORD_BYTES], self._data[RECORD_BYTES:]
         page = PageBegun.of(record)
+        if page == (0, page.pages, 0, 0) and page.pages and not self._counted and self._last < 0:
+            self._counted = True
+            return PagesCounted(page.pages)
         if not (self._last < page.done < page.wanted <= self._most_pages and 0 < page.number <= page.pages):
             raise crashed("it told of a page that is none")
         self._last = page.done

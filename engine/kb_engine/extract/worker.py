@@ -21,7 +21,7 @@ from kb_contracts.installing import install_command
 from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
 from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.model import Extraction, Limits
-from kb_engine.extract.report import SCANS, Failure, PageBegun, Report, Task
+from kb_engine.extract.report import SCANS, Failure, PageBegun, Reading, Report, Task
 
 _NICENESS = 10
 _OPEN_FILES = 64
@@ -73,7 +73,9 @@ def _reader(task: Task) -> Callable[[bytes], Extraction]:
         case "html":
             from kb_engine.extract.html import read_html as read
         case "pdf":
-            from kb_engine.extract.pdf import read_pdf as read
+            from kb_engine.extract.pdf import read_pdf
+
+            read = partial(read_pdf, tell=partial(_tell, task))
         case "docx":
             from kb_engine.extract.docx import read_docx as read
         case "pptx":
@@ -102,9 +104,10 @@ def _known(task: Task) -> Extraction | None:
         return msgspec.msgpack.decode(file.read(), type=Extraction)
 
 
-def _tell(task: Task, page: PageBegun) -> None:
+def _tell(task: Task, page: Reading) -> None:
     os.write(task.told, page.record)
-    _set_alarm(task.limits)
+    if isinstance(page, PageBegun):
+        _set_alarm(task.limits)
 
 
 def _end_with(parent: int) -> None:

@@ -21,7 +21,7 @@ from kb_contracts.errors import EngineError
 from kb_engine.chunk import Chunk, chunks
 from kb_engine.embed import Vectors
 from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
-from kb_engine.extract import Extraction, Limits, Page, PageBegun, extract, format_of
+from kb_engine.extract import Extraction, Limits, Page, PageBegun, PagesCounted, extract, format_of
 from kb_engine.ingest.steps import Progress, Steps
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
@@ -86,10 +86,10 @@ class Pipeline:
         """
         steps = Steps(progress)
 
-        async def on_page(page: PageBegun) -> None:
-            if most_pages is not None and page.wanted > most_pages:
+        async def on_page(news: PagesCounted | PageBegun) -> None:
+            if most_pages is not None and isinstance(news, PageBegun) and news.wanted > most_pages:
                 raise ManyPages
-            await steps.page(page)
+            await steps.page(news)
 
         await steps.extracting()
         kind = format_of(filename)
@@ -101,7 +101,7 @@ class Pipeline:
         await steps.splitting()
         await self._patiently(self._encoder.load, steps)
         pieces = await self._split(extraction, owner)
-        vectors = await self._vectors([piece.text for piece in pieces], steps, owner)
+        vectors = await self._vectors(pieces, steps, owner)
         return Prepared(
             title=title,
             extraction_method=extraction.method,
@@ -129,11 +129,12 @@ class Pipeline:
         finally:
             stopped.set()
 
-    async def _vectors(self, texts: Sequence[str], steps: Steps, owner: Owner) -> Vectors:
+    async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps, owner: Owner) -> Vectors:
+        texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
         size = self._encoder.batch_size
         for start in range(0, len(texts), size):
-            await steps.embedding(start, len(texts))
+            await steps.embedding(start, len(texts), chunks[start].page)
             batch = _Batch(self._encoder, texts[start : start + size], owner)
             vectors[start : start + len(batch.texts)] = await self._patiently(batch.embed, steps)
         await steps.storing(len(texts))

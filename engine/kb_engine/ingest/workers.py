@@ -9,7 +9,8 @@
 No lane waits for another (`turns.py`): short notes have workers of their own, and scans, which may take
 hours, hold no place of the other files. While the store is not ready the workers wait: what was prepared
 is committed once it is, if the lease is still good.
-A spool file goes when its job has ended, whichever way; it stays when the process ends before the job.
+A spool file goes when its job has ended. It stays when the process ends before the job, and when the job
+failed: then it can be tried again, until `kept.py` lets go of it.
 """
 
 from __future__ import annotations
@@ -274,9 +275,18 @@ class Workers:
         if job.spool is None:
             return
         try:
-            await self._spool.remove(job.spool)
+            if not await self._is_kept(job.id):
+                await self._spool.remove(job.spool)
         except (OSError, EngineError):  # the next start sweeps it; the worker goes on
             logger.exception("a file stays in the spool", extra={"job": job.id})
+
+    async def _is_kept(self, job_id: str) -> bool:
+        """Whether a job can be tried again, or has been queued for that by now."""
+        try:
+            job = await self._store.job(job_id)
+        except EngineError as error:
+            return error.code != "job_not_found"
+        return job.retryable or job.finished_at is None
 
 
 def _given_title(job: NewJob) -> str | None:

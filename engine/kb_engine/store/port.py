@@ -102,6 +102,16 @@ class LeasedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptJob:
+    """A failed job whose bytes are kept, so that it can be tried again. `spool` is None for a note."""
+
+    id: str
+    spool: str | None
+    size_bytes: int
+    finished_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedChunk:
     """A chunk ready to be stored, in the document's order; its vector is the row of the same index.
 
@@ -238,12 +248,13 @@ class Store(Protocol):
         patch: m.NotePatch,
         idempotency: Idempotency,
         *,
+        caller: str = "",
         refusal: EngineError | None = None,
     ) -> m.Job | m.Document:
         """Queue the update of a note, durably, or join the one that does the same already.
 
         Joined is the job of the same key; else the update that was accepted last for this note, while it has
-        not ended and asks for the same. Where the key's job has completed, its note as it was then answers
+        not ended and asks for the same. A new job takes its turn among those of `caller`. Where the key's job has completed, its note as it was then answers
         (`replayed` gives it too); where it failed, the key is free again. `refusal` is raised where a new
         job would have to be queued.
 
@@ -265,7 +276,7 @@ class Store(Protocol):
         """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
 
         `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
-        has not ended: they follow one another.
+        has not ended: they follow one another. Nor a job that rests because engines died on it.
         """
 
     async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
@@ -300,13 +311,26 @@ class Store(Protocol):
         """The document that `commit` would take for the same at this moment; it may be removed the next."""
 
     async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
-        """Close the job as failed; False when the lease is void."""
+        """Close the job as failed, its text and file kept; False when the lease is void."""
+
+    async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
+
+    async def kept(self) -> list[KeptJob]:
+        """The failed jobs whose bytes are kept, the oldest failure first."""
+
+    async def let_go(self, job_ids: Sequence[str]) -> None:
+        """Keep the bytes of these jobs no longer, those that have failed."""
 
     async def release_all(self) -> int:
-        """Queue again what runs nowhere any more; how many. Called once, at start."""
+        """Queue again what runs nowhere any more; how many. Called once, at start.
+
+        However often that happens to a job: its engine died, which is not its fault. `rules.rests_until` says
+        when it may be taken again.
+        """
 
     async def spooled(self) -> set[str]:
-        """The spool names that waiting or running jobs need."""
+        """The spool names of waiting, running and kept jobs."""
 
     # documents
 

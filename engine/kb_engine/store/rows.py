@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kb_contracts import models as m
 from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store.times import seconds_between
 
 Row = Sequence[Any]
 
@@ -44,7 +45,8 @@ _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
     "document_id", "document_uid", "created_at", "started_at", "finished_at",
 )  # fmt: skip
-JOB_COLUMNS = ", ".join([*_JOB, "tags", "deduplicated", "error_code", "error_message"])
+_WORK = ("id", "status", "lane", "seq", "kind", "format", "force_ocr", "size_bytes")
+JOB_COLUMNS = ", ".join([*_WORK, *_JOB, "tags", "deduplicated", "retryable", "error_code", "error_message"])
 
 _NEW_JOB = (
     "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",
@@ -90,16 +92,38 @@ def summary(row: Row) -> tuple[m.DocumentSummary, list[str]]:
     return m.DocumentSummary(**fields), list(_decoded(tags))
 
 
-def job(row: Row) -> m.Job:
-    """A job from `JOB_COLUMNS`."""
-    *values, tags, deduplicated, code, message = row
+class Work(NamedTuple):
+    """What a job asks of the engine, and where it stands in the queue."""
+
+    id: str
+    status: m.JobStatus
+    lane: str
+    seq: int
+    kind: str
+    format: str | None
+    force_ocr: bool
+    size_bytes: int
+
+
+def work(row: Row) -> Work:
+    """What a row of `JOB_COLUMNS` asks of the engine."""
+    return Work(*row[: len(_WORK)])
+
+
+def job(row: Row, now: str) -> m.Job:
+    """A job from `JOB_COLUMNS`, as it is at `now`."""
+    *values, tags, deduplicated, retryable, code, message = row[len(_WORK) :]
     fields = dict(zip(_JOB, values, strict=True))
     return m.Job(
         **fields,
         tags=msgspec.json.decode(tags),
         deduplicated=bool(deduplicated),
+        retryable=bool(retryable),
         error=m.JobError(code=code, message=message) if code else None,
         progress=_progress(fields),
+        elapsed_seconds=round(
+            seconds_between(fields["started_at"] or fields["created_at"], fields["finished_at"] or now), 3
+        ),
     )
 
 

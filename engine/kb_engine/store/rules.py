@@ -20,15 +20,17 @@ from kb_engine.store.write import new_uid
 from kb_engine.turns import Lane
 
 NO_TEXT = "No text was found."
-MAX_ATTEMPTS = 3
-"""A job whose process died this often is given up."""
 
 BY_FILENAME = "coalesce(d.filename, d.title)"
 SAME = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
+KEPT = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDER BY finished_at, seq"
 _BY_OCR = " AND extraction_method = ?"
 _STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
 
 _RETRY_SECONDS = 5.0
+_FREE_CRASHES = 2
+_FIRST_REST = timedelta(seconds=10)
+_LONGEST_REST = timedelta(hours=1)
 _ANSWERS_KEPT = timedelta(hours=24)
 
 
@@ -209,8 +211,8 @@ def job_columns(new: NewJob, lane: Lane, turn: int, now: str) -> dict[str, Any]:
     }
 
 
-def update_job(standing: m.Document, text: str, patch: m.NotePatch) -> NewJob:
-    """The job that patches a note with this text."""
+def update_job(standing: m.Document, text: str, patch: m.NotePatch, caller: str = "") -> NewJob:
+    """The job that patches a note with this text for `caller`."""
     result = text if patch.text is None else patch.text
     sha256, size = digest(result)
     return NewJob(
@@ -227,6 +229,7 @@ def update_job(standing: m.Document, text: str, patch: m.NotePatch) -> NewJob:
         document_id=standing.id,
         new_title=patch.title,
         expected_version=patch.expected_version,
+        caller=caller,
     )
 
 
@@ -276,13 +279,27 @@ def job_finished(standing: m.Job) -> EngineError:
     return EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
 
 
-def crashed(attempts: int) -> m.JobError:
-    """Why a job is given up that no process survived."""
-    return m.JobError(
-        code="worker_crashed",
-        message=f"The engine died {attempts} times while it worked on this. "
-        "The file may be hostile or too large.",
-    )
+def job_not_retryable(standing: m.Job) -> EngineError:
+    """It cannot be tried again."""
+    if standing.status == "failed":
+        why = "what was sent for it is not kept any more. Send the note or the file again."
+    elif standing.status == "cancelled":
+        why = "it was cancelled. Send the note or the file again."
+    else:
+        why = f"it has not failed: it is {standing.status}."
+    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
+
+
+def rests_until(crashes: int, now: str) -> str | None:
+    """When a job may be taken again that ran at so many deaths of an engine in a row; None: at once.
+
+    Such a death is not the job's fault and costs it nothing. But one that ran at the third in a row may be
+    what kills, so that it lets the others go first: ten seconds, each time twice as long, at most an hour.
+    """
+    if crashes <= _FREE_CRASHES:
+        return None
+    doublings = min(crashes - _FREE_CRASHES - 1, 16)
+    return stamp(parse(now) + min(_FIRST_REST * 2**doublings, _LONGEST_REST))
 
 
 # idempotency

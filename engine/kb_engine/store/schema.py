@@ -266,6 +266,28 @@ def _updates_are_jobs(db: apsw.Connection) -> None:
     db.execute(_UPDATES_ARE_JOBS)
 
 
+def _retries_and_measures(db: apsw.Connection) -> None:
+    """Failed jobs keep their bytes, deaths of the engine are counted, and the time of jobs is measured."""
+    db.execute(
+        """
+        ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE jobs ADD COLUMN rests_until TEXT;
+        CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+          WHERE status = 'queued';
+        CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+        CREATE TABLE measures (
+          work TEXT PRIMARY KEY,
+          jobs REAL NOT NULL,
+          bytes REAL NOT NULL,
+          seconds REAL NOT NULL,
+          squares REAL NOT NULL,
+          products REAL NOT NULL
+        ) WITHOUT ROWID;
+        """
+    )
+
+
 def _source_type(metadata: str) -> str | None:
     found = json.loads(metadata).get("source_type")
     return found if isinstance(found, str) else None
@@ -274,7 +296,15 @@ def _source_type(metadata: str) -> str | None:
 _OURS = {"meta", "documents", "chunks"}
 """Tables of every layout: many a program counts its layouts in `user_version`."""
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _updates_are_jobs, _take_turns)
+MIGRATIONS: tuple[Migration, ...] = (
+    _first,
+    _second,
+    _third,
+    _fourth,
+    _updates_are_jobs,
+    _take_turns,
+    _retries_and_measures,
+)
 """The migration at index n leads from version n to version n + 1."""
 
 

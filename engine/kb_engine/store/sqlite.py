@@ -31,13 +31,13 @@ from kb_engine.store.port import (
     Found,
     Heard,
     Idempotency,
+    KeptJob,
     LeasedJob,
     NewJob,
     Prepared,
     Query,
 )
 from kb_engine.store.reserve import Reserve
-from kb_engine.store.rules import MAX_ATTEMPTS
 from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.words import Words
@@ -62,7 +62,6 @@ async def open_sqlite(
     *,
     embedder: EmbedderIdentity,
     max_queued: int = 100_000,
-    max_attempts: int = MAX_ATTEMPTS,
     clock: Clock = _utc_now,
 ) -> SqliteStore:
     """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
@@ -70,12 +69,10 @@ async def open_sqlite(
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    return await asyncio.to_thread(_open, path, embedder, max_queued, max_attempts, clock)
+    return await asyncio.to_thread(_open, path, embedder, max_queued, clock)
 
 
-def _open(
-    path: Path, embedder: EmbedderIdentity, max_queued: int, max_attempts: int, clock: Clock
-) -> SqliteStore:
+def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock) -> SqliteStore:
     lock = own(path)
     try:
         reserve = Reserve(lock.path)
@@ -85,7 +82,7 @@ def _open(
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(lock, reserve, index, max_queued, max_attempts, clock)
+    return SqliteStore(lock, reserve, index, max_queued, clock)
 
 
 class SqliteStore:
@@ -97,7 +94,6 @@ class SqliteStore:
         reserve: Reserve,
         index: VectorIndex[Snapshot],
         max_queued: int,
-        max_attempts: int,
         clock: Clock,
     ) -> None:
         path = self._path = lock.path
@@ -105,7 +101,6 @@ class SqliteStore:
         self._reserve = reserve
         self._index = index
         self._max_queued = max_queued
-        self._max_attempts = max_attempts
         self._clock = clock
         self._words = Words()
         self._journal = Journal()
@@ -142,6 +137,9 @@ class SqliteStore:
 
     # transactions
 
+    def _now(self) -> str:
+        return stamp(self._clock())
+
     async def _write(self, work: Callable[[Write], T]) -> T:
         """One write transaction, with what it means for the index."""
         return await self._writer.run(partial(self._transact, work))
@@ -149,7 +147,7 @@ class SqliteStore:
     def _transact(self, work: Callable[[Write], T], db: apsw.Connection) -> T:
         db.execute("BEGIN IMMEDIATE")
         try:
-            write = Write(db, stamp(self._clock()))
+            write = Write(db, self._now())
             answer = work(write)
             self._commit(db, write.changes)
         except BaseException:
@@ -218,20 +216,23 @@ class SqliteStore:
         patch: m.NotePatch,
         idempotency: Idempotency,
         *,
+        caller: str = "",
         refusal: EngineError | None = None,
     ) -> m.Job | m.Document:
         """Queue the update of a note, durably, or join the one that does the same."""
         return await self._write(
-            lambda write: updates.accept(write, document_id, patch, idempotency, refusal, self._max_queued)
+            lambda write: updates.accept(
+                write, document_id, patch, idempotency, caller, refusal, self._max_queued
+            )
         )
 
     async def job(self, job_id: str) -> m.Job:
         """One job."""
-        return await self._read(lambda db: jobs.find(db, job_id))
+        return await self._read(lambda db: jobs.find(db, job_id, self._now()))
 
     async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
         """Newest first."""
-        return await self._read(lambda db: jobs.page(db, status, limit, offset))
+        return await self._read(lambda db: jobs.page(db, status, limit, offset, self._now()))
 
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel what has not ended; its lease is void."""
@@ -268,11 +269,23 @@ class SqliteStore:
         return await self._write(lambda write: jobs.fail(write, lease, job_id, error))
 
     async def release_all(self) -> int:
-        """Queue again what ran when the last process died, and give up what died too often."""
-        return await self._write(lambda write: jobs.release(write, self._max_attempts))
+        """Queue again what ran when the last process died."""
+        return await self._write(jobs.release)
+
+    async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Queue a failed job again."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.retry(write, job_id, self._max_queued))
+
+    async def kept(self) -> list[KeptJob]:
+        """The failed jobs whose bytes are kept, the oldest failure first."""
+        return await self._read(jobs.kept)
+
+    async def let_go(self, job_ids: Sequence[str]) -> None:
+        """Keep the bytes of these jobs no longer."""
+        await self._write(lambda write: jobs.let_go(write, job_ids))
 
     async def spooled(self) -> set[str]:
-        """The spool names that waiting or running jobs need."""
+        """The spool names of waiting, running and kept jobs."""
         return await self._read(lambda db: jobs.spooled(db))
 
     # documents
@@ -337,7 +350,7 @@ class SqliteStore:
 
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
         """The JSON answer given under this key before."""
-        return await self._read(lambda db: stored(db, idempotency, stamp(self._clock())))
+        return await self._read(lambda db: stored(db, idempotency, self._now()))
 
     # collections
 

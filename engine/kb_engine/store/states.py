@@ -1,8 +1,9 @@
 """The life of a job, as a table without I/O. The SQL layer asks it which states an event may leave.
 
 queued --take--> running --complete--> completed
-  |  ^              | |-----fail-----> failed
-  |  '---release----' |
+  |  ^ ^            | |-----fail-----> failed
+  |  | '--release---' |                  |
+  |  '-------retry----+------------------'
   '------cancel-------'--------------> cancelled
 """
 
@@ -22,6 +23,7 @@ class Event(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     CANCEL = "cancel"
+    RETRY = "retry"
 
 
 TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
@@ -31,11 +33,12 @@ TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
     ("running", Event.COMPLETE): "completed",
     ("running", Event.FAIL): "failed",
     ("running", Event.CANCEL): "cancelled",
+    ("failed", Event.RETRY): "queued",
 }
 """What is not in the table cannot happen."""
 
 FINAL: tuple[JobStatus, ...] = ("completed", "failed", "cancelled")
-"""The states that no event leaves."""
+"""The states in which nothing is done for a job; a failed one can be tried again."""
 
 
 def after(status: JobStatus, event: Event) -> JobStatus | None:
@@ -52,8 +55,3 @@ def target(event: Event) -> JobStatus:
     """The state that the event leads to, from wherever it is allowed."""
     (status,) = {reached for (_, happening), reached in TRANSITIONS.items() if happening is event}
     return status
-
-
-def after_crash(attempts: int, max_attempts: int) -> Event:
-    """What becomes of a job whose process died: once more, or enough."""
-    return Event.RELEASE if attempts < max_attempts else Event.FAIL

@@ -22,3 +22,8 @@ def parse(text: str) -> datetime:
 def following(now: str, earlier: str) -> str:
     """`now`, or the instant after `earlier` where the clock did not move on (or went back)."""
     return now if now > earlier else stamp(parse(earlier) + TICK)
+
+
+def seconds_between(start: str, end: str) -> float:
+    """The seconds from one to the other; none where a clock was put back in between."""
+    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())

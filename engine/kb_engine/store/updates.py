@@ -17,6 +17,7 @@ def accept(
     document_id: int,
     patch: m.NotePatch,
     idempotency: Idempotency,
+    caller: str,
     refusal: EngineError | None,
     max_queued: int,
 ) -> m.Job | m.Document:
@@ -24,20 +25,25 @@ def accept(
     return once_joined(
         write,
         idempotency,
-        lambda: _accept(write, document_id, patch, refusal, max_queued),
-        lambda job_id: jobs.find(write.db, job_id),
+        lambda: _accept(write, document_id, patch, caller, refusal, max_queued),
+        lambda job_id: jobs.find(write.db, job_id, write.now),
     )
 
 
 def _accept(
-    write: Write, document_id: int, patch: m.NotePatch, refusal: EngineError | None, max_queued: int
+    write: Write,
+    document_id: int,
+    patch: m.NotePatch,
+    caller: str,
+    refusal: EngineError | None,
+    max_queued: int,
 ) -> m.Job:
     standing, text = documents.note(write.db, document_id)
     rules.expect_version(standing, patch.expected_version)
-    wanted = rules.update_job(standing, text, patch)
+    wanted = rules.update_job(standing, text, patch, caller)
     last = row(write.db, rules.LAST_UPDATE, (document_id,))
     if last is not None and rules.same_update(joined := leased_job(last).job, wanted):
-        return jobs.find(write.db, joined.id)
+        return jobs.find(write.db, joined.id, write.now)
     if refusal is not None:
         raise refusal
     return jobs.accept(write, wanted, max_queued)

@@ -132,6 +132,10 @@ class HttpEngine:
         """`DELETE /jobs/{id}`."""
         return await self._call(self._outgoing("cancelJob", path={"job_id": job_id}), m.Job)
 
+    async def retry_job(self, job_id: str) -> m.Job:
+        """`POST /jobs/{id}/retry`."""
+        return await self._call(self._outgoing("retryJob", path={"job_id": job_id}), m.Job)
+
     async def documents(self, query: DocumentsQuery) -> m.DocumentList:
         """`GET /documents`."""
         return await self._call(self._outgoing("listDocuments", query=query), m.DocumentList)

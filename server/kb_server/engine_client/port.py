@@ -63,6 +63,9 @@ class Engine(Protocol):
     async def cancel_job(self, job_id: str) -> m.Job:
         """Cancel a job that has not ended."""
 
+    async def retry_job(self, job_id: str) -> m.Job:
+        """Queue a failed job again."""
+
     async def documents(self, query: DocumentsQuery) -> m.DocumentList:
         """Documents, filtered and sorted."""
 

@@ -41,6 +41,7 @@ _REFUSALS: Mapping[str, str] = {
     "version_conflict": "{document} has changed in the meantime. Read it again with kb_get, then repeat.",
     "job_not_found": "{job} was not found. kb_jobs without a job_id lists the recent ones.",
     "job_finished": "{job} has ended already and cannot be cancelled.",
+    "job_not_retryable": "{job}: {detail}",
     "tag_not_found": "{document} does not carry this tag.",
     "storage_full": "The engine has no space left: {detail} Remove documents, or ask whoever runs it.",
     "embedder_unavailable": (

@@ -185,6 +185,33 @@ job that has ended cannot be cancelled: remove its document with kb_delete."""
             return job_view(await self.engine.cancel_job(arguments.job_id))
 
 
+class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of `kb_retry_job`."""
+
+    job_id: JobId
+
+
+class KbRetryJobTool(ServiceTool[KbRetryJobArguments, JobView]):
+    """Queues a failed job again."""
+
+    name = "kb_retry_job"
+    title = "Try a failed job again"
+    description = """\
+Queue a failed ingestion job again, with the note or file that was sent for it: nothing has to be sent a \
+second time. It works while kb_jobs shows the job with "retryable": true. A damaged file fails \
+again: mend what its error names first.
+
+Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
+    annotations = Annotations()
+    arguments = KbRetryJobArguments
+    result = JobView
+
+    async def run(self, arguments: KbRetryJobArguments, call: Call) -> JobView:
+        """`POST /jobs/{id}/retry`."""
+        with engine_call(call, job_id=arguments.job_id):
+            return job_view(await self.engine.retry_job(arguments.job_id))
+
+
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The arguments of `kb_upload_abort`."""
 
@@ -226,13 +253,14 @@ def build(services: Services) -> Toolset:
         title="Knowledge base, further tools",
         instructions=(
             "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
-            "and uploads."
+            "and uploads, try failed jobs again."
         ),
         tools=(
             KbMoveTool(services),
             KbDeleteTool(services),
             KbTagsTool(services),
             KbCancelJobTool(services),
+            KbRetryJobTool(services),
             KbUploadAbortTool(services),
         ),
     )

@@ -80,7 +80,7 @@ class Endpoint:
             self._running.discard(name)
 
     async def _once(self, operation: Row, asked: Row, name: str) -> web.Response:
-        status = 202 if operation["operationId"] == "createJob" else 200
+        status = 202 if operation["operationId"] in {"createJob", "retryJob"} else 200
         handler = getattr(self._operations, re.sub("([A-Z])", r"_\1", operation["operationId"]).lower())
         if asyncio.iscoroutinefunction(handler):
             return _answer(await handler(asked), 200)

@@ -40,7 +40,10 @@ class Intake:
                 made, sections = await asyncio.to_thread(_read_file, spooled, request)
             self._commit(told, request, made, await asyncio.to_thread(passages, sections))
         except Unreadable as error:
-            self._jobs.end(told, "failed", error={"code": error.code, "message": str(error)})
+            # Its file stays, so that it can be tried again.
+            error_told = {"code": error.code, "message": str(error)}
+            self._jobs.end(told, "failed", error=error_told, retryable=True)
+            return
         if request["kind"] == "file":
             spooled.unlink(missing_ok=True)
 

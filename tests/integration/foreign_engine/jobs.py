@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -78,7 +79,10 @@ class Jobs:
     def end(self, told: Row, status: str, **more: Any) -> None:
         """Close a job that still runs; one that was cancelled stays so."""
         if self.one(told["id"])["status"] == "running":
-            self._tell(told | {"finished_at": self._db.now(), "step": status, **more}, status)
+            now = self._db.now()
+            took = datetime.fromisoformat(now) - datetime.fromisoformat(told["started_at"])
+            ended = {"finished_at": now, "elapsed_seconds": took.total_seconds(), "step": status}
+            self._tell(told | ended | more, status)
 
     def cancel(self, job_id: str) -> Row:
         """Cancel a job that has not ended.
@@ -97,3 +101,17 @@ class Jobs:
         """The ids of the jobs that have not ended."""
         found = self._db.rows("SELECT id FROM jobs WHERE status IN ('queued', 'running')")
         return [row["id"] for row in found]
+
+    def retry(self, job_id: str) -> Row:
+        """Queue a failed job again; what it was sent is in its request.
+
+        Raises:
+            Refused: it has not failed, or there is none.
+        """
+        told = self.one(job_id)
+        if told["status"] != "failed":
+            raise Refused("job_not_retryable", "The job has not failed.")
+        told |= {"status": "queued", "step": "waiting", "progress": 0.0, "completed_steps": 0, "error": None,
+                 "started_at": None, "finished_at": None, "retryable": False}  # fmt: skip
+        self._tell(told, "queued")
+        return told

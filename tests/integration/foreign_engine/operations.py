@@ -52,6 +52,10 @@ class Operations:
         """Cancel a job."""
         return self._jobs.cancel(asked["job_id"])
 
+    def retry_job(self, asked: Row) -> Row:
+        """Queue a failed job again."""
+        return self._jobs.retry(asked["job_id"])
+
     def list_documents(self, asked: Row) -> Row:
         """A page of documents."""
         return self._documents.page(asked)

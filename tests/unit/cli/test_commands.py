@@ -358,6 +358,20 @@ def test_jobs_are_listed_and_filtered(kb: Kb) -> None:
     assert kb.json("jobs", "--status", "cancelled")["jobs"] == []
 
 
+def test_a_failed_job_is_tried_again(kb: Kb, tmp_path: Path) -> None:
+    """By its id, which has to be given; one that has not failed is refused in one line."""
+    (tmp_path / "broken.txt").write_bytes(b"\xff\xff\xff")
+    kb("add", str(tmp_path / "broken.txt"))
+    (failed,) = kb.json("jobs", "--status", "failed", "--limit", "1")["jobs"]
+    assert kb.json("jobs", failed["id"], "--retry")["status"] == "queued"
+    kb.note("A job that is done")
+    (done,) = kb.json("jobs", "--status", "completed", "--limit", "1")["jobs"]
+    status, _, err = kb("jobs", done["id"], "--retry")
+    assert (status, "cannot be tried again" in err) == (Exit.FAILED, True)
+    status, _, err = kb("jobs", "--retry")
+    assert (status, "ID" in err) == (Exit.USAGE, True)
+
+
 def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
     """It names the setting."""
     status, _, err = kb("status", "--api-key", "not-the-key")

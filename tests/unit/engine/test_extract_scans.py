@@ -11,7 +11,17 @@ import pytest
 from PIL import ImageOps
 
 from kb_contracts.installing import install_command
-from kb_engine.extract import FORMATS, Extraction, ExtractionFailed, Limits, PageBegun, extract, reading
+from kb_engine.extract import (
+    FORMATS,
+    Extraction,
+    ExtractionFailed,
+    Limits,
+    PageBegun,
+    PagesCounted,
+    Reading,
+    extract,
+    reading,
+)
 from kb_engine.extract.listing import pages_listed
 from kb_engine.extract.scans import read_scans
 from tests.documents import pdf_of, text_of_page
@@ -41,12 +51,12 @@ async def read(
     limits: Limits | None = None,
     *,
     force_ocr: bool = False,
-    told: list[PageBegun] | None = None,
+    told: list[Reading] | None = None,
 ) -> Extraction:
     """These bytes read as the engine does; `told` gets the pages that are told."""
     path.write_bytes(data)
 
-    async def note(page: PageBegun) -> None:
+    async def note(page: Reading) -> None:
         if told is not None:
             told.append(page)
 
@@ -70,7 +80,7 @@ def unread(data: bytes, *, pages: int = 500) -> Extraction:
 
 async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     """Each page under its number; a stamp on a scan does not stand for it, and an empty page is left."""
-    told: list[PageBegun] = []
+    told: list[Reading] = []
     extraction = await read(tmp_path / "x", MIXED, told=told)
     assert [page.number for page in extraction.pages] == [1, 2, 3, 4, 5, 6]
     texts = [page.text for page in extraction.pages]
@@ -79,7 +89,7 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     assert texts[3].startswith("Feldspar and zircon\nare stored in the shed")
     assert (texts[2], texts[4], texts[5]) == ("", "A last line", "")
     assert (extraction.method, extraction.remark) == ("mixed_extraction", None)
-    assert told == [PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
+    assert told == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
 
 
 @pytest.mark.requirement("N8")
@@ -132,7 +142,7 @@ def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
 @pytest.mark.parametrize("force_ocr", [False, True])
 async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
     """Before one is read: with their number, and the most that are."""
-    told: list[PageBegun] = []
+    told: list[Reading] = []
     path = tmp_path / "x"
     path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
     with pytest.raises(ExtractionFailed, match=r"1,000 pages .* 500 are the most") as failed:
@@ -165,7 +175,7 @@ async def test_time_in_which_nobody_can_be_told_is_no_time_of_the_page(tmp_path:
     """A job whose database is away for longer than a page may take is not failed for it."""
     (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
 
-    async def away(_page: PageBegun) -> None:
+    async def away(_page: Reading) -> None:
         await asyncio.sleep(5)
 
     limits = Limits(wall_seconds=4)
@@ -195,9 +205,10 @@ async def test_without_the_extra_a_scan_says_what_to_install(
 ) -> None:
     """As a remark where OCR was not asked for, and as a failure where it was."""
     monkeypatch.setattr(reading, "_OCR_PACKAGES", ("a_package_that_is_not_there",))
-    told: list[PageBegun] = []
+    told: list[Reading] = []
     empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), told=told)
-    assert ([page.text for page in empty.pages], empty.method, told) == (["", ""], "text_extraction", [])
+    assert ([page.text for page in empty.pages], empty.method) == (["", ""], "text_extraction")
+    assert told == [PagesCounted(2)]
     assert empty.remark is not None
     assert empty.remark.startswith("No text was found on its pages (2).")
     assert install_command("ocr") in empty.remark

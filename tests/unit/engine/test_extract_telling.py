@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kb_engine.extract import ExtractionFailed, PageBegun
+from kb_engine.extract import ExtractionFailed, PageBegun, PagesCounted
 from kb_engine.extract.telling import told_by_a_child
 
 
@@ -17,6 +17,15 @@ async def test_pages_are_told_in_order_until_the_child_has_ended() -> None:
         os.write(told.writer, b"".join(page.record for page in pages) + b"half")
         told.let_go()
         assert [await told.next(), await told.next(), await told.next()] == [*pages, None]
+
+
+async def test_the_number_of_pages_is_told_once_before_any_page() -> None:
+    """Then a child that tells it again is broken."""
+    with told_by_a_child(5) as told:
+        os.write(told.writer, PagesCounted(9).record + PageBegun(3, 9, 0, 2).record + PagesCounted(9).record)
+        assert [await told.next(), await told.next()] == [PagesCounted(9), PageBegun(3, 9, 0, 2)]
+        with pytest.raises(ExtractionFailed):
+            await told.next()
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
         await db.close()
 
 
-async def test_a_job_that_kills_every_engine_is_given_up_with_its_file(two: Two) -> None:
-    """After the third the lapse of its lease ends it."""
+async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
+    """However many leases lapse."""
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
     await two.one.store.accept(job, None)
@@ -175,9 +175,19 @@ async def test_a_job_that_kills_every_engine_is_given_up_with_its_file(two: Two)
         assert await two.one.store.release_all() == min(number, 1)
         assert await two.one.store.take(f"L{number}") is not None
         await two.lapse()
-    assert await two.other.store.release_all() == 0
-    ended = await two.other.store.job(job.id)
-    assert (ended.status, ended.error and ended.error.code) == ("failed", "worker_crashed")
+    assert await two.other.store.release_all() == 1
+    assert (await two.other.store.job(job.id)).status == "queued"
+    assert await two.one.count("spool_files") == 1
+
+
+async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
+    """Whichever engine lets go of it."""
+    job = new_file("a")
+    await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
+    leased = await two.one.lease(job)
+    assert await two.one.store.fail(leased.lease, job.id, ERROR)
+    assert await two.one.count("spool_files") == 1
+    await two.other.store.let_go([job.id])
     assert await two.one.count("spool_files") == 0
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from kb_contracts import models as m
 from kb_contracts.errors import EngineError
-from kb_engine.store import jobs
+from kb_engine.store import NewJob, jobs
 from kb_engine.store.postgres import jobs as postgres_jobs
+from kb_engine.store.rules import rests_until
+from kb_engine.store.times import seconds_between, stamp
 from tests.unit.engine.store_parts import (
+    START,
     Base,
     Place,
+    TestClock,
     all_documents,
     died,
+    key,
     new_file,
     new_note,
     opened,
@@ -157,9 +163,11 @@ async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     """A base whose only job was taken by that many processes, each of which died over it."""
     async with opened(place) as base:
         await base.store.accept(new_note("a"), None)
+    clock = TestClock()
     for number in range(count):
-        async with opened(place) as base:
+        async with opened(place, clock) as base:
             assert await base.store.release_all() == min(number, 1)
+            clock.move(days=1)
             assert await base.store.take("L") is not None
             place = await died(base, folder / str(number))
     return place
@@ -176,14 +184,43 @@ async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place
         assert await base.store.commit(leased, prepared("a")) is not None
 
 
-async def test_a_job_that_killed_the_process_three_times_fails(place: Place, tmp_path: Path) -> None:
-    """Or it would kill every process to come."""
-    async with opened(await after_crashes(3, place, tmp_path)) as base:
-        assert await base.store.release_all() == 0
+@pytest.mark.parametrize("deaths", [3, 7])
+async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
+    """It is not its fault; its text is still there, and it is done when an engine lives long enough."""
+    async with opened(await after_crashes(deaths, place, tmp_path)) as base:
+        assert await base.store.release_all() == 1
         (job,) = (await base.store.jobs(None, 10, 0)).jobs
-        assert job.error is not None
-        assert (job.status, job.error.code) == ("failed", "worker_crashed")
-        assert await base.store.take("L") is None
+        assert (job.status, job.error) == ("queued", None)
+        base.clock.move(hours=1)
+        leased = await base.store.take("L")
+        assert leased is not None
+        assert leased.job.text == "a"
+        assert await base.store.commit(leased, prepared("a")) is not None
+
+
+async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
+    place: Place, tmp_path: Path
+) -> None:
+    """It rests, a little longer each time, and is taken again by itself."""
+    async with opened(await after_crashes(3, place, tmp_path)) as base:
+        await base.store.release_all()
+        assert await base.store.take("too early") is None
+        later = await base.lease(new_note("b"))
+        assert later.job.text == "b"
+        base.clock.move(seconds=10)
+        leased = await base.store.take("L")
+        assert leased is not None
+        assert leased.job.text == "a"
+
+
+def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -> None:
+    """However often it happens."""
+    start = stamp(START)
+    seconds = [
+        (until := rests_until(deaths, start)) and seconds_between(start, until) for deaths in range(1, 6)
+    ]
+    assert seconds == [None, None, 10, 20, 40]
+    assert rests_until(1_000, start) == stamp(START + timedelta(hours=1))
 
 
 async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
@@ -210,7 +247,181 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
     assert [job.id for job in left.jobs] == [ended[3], ended[2], running.job.id]
 
 
-async def test_the_text_of_an_ended_job_is_let_go(base: Base) -> None:
+async def test_the_text_of_a_completed_job_is_let_go(base: Base) -> None:
     """The document has it now."""
     await base.ingest(new_note("a"), prepared("a"))
     assert await base.count("job_texts") == 0
+
+
+async def failed(base: Base, job: NewJob) -> str:
+    """The id of a job that was taken and has failed."""
+    leased = await base.lease(job)
+    assert await base.store.fail(leased.lease, leased.job.id, ERROR)
+    return leased.job.id
+
+
+async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
+    """Under its id, without its error; what comes of it is a job like any other."""
+    job_id = await failed(base, new_note("a", tags=["x"]))
+    assert (await base.store.job(job_id)).retryable
+    again = await base.store.retry(job_id, None)
+    assert (again.id, again.status, again.step, again.error) == (job_id, "queued", "queued", None)
+    assert (again.started_at, again.finished_at, again.retryable) == (None, None, False)
+    leased = await base.store.take("L2")
+    assert leased is not None
+    assert (leased.job.text, leased.job.tags, leased.attempts) == ("a", ["x"], 2)
+    done = await base.store.commit(leased, prepared("a"))
+    assert done is not None
+    assert done.status == "completed"
+
+
+async def test_a_retried_retry_queues_once(base: Base) -> None:
+    """The second answer is the first one."""
+    job_id = await failed(base, new_note("a"))
+    first = await base.store.retry(job_id, key())
+    assert await base.store.take("L2") is not None
+    assert await base.store.retry(job_id, key()) == first
+    assert (await base.store.counts()).queue.queued == 0
+
+
+async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
+    """Nor what is not there."""
+    completed = await base.ingest(new_note("a"), prepared("a"))
+    cancelled = await base.store.cancel((await base.store.accept(new_note("b"), None)).id, None)
+    queued = await base.store.accept(new_note("c"), None)
+    for job_id in (completed.id, cancelled.id, queued.id):
+        assert not (await base.store.job(job_id)).retryable
+        with pytest.raises(EngineError) as refused:
+            await base.store.retry(job_id, None)
+        assert refused.value.code == "job_not_retryable"
+    with pytest.raises(EngineError) as missing:
+        await base.store.retry("nobody", None)
+    assert missing.value.code == "job_not_found"
+
+
+async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
+    """As any other does."""
+    job_id = await failed(base, new_note("a"))
+    for number in range(5):
+        await base.store.accept(new_note(str(number)), None)
+    with pytest.raises(EngineError) as caught:
+        await base.store.retry(job_id, None)
+    assert caught.value.code == "queue_full"
+    assert (await base.store.job(job_id)).retryable
+
+
+async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
+    """The oldest failure first, with name and size; then neither text nor file is needed."""
+    note, file = new_note("a"), new_file("bb")
+    for job in (note, file):
+        await failed(base, job)
+        base.clock.move(seconds=1)
+    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.kept()] == [
+        (note.id, None, 1),
+        (file.id, file.spool, 2),
+    ]
+    assert await base.store.spooled() == {file.spool}
+    await base.store.let_go([note.id, file.id])
+    assert (await base.store.kept(), await base.store.spooled()) == ([], set())
+    assert await base.count("job_texts") == 0
+    with pytest.raises(EngineError, match="not kept any more") as refused:
+        await base.store.retry(file.id, None)
+    assert refused.value.code == "job_not_retryable"
+
+
+async def test_only_what_has_failed_is_let_go(base: Base) -> None:
+    """Not what was queued again meanwhile."""
+    job_id = await failed(base, new_note("a"))
+    await base.store.retry(job_id, None)
+    await base.store.let_go([job_id])
+    leased = await base.store.take("L2")
+    assert leased is not None
+    assert leased.job.text == "a"
+
+
+async def test_clearing_the_base_keeps_nothing_of_failed_jobs(base: Base) -> None:
+    """Whoever removes everything means that too."""
+    job_id = await failed(base, new_file("a"))
+    await base.store.clear(None)
+    assert not (await base.store.job(job_id)).retryable
+    assert await base.store.spooled() == set()
+
+
+async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be tried again, however many have ended since."""
+    for module in (jobs, postgres_jobs):
+        monkeypatch.setattr(module, "KEPT_FINISHED", 1)
+    job_id = await failed(base, new_note("a"))
+    for number in range(3):
+        await base.ingest(new_note(str(number)), prepared(str(number)))
+    assert (await base.store.job(job_id)).retryable
+
+
+async def test_a_job_tells_how_long_it_has_taken_by_the_clock_of_its_times(base: Base) -> None:
+    """Since it was accepted, since it was started, and no more once it has ended."""
+    job_id = (await base.store.accept(new_note("a"), None)).id
+    base.clock.move(seconds=3)
+    assert (await base.store.job(job_id)).elapsed_seconds == 3
+    leased = await base.store.take("L")
+    base.clock.move(seconds=2)
+    assert (await base.store.job(job_id)).elapsed_seconds == 2
+    await base.store.commit(leased, prepared("a"))
+    base.clock.move(seconds=9)
+    assert (await base.store.job(job_id)).elapsed_seconds == 2
+
+
+async def taking(base: Base, seconds: float, job: NewJob) -> None:
+    """A job that takes so long."""
+    leased = await base.lease(job)
+    base.clock.move(seconds=seconds)
+    assert await base.store.commit(leased, prepared(job.id)) is not None
+
+
+async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -> None:
+    """By the size of the file, for each format; null where none was done yet."""
+    assert (await base.store.accept(new_file("x" * 10), None)).estimated_seconds is None
+    await base.store.take("first")
+    await base.store.cancel((await base.store.jobs("running", 1, 0)).jobs[0].id, None)
+    for size, seconds in ((100, 2), (200, 3), (400, 5)):
+        await taking(base, seconds, new_file(str(size), size_bytes=size))
+    accepted = await base.store.accept(new_file("c", size_bytes=1_000), None)
+    assert accepted.estimated_seconds == pytest.approx(11)
+    assert (await base.store.accept(new_note("n"), None)).estimated_seconds is None
+
+
+async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
+    """And what runs, less what that has taken already; the list of jobs says the same."""
+    for size, seconds in ((100, 2), (200, 3), (400, 5)):
+        await taking(base, seconds, new_file(str(size), size_bytes=size))
+    await base.lease(new_file("running", size_bytes=400))
+    base.clock.move(seconds=1)
+    for number in range(3):
+        await base.store.accept(new_file(f"w{number}", size_bytes=100), None)
+    listed = (await base.store.jobs(None, 4, 0)).jobs
+    assert [job.estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
+    assert [(await base.store.job(job.id)).estimated_seconds for job in listed] == pytest.approx(
+        [10, 8, 6, 4]
+    )
+    (ended,) = (await base.store.jobs("completed", 1, 0)).jobs
+    assert ended.estimated_seconds is None
+
+
+async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
+    """The more, the further it is."""
+    await taking(base, 2, new_file("a", size_bytes=100))
+    leased = await base.lease(new_file("b", size_bytes=100))
+    base.clock.move(seconds=1)
+    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(1)
+    base.clock.move(seconds=7)
+    await base.store.report(leased.lease, leased.job.id, "Generating embeddings", 4, 5)
+    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
+
+
+async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
+    """The next engine knows it."""
+    async with opened(place) as base:
+        await taking(base, 4, new_note("a"))
+    async with opened(place) as base:
+        assert (await base.store.accept(new_note("b"), None)).estimated_seconds == pytest.approx(4)

@@ -171,11 +171,27 @@ async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path)
         assert (job.status, job.attempts) == ("completed", 1)
 
 
-async def test_the_spool_is_empty_when_a_job_has_ended(parts: Parts) -> None:
-    """Completed or failed."""
+async def test_the_spool_keeps_the_file_of_a_failed_job_alone(parts: Parts) -> None:
+    """Of a completed one the document has it all."""
+    jobs = []
     for data, status in ((b"granite", "completed"), (b"\xff\xff", "failed")):
-        job_id = await parts.accept_file("a.txt", data)
-        assert (await parts.ended(job_id)).status == status
+        jobs.append(await parts.accept_file("a.txt", data))
+        assert (await parts.ended(jobs[-1])).status == status
+    await parts.workers.stop()
+    assert [path.name for path in parts.spool.folder.iterdir()] == [jobs[-1]]
+
+
+@pytest.mark.parametrize("kind", ["note", "file"])
+async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: str) -> None:
+    """With the text or the file that it was sent, once what it failed on is mended."""
+    parts.embedder.poison = "granite"
+    job_id = await (parts.accept("granite") if kind == "note" else parts.accept_file("a.txt", b"granite"))
+    assert (await parts.ended(job_id)).status == "failed"
+    parts.embedder.poison = None
+    await parts.store.retry(job_id, None)
+    parts.workers.wake()
+    done = await parts.ended(job_id)
+    assert (done.status, done.attempts, done.error) == ("completed", 2, None)
     await parts.workers.stop()
     assert list(parts.spool.folder.iterdir()) == []
 

@@ -288,3 +288,16 @@ class TestExtra:
         ended = await tools.ok("kb_addnote", text="y")
         refused = await tools.refused("kb_cancel_job", job_id=ended["job_id"])
         assert refused["error"] == "job_finished"
+
+    async def test_a_failed_job_can_be_tried_again(self, engine: FakeEngine, tools: ToolCaller) -> None:
+        """kb_jobs says so and by which tool; one that has not failed says that it has not."""
+        engine.completes = False
+        job_id = (await tools.ok("kb_addnote", text="a"))["job_id"]
+        assert (await tools.ok("kb_jobs", job_id=job_id))["hint"] == ""
+        refused = await tools.refused("kb_retry_job", job_id=job_id)
+        assert (refused["error"], refused["job_id"]) == ("job_not_retryable", job_id)
+        engine.jobs[job_id] = msgspec.structs.replace(engine.jobs[job_id], status="failed", retryable=True)
+        for told in (await tools.ok("kb_jobs", job_id=job_id), await tools.ok("kb_jobs", status="failed")):
+            assert told["jobs"][0]["retryable"] is True
+            assert "kb_retry_job" in told["hint"]
+        assert (await tools.ok("kb_retry_job", job_id=job_id))["status"] == "queued"

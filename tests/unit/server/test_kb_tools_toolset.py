@@ -37,6 +37,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "kb_delete": {"document_id": 1},
     "kb_tags": {},
     "kb_cancel_job": {"job_id": "x"},
+    "kb_retry_job": {"job_id": "x"},
 }
 
 
@@ -61,6 +62,7 @@ def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
         "kb_delete",
         "kb_tags",
         "kb_cancel_job",
+        "kb_retry_job",
         "kb_upload_abort",
     ]
 

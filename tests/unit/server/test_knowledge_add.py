@@ -247,6 +247,34 @@ async def test_a_call_that_waits_reports_the_steps(knowledge: Knowledge) -> None
     assert "Generating embeddings" in [message for _, _, message in knowledge.told]
 
 
+@pytest.mark.requirement("N74", "N87")
+async def test_a_call_that_does_not_wait_reports_that_its_job_is_queued(knowledge: Knowledge) -> None:
+    """While the call lasts; then knowledge-task-status tells the rest."""
+    knowledge.engine.set_policy(Stuck(step="queued"))
+    await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"))
+    assert knowledge.told == [(0.0, 1.0, "queued")]
+
+
+async def test_a_new_step_is_reported_although_the_share_is_the_same(
+    knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each report is further than the last one, as the protocol has it."""
+    monkeypatch.setattr(add, "SYNC_SECONDS", 2.0)
+    knowledge.engine.set_policy(Stuck(step="Extracting text"))
+    await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
+    shares = [share for share, _, _ in knowledge.told]
+    assert shares == sorted(set(shares))
+    assert [step for _, _, step in knowledge.told] == ["queued", "Extracting text"]
+
+
+async def test_the_estimate_is_the_engines(knowledge: Knowledge) -> None:
+    """Which knows what waits and how long such files take; without one it is a guess by the size."""
+    knowledge.engine.set_policy(AfterTime(seconds=47.5))
+    path = knowledge.file("a.html")
+    told = await knowledge.ok("knowledge-add", file_path=path)
+    assert told["estimated_time_seconds"] == 48
+
+
 async def test_a_call_that_is_given_up_cancels_its_job(knowledge: Knowledge) -> None:
     """A cancel stops the work, and not only the waiting."""
     knowledge.engine.set_policy(Stuck())

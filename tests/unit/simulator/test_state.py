@@ -191,6 +191,29 @@ def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
     assert code_of(lambda: base.state.cancel(stuck.id)) == "job_finished"
 
 
+def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) -> None:
+    """Under its id, and once."""
+    base.state.policy = FailAt()
+    job = base.submit("granite")
+    assert base.state.job(job.id).retryable
+    base.state.policy = AfterTime(seconds=5)
+    again = base.state.retry_job(job.id)
+    assert (again.id, again.status, again.error, again.estimated_seconds) == (job.id, "queued", None, 5.0)
+    assert code_of(lambda: base.state.retry_job(job.id)) == "job_not_retryable"
+    base.clock.advance(6)
+    done = base.state.job(job.id)
+    assert (done.status, done.attempts, done.elapsed_seconds) == ("completed", 2, 5.0)
+
+
+def test_what_has_not_failed_is_not_tried_again(base: Base) -> None:
+    """Nor is what failed before the base was cleared."""
+    assert code_of(lambda: base.state.retry_job(base.submit("granite").id)) == "job_not_retryable"
+    base.state.policy = FailAt()
+    job = base.submit("copper")
+    base.state.clear()
+    assert code_of(lambda: base.state.retry_job(job.id)) == "job_not_retryable"
+
+
 def test_jobs_are_listed_newest_first(base: Base) -> None:
     """By state where that is asked for."""
     ids = [base.submit(text).id for text in ("one", "two", "three")]

@@ -94,6 +94,16 @@ def test_a_retried_cancel_answers_as_it_did(kb: Client) -> None:
     assert answered(kb.ask("cancelJob", place, headers=key), m.Job) == answered(first, m.Job)
 
 
+def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
+    """Although a job that waits cannot be tried again."""
+    key, failed = fresh_key(), kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
+    first = answered(kb.retry(failed.id, key), m.Job, 202)
+    kb.ended(first)
+    assert answered(kb.retry(failed.id, key), m.Job, 202) == first
+    another = kb.ended(kb.send("b.txt", b"\xff\xfe"))
+    problem(kb.retry(another.id, key), "idempotency_mismatch")
+
+
 def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
     """Although the version it expected has been raised, by itself."""
     document, key = kb.document(kb.note("granite")), fresh_key()

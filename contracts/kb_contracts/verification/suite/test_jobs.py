@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -172,6 +173,39 @@ def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
 def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
     """It has ended, too."""
     problem(kb.cancel(cancelled(kb)), "job_finished")
+
+
+def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
+    """Under its id, with what was sent for it: the bytes are at fault here, and it fails as it did."""
+    failed = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
+    assert (failed.status, failed.retryable) == ("failed", True)
+    again = answered(kb.retry(failed.id), m.Job, 202)
+    assert (again.id, again.status, again.error) == (failed.id, "queued", None)
+    assert (again.finished_at, again.retryable) == (None, False)
+    ended = kb.ended(again)
+    assert (ended.status, ended.error and ended.error.code) == ("failed", failed.error and failed.error.code)
+    assert ended.retryable
+    assert kb.jobs(status="failed").jobs[0].id == failed.id
+
+
+def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
+    """Not one that has completed, nor one that was cancelled, nor one that there is not."""
+    completed = kb.ended(kb.submit("granite"))
+    assert not completed.retryable
+    problem(kb.retry(completed.id), "job_not_retryable")
+    assert kb.job(completed.id).status == "completed"
+    problem(kb.retry(cancelled(kb).id), "job_not_retryable")
+    problem(kb.retry(ABSENT), "job_not_found")
+
+
+def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
+    """From its start to its end, by one clock; then nothing remains to be estimated."""
+    ended = kb.ended(kb.submit("granite"))
+    assert ended.started_at is not None
+    assert ended.finished_at is not None
+    took = datetime.fromisoformat(ended.finished_at) - datetime.fromisoformat(ended.started_at)
+    assert ended.elapsed_seconds == pytest.approx(took.total_seconds(), abs=0.01)
+    assert ended.estimated_seconds is None
 
 
 def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts import models as m
-from kb_engine.store import rules
-from kb_engine.store.port import LeasedJob, NewJob
+from kb_engine.store import estimates, rules
+from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.postgres import idempotency
 from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
 from kb_engine.store.postgres.write import Write
-from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, job, leased_job
-from kb_engine.store.states import Event, after_crash, sources, target
+from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
+from kb_engine.store.states import Event, sources, target
 from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
@@ -29,6 +29,7 @@ ENDED, CANCELLED = "ended", "cancelled"
 
 _ACCEPTING = 0x6B62_0002
 """The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
+_COUNT_WAITING = "SELECT count(*) FROM jobs WHERE status = 'queued'"
 _END = "clock_timestamp() + make_interval(secs => ?)"
 
 
@@ -40,8 +41,7 @@ async def hold_queue(write: Write) -> None:
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     await hold_queue(write)
-    waiting = await value(write.db, "SELECT count(*) FROM jobs WHERE status = 'queued'")
-    rules.room_in_queue(waiting, max_queued)
+    rules.room_in_queue(await value(write.db, _COUNT_WAITING), max_queued)
     lane = lane_of(new.kind, new.size_bytes)
     columns = rules.job_columns(new, lane, await _turn(write.db, new.caller, lane), write.now)
     await rows(
@@ -54,18 +54,19 @@ async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     if new.spool is not None:
         await rows(write.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (new.spool,))
     write.tell(QUEUED)
-    return await find(write.db, new.id)
+    return await find(write.db, new.id, write.now)
 
 
-async def find(db: Db, job_id: str) -> m.Job:
+async def find(db: Db, job_id: str, now: str) -> m.Job:
     """Raises `job_not_found`."""
     found = await row(db, f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
         raise rules.job_not_found(job_id)
-    return job(found)
+    (standing,) = await _with_estimates(db, [found], now)
+    return standing
 
 
-async def page(db: Db, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+async def page(db: Db, status: m.JobStatus | None, limit: int, offset: int, now: str) -> m.JobList:
     """Newest first."""
     condition, values = ("status = ?", (status,)) if status else ("true", ())
     total = await value(db, f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
@@ -74,24 +75,25 @@ async def page(db: Db, status: m.JobStatus | None, limit: int, offset: int) -> m
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
         (*values, limit, offset),
     )
-    return m.JobList(jobs=[job(one) for one in found], total=total, limit=limit, offset=offset)
+    return m.JobList(jobs=await _with_estimates(db, found, now), total=total, limit=limit, offset=offset)
 
 
 async def cancel(write: Write, job_id: str) -> m.Job:
     """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
-    standing = await find(write.db, job_id)
+    standing = await find(write.db, job_id, write.now)
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
         # It may have ended between the two statements.
-        standing = await find(write.db, job_id)
+        standing = await find(write.db, job_id, write.now)
         raise rules.job_finished(standing)
     await prune(write)
     write.tell(f"{CANCELLED} {job_id}")
-    return await find(write.db, job_id)
+    return await find(write.db, job_id, write.now)
 
 
 async def cancel_all(write: Write) -> int:
-    """Cancel everything accepted so far; how many."""
+    """Cancel everything accepted so far, and keep nothing of what failed; how many were cancelled."""
     write.tell(CLEARED)
+    await let_go(write, [one.id for one in await kept(write.db)])
     return await _end(write, Event.CANCEL, "true", ())
 
 
@@ -107,7 +109,16 @@ async def take(
         f"UPDATE jobs SET status = ?, lease = ?, lease_until = {_END}, step = 'started', "  # noqa: S608
         f"attempts = attempts + 1, started_at = coalesce(started_at, ?) WHERE seq = ({_NEXT}) "
         f"RETURNING {LEASED_COLUMNS}",
-        (target(Event.TAKE), lease, seconds, write.now, *sources(Event.TAKE), [*lanes], [*without]),
+        (
+            target(Event.TAKE),
+            lease,
+            seconds,
+            write.now,
+            *sources(Event.TAKE),
+            [*lanes],
+            [*without],
+            write.now,
+        ),
     )
     return leased_job(found) if found else None
 
@@ -115,24 +126,23 @@ async def take(
 _NEXT = (
     f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
     f"AND lane = ANY (?::text[]) AND caller <> ALL (?::text[]) AND {rules.NOT_BEHIND_AN_UPDATE} "
-    "ORDER BY turn, seq LIMIT 1 FOR UPDATE SKIP LOCKED"
+    "AND (rests_until IS NULL OR rests_until <= ?) ORDER BY turn, seq LIMIT 1 FOR UPDATE SKIP LOCKED"
 )
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
     """Queue a job again in another lane, under a lease that is good; such an attempt does not count."""
-    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    await hold_queue(write)
     if not await hold(write.db, leased):
         return False
-    number = await _turn(write.db, leased.job.caller, lane)
-    changed = (lane, number, leased.job.id)
-    await rows(write.db, "UPDATE jobs SET lane = ?, turn = ? WHERE id = ?", changed)
-    await _requeue(write, leased.job.id, leased.attempts - 1)
+    await _requeue(write, leased.job.id)
+    moved = (lane, await _turn(write.db, leased.job.caller, lane), leased.job.id)
+    await rows(write.db, "UPDATE jobs SET lane = ?, turn = ?, attempts = attempts - 1 WHERE id = ?", moved)
     write.tell(QUEUED)
     return True
 
 
-async def _turn(db: Db, caller: str, lane: Lane) -> int:
+async def _turn(db: Db, caller: str, lane: str) -> int:
     last = await value(db, rules.LAST_TURN, (caller, lane))
     return turn(last, await value(db, rules.SERVED_TURN, (lane, lane)))
 
@@ -176,9 +186,11 @@ async def complete(
         "document_uid = ?, deduplicated = ? WHERE id = ?",
         (document_id, document_uid, deduplicated, job_id),
     )
+    if (done := await row(write.db, estimates.WORK_DONE, (job_id,))) is not None:
+        await rows(write.db, estimates.ADD_MEASURE, estimates.measure_of(done, write.now))
     await prune(write)
     write.tell(f"{ENDED} {job_id}")
-    return await find(write.db, job_id)
+    return await find(write.db, job_id, write.now)
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
@@ -191,67 +203,104 @@ async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool
     return True
 
 
-async def release(write: Write, max_attempts: int) -> int:
-    """Queue again what nobody holds any more; give up what was taken too often. How many were queued."""
-    queued = 0
-    for job_id, attempts in await rows(write.db, _LAPSED):
-        if after_crash(attempts, max_attempts) is Event.RELEASE:
-            await _requeue(write, job_id, attempts)
-            queued += 1
-        else:
-            await _end(write, Event.FAIL, "id = ?", (job_id,))
-            await _set_error(write, job_id, rules.crashed(attempts))
-            write.tell(f"{ENDED} {job_id}")
-    if queued:
+async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
+    """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
+    await hold_queue(write)
+    await rows(write.db, "SELECT 1 FROM jobs WHERE id = ? FOR UPDATE", (job_id,))
+    standing = await find(write.db, job_id, write.now)
+    if not standing.retryable:
+        raise rules.job_not_retryable(standing)
+    rules.room_in_queue(await value(write.db, _COUNT_WAITING), max_queued)
+    ((caller, lane),) = await rows(write.db, "SELECT caller, lane FROM jobs WHERE id = ?", (job_id,))
+    await rows(
+        write.db,
+        "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
+        "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "
+        "started_at = NULL, finished_at = NULL WHERE id = ?",
+        (target(Event.RETRY), await _turn(write.db, caller, lane), job_id),
+    )
+    write.tell(QUEUED)
+    return await find(write.db, job_id, write.now)
+
+
+async def kept(db: Db) -> list[KeptJob]:
+    """The failed jobs whose bytes are kept, the oldest failure first."""
+    return [KeptJob(*found) for found in await rows(db, rules.KEPT)]
+
+
+async def let_go(write: Write, job_ids: Sequence[str]) -> None:
+    """Keep the bytes of these jobs no longer, those that have failed."""
+    sql = "UPDATE jobs SET retryable = false WHERE id = ANY (?::text[]) AND retryable RETURNING id, spool"
+    await _drop_bytes(write, await rows(write.db, sql, (list(job_ids),)))
+
+
+async def release(write: Write) -> int:
+    """Queue again what nobody holds any more; how many."""
+    found = await rows(write.db, _LAPSED)
+    for job_id, crashes in found:
+        await _requeue(write, job_id)
+        sql = "UPDATE jobs SET crashes = ?, rests_until = ? WHERE id = ?"
+        await rows(write.db, sql, (crashes, rules.rests_until(crashes, write.now), job_id))
+    if found:
         write.tell(QUEUED)
-    return queued
+    return len(found)
 
 
 _LAPSED = (
-    "SELECT id, attempts FROM jobs WHERE status = 'running' AND lease_until < clock_timestamp() "
+    "SELECT id, crashes + 1 FROM jobs WHERE status = 'running' AND lease_until < clock_timestamp() "
     "ORDER BY seq FOR UPDATE SKIP LOCKED"
 )
 
 
 async def hand_back(write: Write, leases: Sequence[str]) -> None:
     """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
-    sql = (
-        "SELECT id, attempts FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) "
-        "ORDER BY seq FOR UPDATE"
-    )
+    sql = "SELECT id FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) ORDER BY seq FOR UPDATE"
     found = await rows(write.db, sql, (leases,))
-    for job_id, attempts in found:
-        await _requeue(write, job_id, attempts - 1)
+    for (job_id,) in found:
+        await _requeue(write, job_id)
+        await rows(write.db, "UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
     if found:
         write.tell(QUEUED)
 
 
 async def spooled(db: Db) -> set[str]:
-    """The files that waiting and running jobs need."""
-    wanted = "SELECT spool FROM jobs WHERE status IN ('queued', 'running') AND spool IS NOT NULL"
+    """The files of waiting, running and kept jobs."""
+    wanted = (
+        "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
+    )
     return {name for (name,) in await rows(db, wanted)}
 
 
 async def prune(write: Write) -> None:
-    """Forget the oldest ended jobs over the bound."""
+    """Forget the oldest ended jobs over the bound, but none whose bytes are kept."""
     await rows(
         write.db,
         "DELETE FROM jobs WHERE seq = ANY (ARRAY(SELECT seq FROM jobs WHERE seq <= ("
         "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "
-        "AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED))",
+        "AND finished_at IS NOT NULL AND NOT retryable FOR UPDATE SKIP LOCKED))",
         (KEPT_FINISHED,),
     )
 
 
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
-    """Move jobs to a final state where the event is allowed; how many. Text and file are no longer needed."""
-    allowed = sources(event)
+    """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
+    allowed, failed = sources(event), event is Event.FAIL
     ended = await rows(
         write.db,
-        "UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, lease_until = NULL "  # noqa: S608
+        "UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, lease_until = NULL, retryable = ? "  # noqa: S608
         f"WHERE {condition} AND status IN ({marks(len(allowed))}) RETURNING id, spool",
-        (target(event), write.now, *values, *allowed),
+        (target(event), write.now, failed, *values, *allowed),
     )
+    if not failed:
+        await _drop_bytes(write, ended)
+        return len(ended)
+    for job_id, _ in ended:
+        await idempotency.settle(write, job_id, None)
+    return len(ended)
+
+
+async def _drop_bytes(write: Write, ended: Sequence[Row]) -> None:
+    """Delete the texts and files of jobs, given as id and name in the spool."""
     if ended:
         await rows(
             write.db,
@@ -260,18 +309,27 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
         )
     if files := [spool for _, spool in ended if spool is not None]:
         await rows(write.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
-    if event is Event.FAIL:
-        for job_id, _ in ended:
-            await idempotency.settle(write, job_id, None)
-    return len(ended)
 
 
-async def _requeue(write: Write, job_id: str, attempts: int) -> None:
+async def _with_estimates(db: Db, found: Sequence[Row], now: str) -> list[m.Job]:
+    """The jobs of `JOB_COLUMNS`, those that have not ended with an estimate."""
+    if (first := estimates.first_waiting(found)) is None:
+        return [job(one, now) for one in found]
+    return estimates.estimated(
+        found,
+        now,
+        await rows(db, estimates.MEASURES),
+        await rows(db, estimates.RUNNING),
+        await rows(db, estimates.WAITING, (first,)),
+    )
+
+
+async def _requeue(write: Write, job_id: str) -> None:
     await rows(
         write.db,
         "UPDATE jobs SET status = ?, lease = NULL, lease_until = NULL, step = 'queued', "
-        "completed_steps = 0, attempts = ? WHERE id = ?",
-        (target(Event.RELEASE), attempts, job_id),
+        "completed_steps = 0 WHERE id = ?",
+        (target(Event.RELEASE), job_id),
     )
 
 

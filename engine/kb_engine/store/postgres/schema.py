@@ -239,7 +239,30 @@ async def _updates_are_jobs(db: Db) -> None:
     await db.execute(_UPDATES_ARE_JOBS)
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs, _take_turns)
+async def _retries_and_measures(db: Db) -> None:
+    """Failed jobs keep their bytes, deaths of engines are counted, and the time of jobs is measured."""
+    await db.execute(
+        """
+        ALTER TABLE jobs
+          ADD COLUMN retryable boolean NOT NULL DEFAULT false,
+          ADD COLUMN crashes integer NOT NULL DEFAULT 0,
+          ADD COLUMN rests_until text COLLATE "C";
+        CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+          WHERE status = 'queued';
+        CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+        CREATE TABLE measures (
+          work text COLLATE "C" PRIMARY KEY,
+          jobs double precision NOT NULL,
+          bytes double precision NOT NULL,
+          seconds double precision NOT NULL,
+          squares double precision NOT NULL,
+          products double precision NOT NULL
+        );
+        """
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs, _take_turns, _retries_and_measures)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -1,6 +1,7 @@
 """Uploads in the database, in parts, so that whichever engine takes a job has its file.
 
-    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in its transaction
+    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in its transaction; a failed job's
+       |                                               when it is kept no longer
        └─ failed, cut off, cancelled ──▶ removed        kill -9 ──▶ swept when nobody keeps it any more
 
 Parts come and go one at a time, so that a file takes a megabyte of memory here, however large it is.
@@ -81,8 +82,7 @@ class PostgresSpool:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Path]:
         """A copy on this machine's disk."""
-        known = "SELECT true FROM spool_files WHERE name = ?"
-        if await self._ask(known, (name,)) is None:
+        if not await self.has(name):
             raise FileNotFoundError(f"the spool has no file {name}")
         with NamedTemporaryFile(dir=self._folder, prefix=_COPY) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # let go by the end of this process, whatever ends it
@@ -92,6 +92,10 @@ class PostgresSpool:
                 part += 1
             await on_disk(file.flush)
             yield Path(file.name)
+
+    async def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return await self._ask("SELECT true FROM spool_files WHERE name = ?", (name,)) is not None
 
     async def remove(self, name: str) -> None:
         """Delete the file, unless a job has it: what is accepted goes with its job alone."""

@@ -27,6 +27,7 @@ from kb_engine.store.port import (
     Found,
     Heard,
     Idempotency,
+    KeptJob,
     LeasedJob,
     NewJob,
     Prepared,
@@ -52,7 +53,6 @@ from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.spool import PostgresSpool
 from kb_engine.store.postgres.words import Words
 from kb_engine.store.postgres.write import Write
-from kb_engine.store.rules import MAX_ATTEMPTS
 from kb_engine.store.times import stamp
 from kb_engine.turns import LANES, Lane
 
@@ -78,7 +78,6 @@ async def open_postgres(
     *,
     embedder: EmbedderIdentity,
     max_queued: int = 100_000,
-    max_attempts: int = MAX_ATTEMPTS,
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = _utc_now,
     wait: float = WAIT_SECONDS,
@@ -90,7 +89,7 @@ async def open_postgres(
     """
     search_path, bound = await prepare(address, embedder, wait)
     connections = Connections(address, search_path)
-    return PostgresStore(address, connections, bound, max_queued, max_attempts, lease_seconds, clock)
+    return PostgresStore(address, connections, bound, max_queued, lease_seconds, clock)
 
 
 class PostgresStore:
@@ -102,14 +101,12 @@ class PostgresStore:
         connections: Connections,
         embedder: EmbedderIdentity,
         max_queued: int,
-        max_attempts: int,
         lease_seconds: float,
         clock: Clock,
     ) -> None:
         self._connections = connections
         self._embedder = embedder
         self._max_queued = max_queued
-        self._max_attempts = max_attempts
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._words = Words()
@@ -167,6 +164,9 @@ class PostgresStore:
 
     # transactions
 
+    def _now(self) -> str:
+        return stamp(self._clock())
+
     async def _write(self, work: Callable[[Write], Awaitable[T]]) -> T:
         """One write transaction. It runs to its end although its caller may be cancelled meanwhile."""
         if self._closing is not None:
@@ -194,7 +194,7 @@ class PostgresStore:
             transaction = db.transaction()
             try:
                 await transaction.start()
-                write = Write(db, stamp(self._clock()), self._embedder)
+                write = Write(db, self._now(), self._embedder)
                 answer = await work(write)
                 await write.send()
             except BaseException as error:
@@ -251,20 +251,23 @@ class PostgresStore:
         patch: m.NotePatch,
         idempotency: Idempotency,
         *,
+        caller: str = "",
         refusal: EngineError | None = None,
     ) -> m.Job | m.Document:
         """Queue the update of a note, durably, or join the one that does the same."""
         return await self._write(
-            lambda write: updates.accept(write, document_id, patch, idempotency, refusal, self._max_queued)
+            lambda write: updates.accept(
+                write, document_id, patch, idempotency, caller, refusal, self._max_queued
+            )
         )
 
     async def job(self, job_id: str) -> m.Job:
         """One job."""
-        return await self._read(lambda db: jobs.find(db, job_id))
+        return await self._read(lambda db: jobs.find(db, job_id, self._now()))
 
     async def jobs(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
         """Newest first."""
-        return await self._read(lambda db: jobs.page(db, status, limit, offset))
+        return await self._read(lambda db: jobs.page(db, status, limit, offset, self._now()))
 
     async def cancel(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
         """Cancel what has not ended; its lease is void."""
@@ -327,10 +330,22 @@ class PostgresStore:
 
     async def release_all(self) -> int:
         """Queue again what dead engines held, never what another one still works on."""
-        return await self._write(lambda write: jobs.release(write, self._max_attempts))
+        return await self._write(jobs.release)
+
+    async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Queue a failed job again."""
+        return await self._once(idempotency, m.Job, lambda write: jobs.retry(write, job_id, self._max_queued))
+
+    async def kept(self) -> list[KeptJob]:
+        """The failed jobs whose bytes are kept, the oldest failure first."""
+        return await self._read(jobs.kept)
+
+    async def let_go(self, job_ids: Sequence[str]) -> None:
+        """Keep the bytes of these jobs no longer."""
+        await self._write(lambda write: jobs.let_go(write, job_ids))
 
     async def spooled(self) -> set[str]:
-        """The spool names that waiting or running jobs need."""
+        """The spool names of waiting, running and kept jobs."""
         return await self._read(jobs.spooled)
 
     # documents
@@ -393,7 +408,7 @@ class PostgresStore:
 
     async def replayed(self, idempotency: Idempotency) -> bytes | None:
         """The JSON answer given under this key before."""
-        return await self._read(lambda db: stored(db, idempotency, stamp(self._clock())))
+        return await self._read(lambda db: stored(db, idempotency, self._now()))
 
     # collections
 

@@ -18,6 +18,7 @@ async def accept(
     document_id: int,
     patch: m.NotePatch,
     idempotency: Idempotency,
+    caller: str,
     refusal: EngineError | None,
     max_queued: int,
 ) -> m.Job | m.Document:
@@ -25,22 +26,27 @@ async def accept(
     return await once_joined(
         write,
         idempotency,
-        lambda: _accept(write, document_id, patch, refusal, max_queued),
-        lambda job_id: jobs.find(write.db, job_id),
+        lambda: _accept(write, document_id, patch, caller, refusal, max_queued),
+        lambda job_id: jobs.find(write.db, job_id, write.now),
     )
 
 
 async def _accept(
-    write: Write, document_id: int, patch: m.NotePatch, refusal: EngineError | None, max_queued: int
+    write: Write,
+    document_id: int,
+    patch: m.NotePatch,
+    caller: str,
+    refusal: EngineError | None,
+    max_queued: int,
 ) -> m.Job:
     await jobs.hold_queue(write)  # of two that do the same at once, the second joins
     standing, text = await documents.note(write.db, document_id)
     rules.expect_version(standing, patch.expected_version)
-    wanted = rules.update_job(standing, text, patch)
+    wanted = rules.update_job(standing, text, patch, caller)
     # Held, so that its end waits for the key that joins it, or is seen here.
     last = await row(write.db, f"{rules.LAST_UPDATE} FOR UPDATE", (document_id,))
     if last is not None and rules.same_update(joined := leased_job(last).job, wanted):
-        return await jobs.find(write.db, joined.id)
+        return await jobs.find(write.db, joined.id, write.now)
     if refusal is not None:
         raise refusal
     return await jobs.accept(write, wanted, max_queued)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -110,7 +111,9 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
             with engine_call(call, job_id=arguments.job_id):
                 job = await self.engine.job(arguments.job_id, wait=arguments.wait_seconds)
             document = await document_of(self.engine, job)
-            hint = why_empty(document) if document is not None and document.status == "empty" else ""
+            hint = (
+                why_empty(document) if document is not None and document.status == "empty" else _retry([job])
+            )
             return KbJobsResult(jobs=[job_view(job)], total=1, hint=hint)
         query = JobsQuery(
             status=arguments.status, limit=arguments.limit or JobsQuery().limit, offset=arguments.offset
@@ -120,7 +123,8 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
         jobs = [job_entry(job) for job in found.jobs]
         if arguments.limit is None:
             jobs = fitting(jobs[:_PAGE], _PAGE_BYTES)
-        return KbJobsResult(jobs=jobs, total=found.total, hint=_more(len(jobs), found.total, arguments))
+        hints = (_more(len(jobs), found.total, arguments), _retry(found.jobs[: len(jobs)]))
+        return KbJobsResult(jobs=jobs, total=found.total, hint=" ".join(filter(None, hints)))
 
 
 def _check(arguments: KbJobsArguments) -> None:
@@ -136,6 +140,16 @@ def _check(arguments: KbJobsArguments) -> None:
 def _more(shown: int, total: int, arguments: KbJobsArguments) -> str:
     following = arguments.offset + shown
     return f"{total - following} more: offset={following}." if shown and total > following else ""
+
+
+def _retry(jobs: Sequence[m.Job]) -> str:
+    retryable = any(job.retryable for job in jobs)
+    return (
+        "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or `kb jobs ID --retry` "
+        "queues it again."
+        if retryable
+        else ""
+    )
 
 
 def _outdated(version: str) -> list[str]:

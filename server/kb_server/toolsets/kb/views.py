@@ -83,6 +83,8 @@ class JobView(msgspec.Struct, kw_only=True):
     """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
 
     In a list a job has what tells it from others; the rest comes with the job alone.
+    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet.
+    `retryable`: it failed, and kb_retry_job queues it again.
     """
 
     id: str
@@ -104,6 +106,8 @@ class JobView(msgspec.Struct, kw_only=True):
     deduplicated: bool | UnsetType = UNSET
     started_at: str | UnsetType | None = UNSET
     finished_at: str | UnsetType | None = UNSET
+    estimated_seconds: float | UnsetType | None = UNSET
+    retryable: bool | UnsetType = UNSET
 
 
 def document_view(document: m.Document) -> DocumentView:

@@ -31,8 +31,9 @@ _LOOK_SECONDS = 0.5
 _CANCEL_SECONDS = 5.0
 _MAX_SOURCE_CHARS = 1_000
 _MAX_TITLE_CHARS = 500
-_BYTES_A_SECOND = 100_000
-"""About what is extracted and embedded of a file on two cores; a guess for the estimate alone."""
+_BYTES_A_SECOND = 10_000
+"""About what is extracted and embedded of a file on two cores; a guess until the engine has measured."""
+_LEAST_PROGRESS = 0.001  # with each notification progress has to grow, also where only the step is another
 
 
 class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -118,6 +119,9 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             sent = source(file, PurePath(path).name, settings.max_upload_bytes)
             job = await self._submitted(sent, fields, path, call)
         call.log["job_id"] = job.id
+        if arguments.async_:
+            # Once the call is answered its token is spent: this is what can be reported of it.
+            await call.progress(job.progress, 1.0, _step(job))
         answer = (
             _queued(job, sent.size, QUEUED)
             if arguments.async_
@@ -146,13 +150,13 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         return await self._processed(job, call)
 
     async def _ended(self, job: m.Job, call: Call) -> m.Job:
-        """The job at its end, or as it is after `SYNC_SECONDS`; progress is told as it grows."""
-        clock, told = self.services.clock, -1.0
+        """The job at its end, or as it is after `SYNC_SECONDS`; each step and each growth is reported."""
+        clock, progress, step = self.services.clock, -_LEAST_PROGRESS, ""
         ends = clock.monotonic() + SYNC_SECONDS
         while job.status not in ENDED and clock.monotonic() < ends:
-            if job.progress > told:
-                told = job.progress
-                await call.progress(told, 1.0, job.step)
+            if job.progress > progress or job.step != step:
+                progress, step = max(job.progress, progress + _LEAST_PROGRESS), job.step
+                await call.progress(progress, 1.0, _step(job))
             with asking(call, task_id=job.id):
                 job = await self.engine.job(job.id, wait=_LOOK_SECONDS)
         if job.status == "completed":
@@ -179,8 +183,16 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             await self.engine.cancel_job(job.id)
 
 
+def _step(job: m.Job) -> str:
+    """The job's step; of one that waits, for how long it will."""
+    if job.status != "queued" or job.estimated_seconds is None:
+        return job.step
+    return f"{job.step}, done in about {math.ceil(job.estimated_seconds)} s"
+
+
 def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
-    estimate = math.ceil(size / _BYTES_A_SECOND) or 1
+    seconds = size / _BYTES_A_SECOND if job.estimated_seconds is None else job.estimated_seconds
+    estimate = max(1, math.ceil(seconds))
     return KnowledgeAddResult(task_id=job.id, estimated_time_seconds=estimate, message=message)
 
 

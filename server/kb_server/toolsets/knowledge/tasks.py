@@ -34,21 +34,27 @@ class TaskResult(msgspec.Struct, kw_only=True):
 
 
 class KnowledgeTaskStatusResult(Success, kw_only=True):
-    """`success` is false where the task failed, which `error` and `message` then tell of."""
+    """`success` is false where the task failed, which `error` and `message` then tell of.
+
+    What a client that polls reads is always there, whatever became of the task.
+    """
 
     task_id: str
     status: m.JobStatus
-    progress: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
-    current_step: str | UnsetType = UNSET
-    completed_steps: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    total_steps: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
-    elapsed_time_seconds: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
-    estimated_remaining_seconds: (
-        Annotated[float, Meta(description="null: nothing is known yet")] | UnsetType | None
-    ) = UNSET
+    progress: Annotated[float, Meta(ge=0, le=1)]
+    current_step: Annotated[str, Meta(description="of a task that has ended: the last one")]
+    completed_steps: Annotated[int, Meta(ge=0)]
+    total_steps: Annotated[int, Meta(ge=0)]
+    elapsed_time_seconds: Annotated[
+        float, Meta(ge=0, description="since it was started, before that since it was submitted")
+    ]
+    estimated_remaining_seconds: Annotated[
+        float | None,
+        Meta(description="with what waits before it; 0 once it has ended, null: nothing is known yet"),
+    ]
+    error: Annotated[str | None, Meta(description="a stable code; null where it has not failed")]
     result: TaskResult | UnsetType = UNSET
     total_time_seconds: Annotated[float, Meta(ge=0, description="from its submission")] | UnsetType = UNSET
-    error: Annotated[str, Meta(description="a stable code")] | UnsetType = UNSET
     message: str | UnsetType = UNSET
 
 
@@ -73,21 +79,15 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
         task_id = str(arguments.task_id)
         with asking(call, task_id=task_id):
             job = await self.engine.job(task_id)
+        told = _told(job, self._elapsed(job))
         if job.status == "completed":
-            return await self._completed(job, call)
-        elapsed = seconds_between(job.started_at or job.created_at, job.finished_at or self._now())
-        return _ended(job, elapsed) if job.status in ENDED else _going(job, elapsed)
-
-    async def _completed(self, job: m.Job, call: Call) -> KnowledgeTaskStatusResult:
-        document = await self._document(job, call)
-        return KnowledgeTaskStatusResult(
-            task_id=job.id,
-            status=job.status,
-            progress=1.0,
-            result=_result(job, document),
-            message=UNSET if document is None else document.status_reason or UNSET,
-            total_time_seconds=seconds_between(job.created_at, job.finished_at),
-        )
+            document = await self._document(job, call)
+            told.result = _result(job, document)
+            told.message = UNSET if document is None else document.status_reason or UNSET
+            told.total_time_seconds = seconds_between(job.created_at, job.finished_at)
+        elif job.status in ENDED:
+            told.message = CANCELLED if job.error is None else job.error.message
+        return told
 
     async def _document(self, job: m.Job, call: Call) -> m.Document | None:
         """The document; None where it has been removed since, which takes nothing from the task."""
@@ -98,8 +98,12 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
                 raise
             return None
 
-    def _now(self) -> str:
-        return self.services.clock.now().isoformat()
+    def _elapsed(self, job: m.Job) -> float:
+        """By the engine's clock, which the job's times are of; by ours only where it does not tell."""
+        if job.elapsed_seconds is not None:
+            return job.elapsed_seconds
+        now = self.services.clock.now().isoformat()
+        return seconds_between(job.started_at or job.created_at, job.finished_at or now)
 
 
 def canceller(services: Services) -> CancelTask:
@@ -153,9 +157,10 @@ def _result(job: m.Job, document: m.Document | None) -> TaskResult:
     )
 
 
-def _going(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
-    remaining = round(elapsed * (1 - job.progress) / job.progress, 3) if job.progress else None
+def _told(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
+    """A task in any state. To fail is a state of the task, and no error of this call."""
     return KnowledgeTaskStatusResult(
+        success=job.status != "failed",
         task_id=job.id,
         status=job.status,
         progress=job.progress,
@@ -163,17 +168,14 @@ def _going(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
         completed_steps=job.completed_steps,
         total_steps=job.total_steps,
         elapsed_time_seconds=elapsed,
-        estimated_remaining_seconds=remaining,
+        estimated_remaining_seconds=_remaining(job, elapsed),
+        error=None if job.error is None else job.error.code,
     )
 
 
-def _ended(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
-    """A task that failed or was cancelled. To fail is a state of the task, and no error of this call."""
-    return KnowledgeTaskStatusResult(
-        success=job.status != "failed",
-        task_id=job.id,
-        status=job.status,
-        error=UNSET if job.error is None else job.error.code,
-        message=CANCELLED if job.error is None else job.error.message,
-        elapsed_time_seconds=elapsed,
-    )
+def _remaining(job: m.Job, elapsed: float) -> float | None:
+    if job.status in ENDED:
+        return 0.0
+    if job.estimated_seconds is not None:
+        return job.estimated_seconds
+    return round(elapsed * (1 - job.progress) / job.progress, 3) if job.progress else None

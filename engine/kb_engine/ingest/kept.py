@@ -1,0 +1,131 @@
+"""What is kept of failed jobs, so that they can be tried again: for so long, and no more than so many bytes.
+
+Over a bound the oldest failures go first, and where an upload would not find room on the disk they make it.
+The file goes before the base knows of it: on a full disk nothing can be written until something was removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kb_contracts import models as m
+from kb_contracts.errors import EngineError
+from kb_engine.spool import Spool
+from kb_engine.store.port import Idempotency, KeptJob, Store
+from kb_engine.store.times import parse
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 600.0
+_MARGIN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBounds:
+    """How long and how much is kept."""
+
+    seconds: float
+    bytes: int
+
+    def exceeded(self, kept: Sequence[KeptJob], now: datetime) -> list[KeptJob]:
+        """Those that are kept no longer; `kept` has the oldest failure first."""
+        young = [one for one in kept if now - parse(one.finished_at) <= timedelta(seconds=self.seconds)]
+        left = self.bytes
+        stay = set()
+        for one in reversed(young):
+            left -= one.size_bytes
+            if left < 0:
+                break
+            stay.add(one.id)
+        return [one for one in kept if one.id not in stay]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class KeptJobs:
+    """Keeps to the bounds, and queues failed jobs again."""
+
+    def __init__(
+        self,
+        store: Store,
+        spool: Spool,
+        bounds: KeptBounds,
+        folder: Path,
+        *,
+        clock: Callable[[], datetime] = _utc_now,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
+        self._store = store
+        self._spool = spool
+        self._folder = folder
+        self._clock = clock
+        self._free_bytes = free_bytes
+        self._lock = asyncio.Lock()
+        self._sweeping: asyncio.Task[None] | None = None
+        self.bounds = bounds
+
+    def start(self) -> None:
+        """Sweep now and again."""
+        self._sweeping = asyncio.create_task(self._sweep_often(), name="kept-jobs")
+
+    async def stop(self) -> None:
+        """Sweep no more."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+
+    async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
+        """Queue a failed job again. Raises as `Store.retry`; also where its file is lost."""
+        async with self._lock:
+            job = await self._store.job(job_id)
+            if job.retryable and job.kind == "file" and not await self._spool.has(job_id):
+                await self._store.let_go([job_id])
+            return await self._store.retry(job_id, idempotency)
+
+    async def sweep(self) -> int:
+        """Let go of what is over a bound; how many jobs."""
+        async with self._lock:
+            over = self.bounds.exceeded(await self._store.kept(), self._clock())
+            await self._let_go(over)
+        return len(over)
+
+    async def make_room(self, size: int) -> None:
+        """Let go of the oldest failures until the disk has room for a file of this size, or none is left."""
+        if await self._free() >= size + _MARGIN_BYTES:
+            return
+        async with self._lock:
+            for one in await self._store.kept():
+                if await self._free() >= size + _MARGIN_BYTES:
+                    return
+                await self._let_go([one])
+
+    async def _free(self) -> int:
+        return await asyncio.to_thread(self._free_bytes, self._folder)
+
+    async def _let_go(self, jobs: Sequence[KeptJob]) -> None:
+        if not jobs:
+            return
+        for one in jobs:
+            if one.spool is not None:
+                await self._spool.remove(one.spool)
+        await self._store.let_go([one.id for one in jobs])
+        logger.info(
+            "failed jobs kept no longer",
+            extra={"jobs": len(jobs), "bytes": sum(one.size_bytes for one in jobs)},
+        )
+
+    async def _sweep_often(self) -> None:
+        while True:
+            # What cannot be swept now, as of a database that is away, is swept the next time.
+            with suppress(EngineError, OSError):
+                await self.sweep()
+            await asyncio.sleep(_SWEEP_SECONDS)

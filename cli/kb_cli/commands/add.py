@@ -21,6 +21,7 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels
 from kb_cli.output import Output
 from kb_cli.progress import Outcome, Progress, Result, progress_on
+from kb_contracts import formats
 from kb_contracts import models as m
 from kb_contracts.operations import DocumentQuery
 
@@ -122,6 +123,8 @@ class Adding:
 
     def _send(self, file: Found) -> None:
         kind = file.path.suffix.lower()
+        if not file.named and kind not in self._refused_kinds and (reason := _not_taken(file)):
+            self._refused_kinds[kind] = reason
         if kind in self._refused_kinds:
             self._pass_over(file, self._refused_kinds[kind])
             return
@@ -206,6 +209,18 @@ class Adding:
 
 def _takes_ocr(path: Path) -> bool:
     return path.suffix.lower() in _TAKE_OCR
+
+
+def _not_taken(file: Found) -> str:
+    """Why the contract does not list this kind of file; empty where it does.
+
+    What lies in a folder is not sent to find out: a large file is refused for its size before its kind.
+    """
+    try:
+        formats.format_of(file.path.name)
+    except formats.UnsupportedFormat as error:
+        return error.message
+    return ""
 
 
 def status_of(results: list[Result]) -> Exit:

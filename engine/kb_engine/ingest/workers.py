@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -134,7 +134,7 @@ class Workers:
                 line.in_hand.remove(leased.job.caller)
                 line.woken.set()  # the caller may have another place now
             if task.cancelled() or not task.result():
-                await self._ended(leased.job)
+                await _to_the_end(self._ended(leased.job))
 
     async def _next(self, line: _Line) -> LeasedJob:
         # One worker of a lane looks and the others stand behind it: two would give a caller its last place
@@ -292,6 +292,16 @@ class Workers:
 def _given_title(job: NewJob) -> str | None:
     # A file's job is called by its name until something better is known; another title was given.
     return None if job.title == job.filename else job.title
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`; a cancellation takes effect when it has ended."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:

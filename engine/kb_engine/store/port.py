@@ -254,9 +254,9 @@ class Store(Protocol):
         """Queue the update of a note, durably, or join the one that does the same already.
 
         Joined is the job of the same key; else the update that was accepted last for this note, while it has
-        not ended and asks for the same. A new job takes its turn among those of `caller`. Where the key's job has completed, its note as it was then answers
-        (`replayed` gives it too); where it failed, the key is free again. `refusal` is raised where a new
-        job would have to be queued.
+        not ended and asks for the same. Where the key's job has completed, its note as it was then answers
+        (`replayed` gives it too); where it failed, the key is free again. A new job takes its turn among
+        those of `caller`; `refusal` is raised where one would have to be queued.
 
         Raises `document_not_found`, `not_a_note`, `version_conflict` and `queue_full`.
         """

@@ -61,6 +61,26 @@ def files(tmp_path: Path) -> list[Found]:
     return list(walk([tmp_path]))
 
 
+def test_a_file_is_known_by_its_real_path(tmp_path: Path) -> None:
+    """So that it is one source, whichever way it was named."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    (found,) = walk([tmp_path / "sub" / ".." / "a.txt"])
+    assert adding(Scripted([]))._fields(found).source_path == str((tmp_path / "a.txt").resolve())
+
+
+def test_a_file_of_an_unknown_kind_in_a_folder_is_no_failure(tmp_path: Path) -> None:
+    """It is not sent at all: a large one would be refused for its size."""
+    (tmp_path / "disk.img").write_bytes(b"")
+    (tmp_path / "a.txt").write_text("a")
+    client = Scripted(["1"])
+    results = adding(client).run(walk([tmp_path]))
+    assert [(Path(one.path).name, one.outcome) for one in results if one.outcome == "skipped"] == [
+        ("disk.img", "skipped")
+    ]
+    assert client.log == ["send a.txt", "wait 1"]
+
+
 def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> None:
     """Other files of the folder go as always, and their lines say so."""
     for name in ("a.PDF", "b.jpeg", "c.txt", "d.docx"):

@@ -110,5 +110,5 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread(simulator: Simula
     """The thread that asked is told."""
     port = httpx.URL(simulator.url).port
     assert port is not None
-    with pytest.raises(OSError, match="address already in use"), in_thread(SimulatorSettings(port=port)):
+    with pytest.raises(OSError, match="Address already in use"), in_thread(SimulatorSettings(port=port)):
         raise AssertionError("it listened on a port that is taken")

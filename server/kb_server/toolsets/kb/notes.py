@@ -50,7 +50,7 @@ Add a text note, to be found by kb_search later: facts, decisions, preferences (
 (`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
 first: if there is a note on it, change that with kb_update_note.
 
-Answers at once with a job_id; the note can be searched when that has completed.
+Answers at once with a job_id.
 
 Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
     annotations = Annotations()
@@ -106,8 +106,6 @@ class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
 Replace a note's text in place; its document_id and created_at stay, the old text is gone. With \
 expected_version (kb_search and kb_get give it) the update is refused if somebody else changed the note. \
 Only notes, not files.
-
-Of a very long text the answer may be a job_id (kb_jobs) before it is done.
 
 Example: {"document_id": 42, "text": "User prefers bullet points"}"""
     annotations = Annotations(destructive=True, idempotent=True)

@@ -24,6 +24,15 @@ _PAGE, _PAGE_BYTES = 10, 1_500
 text and as structure, and stays under 4 KB."""
 
 
+class StorageView(msgspec.Struct, kw_only=True):
+    """Where the data lies; what is wrong with it is among the issues."""
+
+    path: str
+    bytes: int
+    free_bytes: int
+    originals_bytes: int
+
+
 class KbStatusResult(msgspec.Struct, kw_only=True):
     """`version` is the engine's. Sizes are bytes; `issues` is empty when all is well."""
 
@@ -35,7 +44,7 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
     documents: m.DocumentCounts
     chunks: int
     queue: dict[str, int]
-    storage: m.StorageInfo
+    storage: StorageView
     issues: list[str]
     started_at: str
     last_updated: str | None
@@ -65,7 +74,7 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
             documents=status.documents,
             chunks=status.chunks,
             queue=msgspec.structs.asdict(status.queue),
-            storage=status.storage,
+            storage=msgspec.convert(status.storage, StorageView, from_attributes=True),
             issues=[*status.issues, *_outdated(status.version)],
             started_at=status.started_at,
             last_updated=status.last_updated,

@@ -58,8 +58,7 @@ class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
     description = """\
 Begin the upload of a file (PDF, Office, HTML, Markdown, text, image), step 1 of 3. If you can run commands: \
 `curl -g -T report.pdf "<upload_url>"` with the answer's upload_url; the file stays out of your context. \
-Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at. For text of your own: \
-kb_addnote.
+Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at.
 
 Example: {"filename": "report.pdf", "total_size": 5242880}"""
     annotations = Annotations()
@@ -124,8 +123,8 @@ class KbUploadChunkTool(KbTool[KbUploadChunkArguments, KbUploadChunkResult]):
     name = "kb_upload_chunk"
     title = "Upload a chunk"
     description = """\
-Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Some \
-tens of kilobytes are easiest to write out. Then call kb_upload_finish."""
+Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Then \
+call kb_upload_finish."""
     annotations = Annotations(idempotent=True)
     arguments = KbUploadChunkArguments
     result = KbUploadChunkResult

@@ -138,6 +138,8 @@ def job_entry(job: m.Job) -> JobView:
     return JobView(
         id=job.id,
         status=job.status,
+        kind=job.kind,
+        retryable=job.retryable or UNSET,
         title=_cut(job.title, MAX_ENTRY_TITLE),
         collection=place.collection,
         tags=place.tags if sum(map(len, place.tags)) <= MAX_ENTRY_TAGS else UNSET,

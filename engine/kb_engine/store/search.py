@@ -1,7 +1,8 @@
-"""Search: every chunk that the filters leave gets its exact score, and the best are told.
+"""Search: every chunk that the filters leave gets its score, and the best are answered.
 
 The scores of all chunks are computed, not those of some candidates: words and vectors are arrays over
-the same rows, so the union, the total and the ranking are exact, whatever the filters leave.
+the same rows. Cosines and filters are exact; of a question's words those within a budget count
+(`words.py`), so that where a large base holds frequent words the ranking is not that of a full BM25.
 """
 
 from __future__ import annotations

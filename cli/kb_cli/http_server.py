@@ -88,7 +88,7 @@ def _keep_what_stays() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_ALLOCATIONS, 20, 20)
+    gc.set_threshold(_ALLOCATIONS, 10, 1)
 
 
 async def _readiness(services: Services, shown: Sequence[str]) -> Readiness:

@@ -39,7 +39,7 @@ BACKLOG = 1024
 _SURPLUS = 64
 PATIENCE_SECONDS = 0.25
 """How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
-_AT_ONCE = 64
+_AT_ONCE = 8
 _TURNS = 6
 """Turns of the loop after which what a new connection had sent at once has surely been read."""
 _SWEEP_SECONDS = 1.0

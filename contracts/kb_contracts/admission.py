@@ -33,13 +33,14 @@ from kb_contracts.connection_limits import ConnectionLimits, owner_of
 
 RETRY_SECONDS = 5
 """What a caller is told to wait for before it tries again."""
-BACKLOG = 1024
+BACKLOG = 4096
 """Connections that the kernel keeps waiting."""
 
 _SURPLUS = 64
 PATIENCE_SECONDS = 0.25
 """How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
-_AT_ONCE = 64
+_AT_ONCE = 8
+"""Connections that begin, and that end, in one turn of the loop."""
 _TURNS = 6
 """Turns of the loop after which what a new connection had sent at once has surely been read."""
 _SWEEP_SECONDS = 1.0
@@ -90,7 +91,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._admission.remove(self)
-        self._protocol.connection_lost(error)
+        self._admission.end_in_turn(self._protocol, error)
 
     def data_received(self, data: bytes) -> None:
         if self.state is _State.IDLE:
@@ -140,6 +141,7 @@ class Admission:
         self._surplus: OrderedDict[Connection, None] = OrderedDict()
         self._sweeping: asyncio.TimerHandle | None = None
         self._turns: deque[float] = deque(maxlen=_TURNS)
+        self._lost: deque[tuple[asyncio.Protocol, Exception | None]] = deque()
         self._before = 0.0
         """Since when a connection must be AWAITING for another to take its place."""
 
@@ -184,6 +186,22 @@ class Admission:
         self._open -= 1
         if connection.bounded:
             self._give_back(connection.peer)
+
+    def end_in_turn(self, protocol: asyncio.Protocol, error: Exception | None) -> None:
+        """Tell aiohttp that a connection was lost, of a few connections in each turn of the loop.
+
+        What thousands that close at once had begun is cancelled, and others would wait for all of it.
+        """
+        if not self._lost:
+            asyncio.get_running_loop().call_soon(self._end_some)
+        self._lost.append((protocol, error))
+
+    def _end_some(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._lost))):
+            protocol, error = self._lost.popleft()
+            protocol.connection_lost(error)
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._end_some)
 
     def await_header(self, connection: Connection) -> None:
         """The connection has the time of a header from now on."""

@@ -1,14 +1,15 @@
 """What a server answers while strangers hold on to its connections: `python -m load.bench.connections`.
 
-Against `kb serve` over a stub engine, from one process:
+Against `kb serve` over a stub engine:
 
 half-open   as many connections as wanted send half a header and hold; each that is closed is opened again.
             The server runs under a limit on descriptors that is lower than their number.
 sockets     as many WebSockets are opened, and stay.
-drops       as many WebSockets are opened and reset, some at a time.
+drops       as many WebSockets are opened and reset, some at a time. In two halves, since a process keeps
+            memory that it needed once: what the second half adds to that is what was left behind.
 
-Meanwhile a client calls a tool, on a connection of its own each time, and asks for `/healthz`. All comes from
-loopback, where no bound for one address helps.
+Meanwhile a client in a process of its own calls a tool, on a new connection each time, and asks for
+`/healthz`. It tries nothing a second time. All comes from loopback, where no bound for one address helps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import struct
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -37,8 +40,12 @@ from load.processes import LOOPBACK, Running, free_port, running
 from load.stats import percentile, table
 
 _CALL_SECONDS = 20.0
+_LOOK_SECONDS = 1.0
+"""How long the client calls before it is asked whether it is to go on."""
 _SETTLE_SECONDS = 30.0
 _AT_ONCE = 50
+_ENDING = 1000
+"""Places for WebSockets that were dropped and have not yet ended."""
 _LIMITED = (
     "import resource, runpy, sys; limit = int(sys.argv[1]); "
     "resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)); "
@@ -88,18 +95,24 @@ async def measure(
         stages.append(stage)
         note(_line(stage))
 
-    with tempfile.TemporaryDirectory(prefix="kb-bench-") as name, stub_engine(Path(name)) as (_, engine):
-        with _serving(Path(name) / "limited", engine, descriptors) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="kb-bench-") as name,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client,
+        stub_engine(Path(name)) as (_, engine),
+    ):
+        with _serving(Path(name) / "limited", engine, client, descriptors) as server:
             done(await server.stage("quiet, few descriptors", _nothing, seconds))
             done(await server.stage("half-open", lambda: _half_open(server.port, half_open), seconds))
-        wide = {"KB_MAX_CONNECTIONS": str(2 * sockets + 100), "KB_MAX_WEBSOCKETS": str(sockets)}
-        with _serving(Path(name) / "wide", engine, None, **wide) as server:
+        most = sockets + _ENDING
+        wide = {"KB_MAX_CONNECTIONS": str(2 * most), "KB_MAX_WEBSOCKETS": str(most)}
+        with _serving(Path(name) / "wide", engine, client, None, **wide) as server:
             done(await server.stage("quiet", _nothing, seconds))
             done(await server.stage("sockets open", lambda: _sockets(server.port, sockets), seconds))
             await server.settled()
             done(await server.stage("sockets closed", _nothing, seconds))
-            done(await server.stage("drops", lambda: _drops(server.port, drops), seconds))
-            await server.settled()
+            for name in ("drops", "as many drops again"):
+                done(await server.stage(name, lambda: _drops(server.port, drops // 2), seconds))
+                await server.settled()
             done(await server.stage("after", _nothing, seconds))
     return ConnectionsReport(machine=describe(), descriptors=descriptors, stages=stages)
 
@@ -127,25 +140,24 @@ class Held:
 class Server:
     """`kb serve` in a process of its own."""
 
-    def __init__(self, process: Running, port: int) -> None:
+    def __init__(self, process: Running, port: int, client: Executor) -> None:
+        """`client` is the process that calls."""
         self.port = port
+        self._client = client
         self._process = psutil.Process(process.pid)
         self._quiet = 0
 
     async def stage(self, name: str, holding: Callable[[], AsyncIterator[Held]], seconds: float) -> Stage:
         """Call while something is held, for `seconds` at least and until all of it is."""
+        loop = asyncio.get_running_loop()
         async with asynccontextmanager(holding)() as held:
-            calls, failed = [], 0
+            calls: list[float] = []
+            failed = 0
             end = time.monotonic() + seconds
             while time.monotonic() < end or not held.complete.is_set():
-                for ask in (self._call, self._probe):
-                    began = time.perf_counter()
-                    try:
-                        good = await asyncio.wait_for(ask(), _CALL_SECONDS)
-                    except (OSError, EOFError, TimeoutError):
-                        good = False
-                    failed += not good
-                    calls.append((time.perf_counter() - began) * 1000)
+                took, bad = await loop.run_in_executor(self._client, _calls, self.port, _LOOK_SECONDS)
+                calls += took
+                failed += bad
             self._quiet = self._quiet or self._process.num_fds()
             return Stage(
                 name=name,
@@ -166,35 +178,60 @@ class Server:
             while self._process.num_fds() > self._quiet + 8:  # noqa: ASYNC110  # of another process
                 await asyncio.sleep(0.1)
 
-    async def _call(self) -> bool:
-        message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
-        head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message.body)}\r\n{lines}"
-        answer = await self._asked(head.encode() + b"Connection: close\r\n\r\n" + message.body)
-        return answer.startswith(b"HTTP/1.1 200") and b'"isError":false' in answer
 
-    async def _probe(self) -> bool:
-        asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        return (await self._asked(asked)).startswith(b"HTTP/1.1 200")
+def _calls(port: int, seconds: float) -> tuple[list[float], int]:
+    """Call and probe for so long: what each took in milliseconds, and how many had no good answer."""
 
-    async def _asked(self, data: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
-        try:
-            writer.write(data)
-            return await reader.read()
-        finally:
-            writer.close()
+    async def measure() -> tuple[list[float], int]:
+        took, failed = [], 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for ask in (_call, _probe):
+                began = time.perf_counter()
+                try:
+                    good = await asyncio.wait_for(ask(port), _CALL_SECONDS)
+                except (OSError, EOFError, TimeoutError):
+                    good = False
+                failed += not good
+                took.append((time.perf_counter() - began) * 1000)
+        return took, failed
+
+    return asyncio.run(measure())
+
+
+async def _call(port: int) -> bool:
+    message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+    head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message.body)}\r\n{lines}"
+    answer = await _response(port, head.encode() + b"Connection: close\r\n\r\n" + message.body)
+    return answer.startswith(b"HTTP/1.1 200") and b'"isError":false' in answer
+
+
+async def _probe(port: int) -> bool:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    return (await _response(port, request)).startswith(b"HTTP/1.1 200")
+
+
+async def _response(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    finally:
+        writer.close()
 
 
 @contextmanager
-def _serving(home: Path, engine: str, descriptors: int | None, **environment: str) -> Iterator[Server]:
+def _serving(
+    home: Path, engine: str, client: Executor, descriptors: int | None, **environment: str
+) -> Iterator[Server]:
     home.mkdir()
     port = free_port()
     settings = {"KB_ENGINE_URL": engine, "KB_HOME": str(home), "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
     program = ["-m", "kb_cli.main"] if descriptors is None else ["-c", _LIMITED, str(descriptors)]
     arguments = [*program, "serve", "--port", str(port)]
     with running("kb", arguments, home, port=port, **settings, **environment) as process:
-        yield Server(process, port)
+        yield Server(process, port, client)
 
 
 async def _nothing() -> AsyncIterator[Held]:

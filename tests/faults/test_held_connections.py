@@ -6,16 +6,16 @@ import pytest
 
 from load.bench.connections import Stage, measure
 
-ALLOWED_MIB = 24
-"""Of growth: caches fill up, and what 1,000 dropped WebSockets left behind, at 15 KB each, would show."""
+ALLOWED_MIB = 16
+"""Of growth by 2,000 dropped WebSockets: at the 15 KB that each once left behind it would be 30."""
 
 
 @pytest.mark.slow
 async def test_everybody_is_answered_while_connections_are_held() -> None:
     """With fewer descriptors than half-open connections; every call and every probe gets its answer."""
-    report = await measure(half_open=400, sockets=200, drops=2000, descriptors=384, seconds=1.0)
+    report = await measure(half_open=400, sockets=200, drops=4000, descriptors=384, seconds=1.0)
     stages: dict[str, Stage] = {stage.name: stage for stage in report.stages}
     assert [stage.name for stage in report.stages if stage.failed] == []
     assert stages["half-open"].descriptors < 384
     assert (stages["sockets open"].held, stages["drops"].held) == (200, 2000)
-    assert stages["after"].resident_mib - stages["sockets closed"].resident_mib < ALLOWED_MIB
+    assert stages["after"].resident_mib - stages["drops"].resident_mib < ALLOWED_MIB

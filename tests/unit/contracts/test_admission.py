@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -64,6 +65,9 @@ class Site:
         self._stack = stack
         self.release = asyncio.Event()
         self.slow = asyncio.Semaphore(0)
+        self.cancelled: list[int] = []
+        """Of each request that was cancelled, in which turn of the loop."""
+        self.turn = 0
         self.port = 0
 
     async def start(self, limits: ConnectionLimits) -> None:
@@ -110,7 +114,11 @@ class Site:
 
     async def _slow(self, _request: web.Request) -> web.Response:
         self.slow.release()
-        await self.release.wait()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(self.turn)
+            raise
         return web.Response(text="good")
 
 
@@ -269,3 +277,18 @@ async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
             while await (await site.connect()).asked() != 200:
                 pass
     assert await (await site.connect()).asked() == 200
+
+
+async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each had begun is cancelled, and others are served in between."""
+    monkeypatch.setattr("kb_contracts.admission._AT_ONCE", 3)
+    site = await serve()
+    for peer in await site.busy(30):
+        peer.close()
+    async with asyncio.timeout(BOUND):
+        while len(site.cancelled) < 30:
+            site.turn += 1
+            await asyncio.sleep(0)
+    assert max(Counter(site.cancelled).values()) == 3

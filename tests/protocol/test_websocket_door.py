@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -25,19 +26,24 @@ from tests.waiting import until
 KEY = "a-secret-key"
 
 
-async def _objects(kind: type) -> list[object]:
-    """The objects of a kind that there are, garbage aside."""
-    await asyncio.sleep(0)
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """What is there already is no concern of the collector: other tests leave much, some of it for good."""
     gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, kind)]
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
-async def _until_none_is_left(kind: type, besides: list[object]) -> None:
-    """Wait until all objects of a kind are garbage, but for those `besides`."""
-    known = {id(each) for each in besides}
-    async with asyncio.timeout(4 * BOUND):
-        while any(id(each) not in known for each in await _objects(kind)):
-            pass
+def _count(kind: type) -> int:
+    """How many objects of a kind there are, garbage and what is frozen aside."""
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+async def _until_none_is_left(kind: type) -> None:
+    """Wait until all objects of a kind are garbage."""
+    await asyncio.to_thread(until, lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
 
 
 # --- how many --------------------------------------------------------------------------------------
@@ -85,14 +91,13 @@ async def test_a_proxys_clients_have_a_bound_each(
         await connect(served)
 
 
+@pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("greeted", [False, True])
 async def test_a_websocket_that_is_dropped_leaves_nothing(
     serve_toolset: ServeToolset, fake: Fake, greeted: bool
 ) -> None:
     """Nor does it wait for a heartbeat to find that out."""
     served = await serve_toolset(fake.toolset)
-    # aiohttp keeps the handlers of other tests' applications, and with them what their fakes recorded.
-    of_others = await _objects(web.WebSocketResponse)
     for _ in range(10):
         bare = await Bare.open(served)
         if greeted:
@@ -100,7 +105,7 @@ async def test_a_websocket_that_is_dropped_leaves_nothing(
             await bare.message()
         bare.writer.transport.abort()
     del bare
-    await _until_none_is_left(web.WebSocketResponse, of_others)
+    await _until_none_is_left(web.WebSocketResponse)
 
 
 # --- the door --------------------------------------------------------------------------------------

@@ -9,11 +9,17 @@ from kb_contracts.verification.client import Client, answered, problem
 
 _ATTEMPTS = 2
 _WORDS = 40_000
+_WORDS_TO_AWAIT = 3_000
 
 
-def long_note(number: int) -> str:
+def long_note(number: int, words: int = _WORDS) -> str:
     """A note that takes any engine a while; each `number` gives another one."""
-    return " ".join(f"long{number}x{word}" for word in range(_WORDS))
+    return " ".join(f"long{number}x{word}" for word in range(words))
+
+
+def note_to_await(number: int) -> str:
+    """A note whose end can be waited for: a moment with a quick model, some seconds with a real one."""
+    return long_note(number, _WORDS_TO_AWAIT)
 
 
 def cancelled(kb: Client) -> m.Job:

@@ -91,6 +91,8 @@ async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbe
     given_up = asyncio.create_task(encoder.passages(["cem 1"], Owner("cem")))
     await asyncio.sleep(0)  # until all stand in line
     given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
     embedder.release.set()
     await asyncio.gather(first, *waiting)
     assert embedder.texts == [HELD, "ben 1", "ann 1", "ann 2"]

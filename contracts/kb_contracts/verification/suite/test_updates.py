@@ -11,7 +11,7 @@ import pytest
 from kb_contracts import models as m
 from kb_contracts.operations import NoteQuery
 from kb_contracts.verification.client import Client, answered, fresh_key, problem, together
-from kb_contracts.verification.slow import long_note
+from kb_contracts.verification.slow import long_note, note_to_await
 
 
 def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
@@ -22,7 +22,7 @@ def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
 def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
     """It names its note from the start, stands among the jobs, and ends with the new text."""
     before = kb.document(kb.note("granite quarry", tags=["a"]))
-    job = kb.update(before.id, text=long_note(1))
+    job = kb.update(before.id, text=note_to_await(1))
     assert (job.kind, job.document_id, job.title, job.tags) == ("update", before.id, before.title, ["a"])
     assert job.id in {each.id for each in kb.jobs().jobs}
     after = updated(kb, job)
@@ -36,7 +36,7 @@ def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
     """While it runs that is its job, afterwards the note as it was then: it happens once."""
     document, key = kb.document(kb.note("granite")), fresh_key()
     before = kb.jobs().total
-    body: dict[str, Any] = {"text": long_note(2)}
+    body: dict[str, Any] = {"text": note_to_await(2)}
     job = kb.update(document.id, key, **body)
     assert kb.update(document.id, key, **body).id == job.id
     version = updated(kb, job).version
@@ -50,7 +50,7 @@ def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
 def test_a_retry_that_waits_has_the_answer(kb: Client) -> None:
     """It is not refused because the first request is being answered."""
     document, key = kb.note("granite"), fresh_key()
-    responses = together(*[partial(kb.patch, document, key, text=long_note(3))] * 3)
+    responses = together(*[partial(kb.patch, document, key, text=note_to_await(3))] * 3)
     ended = {answered(response, m.Document).version for response in responses if response.status_code == 200}
     accepted = {answered(response, m.Job, 202).id for response in responses if response.status_code != 200}
     assert len(ended) <= 1
@@ -84,7 +84,7 @@ def test_updates_at_once_without_a_version_are_all_done(kb: Client) -> None:
 def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
     """A short one does not overtake the long one before it."""
     document = kb.note("granite")
-    first = kb.update(document, text=long_note(6))
+    first = kb.update(document, text=note_to_await(6))
     assert kb.patched(document, text="basalt").title == "basalt"
     assert kb.job(first.id).status == "completed"
     assert kb.found("basalt") == [document]
@@ -114,7 +114,7 @@ def test_clearing_cancels_updates(kb: Client) -> None:
 def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     """What came in between makes the job fail, and its key is free again."""
     document, key = kb.document(kb.note("granite")), fresh_key()
-    job = kb.update(document.id, key, text=long_note(9), expected_version=document.version)
+    job = kb.update(document.id, key, text=note_to_await(9), expected_version=document.version)
     answered(kb.add_tags(document.id, "between"), m.Document)
     ended = kb.ended(job)
     if ended.status == "completed":
@@ -123,7 +123,7 @@ def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     assert ended.error is not None
     assert ended.error.code == "version_conflict"
     assert kb.document(document.id).version == document.version + 1
-    stale = kb.patch(document.id, key, text=long_note(9), expected_version=document.version)
+    stale = kb.patch(document.id, key, text=note_to_await(9), expected_version=document.version)
     assert problem(stale, "version_conflict").current_version == document.version + 1
 
 

@@ -25,8 +25,8 @@ MAX_NOTE_CHARS = 1_000_000
 MAX_QUERY_CHARS = 4_000
 MAX_TAGS = 64
 
-NOT_BLANK = r"\S"
-"""The pattern of a text that has something to be seen in it."""
+NOT_BLANK = r"[^\s\x1c-\x1f\x85\ufeff]"
+"""The pattern of a text that has something to be seen in it; what any dialect calls blank is blank."""
 
 _TAG = r"(?!\.{1,2}(,|$))[^\x00-\x20\x7f,/]([^\x00-\x1f\x7f,/]*[^\x00-\x20\x7f,/])?"
 Tag = Annotated[

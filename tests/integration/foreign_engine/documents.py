@@ -93,12 +93,13 @@ class Documents:
         """A page of documents."""
         conditions = {
             "source_path": "id IN (SELECT document FROM sources WHERE path = ?)",
-            "tag": "id IN (SELECT document FROM tags WHERE tag = ?)",
             "doc_type": "doc_type = ?",
         }
-        chosen = {name: sql for name, sql in conditions.items() if query.get(name) is not None}
-        where = " AND ".join(chosen.values()) or "1"
-        values = [query[name] for name in chosen]
+        chosen = [(sql, query[name]) for name, sql in conditions.items() if query.get(name) is not None]
+        tags = query["tag"].split(",") if query.get("tag") else []
+        chosen += [("id IN (SELECT document FROM tags WHERE tag = ?)", tag) for tag in tags]
+        where = " AND ".join(sql for sql, _ in chosen) or "1"
+        values = [value for _, value in chosen]
         by, direction = query["sort_by"], query["sort_order"]
         order = f"{'coalesce(filename, title)' if by == 'filename' else by} {direction}, id {direction}"
         found = self._db.rows(

@@ -30,7 +30,8 @@ class Jobs:
             "filename": request["filename"], "tags": request["tags"], "step": "waiting", "progress": 0.0,
             "completed_steps": 0, "total_steps": 1, "attempts": 0, "document_id": None,
             "document_uid": None, "deduplicated": False, "error": None, "created_at": self._db.now(),
-            "started_at": None, "finished_at": None,
+            "started_at": None, "finished_at": None, "retryable": False, "elapsed_seconds": 0.0,
+            "estimated_seconds": None,
         }  # fmt: skip
         self._db.execute(
             "INSERT INTO jobs (id, status, attempts, request, answer) VALUES (?, 'queued', 0, ?, ?)",
@@ -111,7 +112,9 @@ class Jobs:
         told = self.one(job_id)
         if told["status"] != "failed":
             raise Refused("job_not_retryable", "The job has not failed.")
-        told |= {"status": "queued", "step": "waiting", "progress": 0.0, "completed_steps": 0, "error": None,
-                 "started_at": None, "finished_at": None, "retryable": False}  # fmt: skip
+        told |= {
+            "status": "queued", "step": "waiting", "progress": 0.0, "completed_steps": 0, "error": None,
+            "started_at": None, "finished_at": None, "retryable": False, "elapsed_seconds": 0.0,
+        }  # fmt: skip
         self._tell(told, "queued")
         return told

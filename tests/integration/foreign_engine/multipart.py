@@ -24,7 +24,11 @@ def parts(data: bytes, boundary: bytes) -> tuple[tuple[str, bytes] | None, dict[
         if data[at : at + 2] != b"\r\n" or head < 0 or end < 0:
             raise broken
         try:
-            named = dict(re.findall(r'(name|filename)="([^"]*)"', data[at:head].decode()))
+            heading = data[at:head].decode()
+        except UnicodeDecodeError as error:
+            raise Refused("invalid_parameter", "A filename is UTF-8.", parameter="file") from error
+        try:
+            named = dict(re.findall(r'(name|filename)="([^"]*)"', heading))
             content = data[head + 4 : end]
             name = named["name"]
             if name == "file":

@@ -27,6 +27,7 @@ STATUSES = {
     "not_a_note": 409,
     "version_conflict": 409,
     "job_finished": 409,
+    "job_not_retryable": 409,
     "idempotency_mismatch": 409,
     "in_progress": 409,
     "payload_too_large": 413,

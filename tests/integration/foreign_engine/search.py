@@ -74,7 +74,7 @@ class Search:
             for document in self._documents.page(everything)["documents"]
             if set(body["tags"]) <= set(document["tags"])
             and (not body["tags_any"] or set(body["tags_any"]) & set(document["tags"]))
-            and (filters.get("format") is None or document["format"] in filters["format"])
+            and (filters.get("format") is None or document["format"] in map(str.lower, filters["format"]))
             and (
                 filters.get("source_type") is None
                 or str(document["metadata"].get("source_type", "")) in filters["source_type"]

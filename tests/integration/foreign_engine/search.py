@@ -13,8 +13,8 @@ from .promise import Refused
 
 WEAK = 0.2
 _SUMMARY = (
-    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "version",
-    "created_at", "updated_at",
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata",
+    "extraction_method", "version", "created_at", "updated_at",
 )  # fmt: skip
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _TIMED = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})")

@@ -35,6 +35,8 @@ def status(database: Database, started_at: str) -> Row:
             "free_bytes": shutil.disk_usage(database.folder).free,
             "originals_bytes": database.count("SELECT sum(size_bytes) FROM documents"),
             "accessible": True,
+            # What failed is kept for good: there is no bound, which a very large one says.
+            "failed_bytes": 0, "failed_bytes_limit": 2**63 - 1, "failed_seconds_limit": 3.15e9,
         },
         "issues": [], "started_at": started_at, "last_updated": changed["at"] if changed else None,
     }  # fmt: skip

@@ -134,7 +134,7 @@ async def _flooded(connection: socket.socket, message: Any) -> None:
 
 async def _poured(connection: socket.socket, data: bytes, times: int) -> None:
     for _ in range(times):
-        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, data), 0.5)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(connection, data), BOUND)
 
 
 async def test_a_client_that_asks_and_does_not_read_is_not_read_either(

@@ -10,6 +10,7 @@ neither matters: no page knows it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,9 +45,9 @@ def check_page(headers: MultiMapping[str], host: str) -> None:
         EngineError: `unauthorized`.
     """
     origin = headers.get(hdrs.ORIGIN)
-    if origin is not None and not is_loopback(_name(origin)):
+    if origin is not None and not _is_local(origin):
         raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
-    if is_loopback(host) and _is_domain(_name(f"//{headers.get(hdrs.HOST, '')}")):
+    if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
         raise EngineError("unauthorized", "Without a KB_API_KEY this engine is not asked by a domain.")
 
 
@@ -61,7 +62,18 @@ def check_unrepeated(headers: MultiMapping[str]) -> None:
             raise EngineError("unauthorized", f"Send the header {name} once.")
 
 
-def _is_domain(name: str) -> bool:
+# Callers send the same few names with every request.
+@lru_cache(maxsize=256)
+def _is_local(url: str) -> bool:
+    return is_loopback(_name(url))
+
+
+_listens_locally = lru_cache(maxsize=16)(is_loopback)
+
+
+@lru_cache(maxsize=256)
+def _is_domain(url: str) -> bool:
+    name = _name(url)
     return "." in name.strip(".") and not is_loopback(name)
 
 

@@ -36,7 +36,7 @@ job (in a failed job's `error`, never as a status of its own)
   extraction_timeout        422   caller    no      extraction took longer than allowed
   extraction_memory         422   caller    no      extraction needed more memory than allowed
   ocr_failed                500   engine    no      the engine cannot read pictures, or broke on this one
-  worker_crashed            500   engine    no      the engine died on this job, several times
+  worker_crashed            500   engine    no      an earlier engine died on it too often; ours retries
 engine
   queue_full                429   engine    later   too many jobs wait
   storage_full              507   engine    later   no space is left

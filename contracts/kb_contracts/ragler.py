@@ -9,9 +9,9 @@ used (`collection_id`), and a description once somebody has put one:
           │              ▲── the last one is gone ───────┘                                        ▲
           └── PUT under its own id, or under any UUID that is not derived ────────────────────────┘
 
-A described one stands, empty, when its documents are gone, and goes when all documents are removed at once
-(`DELETE /api/v1/documents`). Name and id never part. Callers are told apart by `X-User-ID`, and what they
-may do by `X-User-Role`. Names stand as RAGler's clients send and read them, camelCase where those do. Times
+A described one stands, empty, when its documents are gone, and goes when all documents are removed with
+`collections=true` (`DELETE /api/v1/documents`). Name and id never part. Callers are told apart by
+`X-User-ID`, and what they may do by `X-User-Role`. Names stand as RAGler's clients send and read them, camelCase where those do. Times
 are RFC 3339 in UTC.
 """
 

@@ -11,8 +11,8 @@ used (`collection_id`), and a description once somebody has put one:
 
 A described one stands, empty, when its documents are gone, and goes when all documents are removed with
 `collections=true` (`DELETE /api/v1/documents`). Name and id never part. Callers are told apart by
-`X-User-ID`, and what they may do by `X-User-Role`. Names stand as RAGler's clients send and read them, camelCase where those do. Times
-are RFC 3339 in UTC.
+`X-User-ID`, and what they may do by `X-User-Role`. Names stand as RAGler's clients send and
+read them, camelCase where those do. Times are RFC 3339 in UTC.
 """
 
 from __future__ import annotations

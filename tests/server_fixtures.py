@@ -26,11 +26,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming, build_application
-from kb_contracts.multipart import receive_file
-from kb_contracts.operations import OPERATIONS, Part
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import OPERATIONS, Part
+from kb_contracts.http.mount import Incoming, build_application
+from kb_contracts.http.multipart import receive_file
 from kb_server.clock import Clock
 from kb_server.engine_client.http import HttpEngine
 from kb_server.schema import output_schema

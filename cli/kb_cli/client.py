@@ -14,10 +14,10 @@ import httpx
 import msgspec
 
 from kb_cli.exits import CliError, Exit
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import PROBLEM_JSON, Problem
-from kb_contracts.operations import (
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import PROBLEM_JSON, Problem
+from kb_contracts.api.operations import (
     BY_ID,
     IDEMPOTENCY_KEY,
     DocumentQuery,

@@ -14,7 +14,7 @@ import msgspec
 
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_contracts.settings import Described, Setting, Settings, SettingsError
+from kb_config.settings import Described, Setting, Settings, SettingsError
 
 S = TypeVar("S", bound=Settings)
 

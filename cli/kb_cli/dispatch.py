@@ -13,7 +13,7 @@ from kb_cli import printable
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.parser import build_parser
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 
 Command = Callable[[argparse.Namespace, Output], int]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kb_cli.worker import Worker
-from kb_contracts.connection_limits import connections_within_descriptors
+from kb_contracts.http.connection_limits import connections_within_descriptors
 from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import serve

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kb_cli.config import read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.settings import EngineSettings
 
 if TYPE_CHECKING:

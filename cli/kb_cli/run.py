@@ -13,7 +13,7 @@ from kb_cli.config import is_set, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.supervised import Supervised
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_server.settings import ServerSettings
 
 

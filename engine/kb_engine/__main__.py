@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_engine.app import StartError, serve
 from kb_engine.logs import configure_logging
 from kb_engine.settings import EngineSettings

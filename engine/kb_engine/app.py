@@ -27,14 +27,14 @@ from tempfile import TemporaryFile
 
 from aiohttp import web
 
-from kb_contracts.admission import Admission, admitting, listen
-from kb_contracts.arriving import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
-from kb_contracts.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
-from kb_contracts.connection_log import CONNECTION_LOG
-from kb_contracts.errors import EngineError
-from kb_contracts.installing import install_command
-from kb_contracts.mount import build_application, is_probe, no_room, problem_response
-from kb_contracts.pages import refuse_pages
+from kb_config.installing import install_command
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.admission import Admission, admitting, listen
+from kb_contracts.http.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
+from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.cross_origin import refuse_pages
+from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
+from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase

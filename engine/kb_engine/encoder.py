@@ -26,8 +26,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.embed import Embedder, EmbedderUnavailable, TextRefused, Vectors
 from kb_engine.store.port import Scoring
 from kb_engine.turns import Turns

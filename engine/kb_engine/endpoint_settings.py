@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_contracts.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, Settings, SettingsError
 
 OPENAI = "openai"
 """The value of `KB_EMBEDDER` that names an endpoint which speaks OpenAI's API."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from kb_contracts.connection_limits import HEADER_SECONDS
-from kb_contracts.settings import Setting, SettingsError
+from kb_config.settings import Setting, SettingsError
+from kb_contracts.http.connection_limits import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
 from kb_engine.endpoint_settings import OPENAI, EndpointSettings
 

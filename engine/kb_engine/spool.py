@@ -22,7 +22,7 @@ from contextlib import (
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class SpoolFile(Protocol):
-    """A file that is being received; a sink for `kb_contracts.multipart`."""
+    """A file that is being received; a sink for `kb_contracts.http.multipart`."""
 
     async def write(self, data: bytes) -> None:
         """Append bytes. Raises `storage_full`."""

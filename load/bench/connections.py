@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from kb_contracts.connection_limits import connections_within_descriptors
+from kb_contracts.http.connection_limits import connections_within_descriptors
 from load.bench.host import ARGUMENTS, KEY, stub_engine
 from load.machine import Machine, describe
 from load.messages import MODERN, tool_call

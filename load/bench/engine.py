@@ -31,7 +31,7 @@ import numpy as np
 from faker import Faker
 from numpy.typing import NDArray
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.embed import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.store import (

@@ -16,7 +16,7 @@ import uvloop
 from aiohttp import web
 from faker import Faker
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 
 RESULTS = 7
 SEED = 7

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from kb_contracts.models import Document, DocumentDetail
-from kb_contracts.operations import DocumentQuery
-from kb_contracts.ragler import PREFIX as PREFIX
+from kb_contracts.api.models import Document, DocumentDetail
+from kb_contracts.api.operations import DocumentQuery
+from kb_contracts.api.ragler import PREFIX as PREFIX
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client import tool_error
 from kb_server.engine_client.port import Engine

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_simulator.jobs import POLICY_FORMS
 from kb_simulator.settings import SimulatorSettings
 

@@ -16,10 +16,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.mount import build_application, is_probe, problem_response
-from kb_contracts.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
-from kb_contracts.pages import check_page, check_unrepeated
+from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
+from kb_contracts.http.cross_origin import check_page, check_unrepeated
+from kb_contracts.http.mount import build_application, is_probe, problem_response
 from kb_simulator.armed import NOTHING, Plan
 from kb_simulator.asked import Asked, asked
 from kb_simulator.call import CURRENT, Call, Upload

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kb_contracts.operations import BY_ID
+from kb_contracts.api.operations import BY_ID
 from kb_simulator.asked import Asked
 from kb_simulator.faults import (
     CATALOGUE,

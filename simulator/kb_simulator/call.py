@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from kb_contracts.multipart import ReceivedFile
+from kb_contracts.http.multipart import ReceivedFile
 from kb_simulator.extract import Format
 from kb_simulator.journal import Entry
 from kb_simulator.namespaces import Namespace

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import httpx
 import msgspec
 
-from kb_contracts.errors import Problem
+from kb_contracts.api.errors import Problem
 from kb_simulator import control_models as c
 from kb_simulator.armed import ArmedFault
 from kb_simulator.clock import ClockMode

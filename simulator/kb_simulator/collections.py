@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_simulator.clock import rfc3339
 from kb_simulator.documents import Documents, Stored
 

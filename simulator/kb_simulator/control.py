@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
 
-from kb_contracts.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.models import Request
-from kb_contracts.mount import Handler, Incoming, build_application
-from kb_contracts.operations import Method, Operation
+from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
+from kb_contracts.api.models import Request
+from kb_contracts.api.operations import Method, Operation
+from kb_contracts.http.mount import Handler, Incoming, build_application
 from kb_simulator import control_models as c
 from kb_simulator.armed import ArmedFault
 from kb_simulator.faults import CATALOGUE, Data, Fault

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentsQuery, Limit
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentsQuery, Limit
 from kb_simulator.armed import ArmedFault
 from kb_simulator.clock import ClockMode, rfc3339
 from kb_simulator.faults import AnyEffect, Data

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.ragler import PREFIX
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import PREFIX
 from kb_simulator.chunking import passages, text_of
 from kb_simulator.clock import rfc3339
 from kb_simulator.extract import METHOD, Extracted

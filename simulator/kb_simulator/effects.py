@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import problem_response
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import problem_response
 from kb_simulator.armed import Plan
 from kb_simulator.clock import Clock
 from kb_simulator.faults import (

@@ -38,8 +38,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kb_contracts.errors import ERRORS
-from kb_contracts.operations import BY_ID
+from kb_contracts.api.errors import ERRORS
+from kb_contracts.api.operations import BY_ID
 from kb_simulator.asked import Asked
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Handler, Incoming
-from kb_contracts.operations import NoQuery
-from kb_contracts.parsing import check_metadata
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import NoQuery
+from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.http.parsing import check_metadata
 from kb_simulator import submission
 from kb_simulator.call import CURRENT, Call, Upload
 from kb_simulator.extract import Extracted, ExtractionFailed, Format, extract

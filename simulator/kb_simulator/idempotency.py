@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kb_contracts.errors import EngineError
-from kb_contracts.operations import IDEMPOTENCY_KEY
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import IDEMPOTENCY_KEY
 
 KEPT_MICROSECONDS = 24 * 3600 * 1_000_000
 """How long an answer is kept, in virtual time."""

@@ -20,8 +20,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kb_contracts import models as m
-from kb_contracts.errors import ERRORS
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import ERRORS
 from kb_simulator.clock import microseconds_of
 from kb_simulator.idempotency import Retry
 from kb_simulator.submission import Submission, Update

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.ragler import LIMITS, WINDOW_SECONDS
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import LIMITS, WINDOW_SECONDS
+from kb_contracts.http.mount import Incoming
 
 MOST_WINDOWS = 20_000
 """Over it, the window that began first is forgotten early."""

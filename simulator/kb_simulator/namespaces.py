@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from multidict import istr
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_simulator.armed import Faults
 from kb_simulator.clock import Clock, ClockMode
 from kb_simulator.idempotency import KeysInUse

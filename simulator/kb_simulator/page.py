@@ -17,8 +17,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.errors import EngineError
-from kb_contracts.parsing import misfit
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.parsing import misfit
 from kb_simulator.control_models import AdvanceRequest, ClockRequest
 from kb_simulator.faults import Fault
 from kb_simulator.namespaces import DEFAULT, Namespace, Namespaces

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from kb_contracts import models as m
-from kb_contracts.operations import BY_ID
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import BY_ID
 from kb_simulator.armed import ArmedFault
 from kb_simulator.clock import ClockMode
 from kb_simulator.control_models import ClockInfo, clock_info, state_info

@@ -10,10 +10,10 @@ from types import TracebackType
 
 from aiohttp import web
 
-from kb_contracts.admission import Admission, Listener, admitting, listen
-from kb_contracts.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_contracts.connection_log import CONNECTION_LOG
-from kb_contracts.mount import is_probe, no_room
+from kb_contracts.http.admission import Admission, Listener, admitting, listen
+from kb_contracts.http.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
+from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.mount import is_probe, no_room
 from kb_simulator.app import build_app
 from kb_simulator.clock import ClockMode
 from kb_simulator.namespaces import Namespaces

@@ -18,8 +18,8 @@ from itertools import islice
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_simulator.clock import microseconds_of
 from kb_simulator.documents import Documents, Stored
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from kb_contracts.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, Settings, SettingsError
 from kb_simulator.jobs import POLICY_FORMS, Policy, policy_of
 from kb_simulator.namespaces import MOST
 

@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
-from kb_contracts.operations import API_VERSION, DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
 from kb_simulator import vector_search
 from kb_simulator.clock import rfc3339
 from kb_simulator.collections import Collections

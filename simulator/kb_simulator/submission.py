@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_simulator.chunking import Page
 from kb_simulator.extract import Extracted, Format
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import JSON_BODY_BYTES
-from kb_contracts.multipart import receive_file
-from kb_contracts.operations import Operation
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import Operation
+from kb_contracts.http.mount import JSON_BODY_BYTES
+from kb_contracts.http.multipart import receive_file
 from kb_simulator.call import Upload
 from kb_simulator.extract import ExtractionFailed, Format, format_of
 

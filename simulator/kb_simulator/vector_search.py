@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_simulator.collections import Collections
 from kb_simulator.documents import Documents, Stored
 from kb_simulator.search import TOOK_MS, Search

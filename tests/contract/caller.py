@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from kb_contracts.errors import ERRORS, PROBLEM_JSON
+from kb_contracts.api.errors import ERRORS, PROBLEM_JSON
 
 Json = dict[str, Any]
 

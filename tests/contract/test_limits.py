@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.operations import BY_ID
-from kb_contracts.ragler import LIMITS
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.ragler import LIMITS
+from kb_contracts.http.mount import Incoming
 from kb_engine.api.limits import RateLimits
 from kb_simulator.limits import Limits
 

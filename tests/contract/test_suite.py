@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from kb_cli.commands.verify import Verdict
-from kb_contracts.operations import OPERATIONS
-from kb_contracts.verification import Status
+from kb_contracts.api.operations import OPERATIONS
+from kb_verify import Status
 from tests.contract.conftest import COUNTS
 from tests.contract.serving import engine, simulator
 from tests.contract.verifying import kb_verify

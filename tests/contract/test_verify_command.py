@@ -13,14 +13,14 @@ import pytest
 from aiohttp import web
 
 from kb_cli.commands.verify import Verdict
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
-from kb_contracts.installing import install_command
-from kb_contracts.mount import problem_response
-from kb_contracts.operations import Part, of_part
-from kb_contracts.verification import Outcome, Results, Status, Target, run
-from kb_contracts.verification.report import html
-from kb_contracts.verification.run import SUITE
+from kb_config.installing import install_command
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import Part, of_part
+from kb_contracts.http.mount import problem_response
+from kb_verify import Outcome, Results, Status, Target, run
+from kb_verify.report import html
+from kb_verify.run import SUITE
 from tests.contract.serving import API_KEY, engine, simulator
 from tests.contract.verifying import kb_verify
 from tests.stack import Process

@@ -12,9 +12,10 @@ import yaml
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from kb_contracts.openapi import ABOUT, FOLDER, main, of_part
+from kb_contracts.api.operations import BY_ID, OPERATIONS, Part, of_part
+from kb_contracts.openapi import ABOUT
 from kb_contracts.openapi import written as as_written
-from kb_contracts.operations import BY_ID, OPERATIONS, Part
+from kb_contracts.openapi.__main__ import FOLDER, main
 
 
 def committed(part: Part) -> str:

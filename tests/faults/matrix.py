@@ -38,8 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
-from kb_contracts.models import Document, DocumentList
-from kb_contracts.ragler import collection_id
+from kb_contracts.api.models import Document, DocumentList
+from kb_contracts.api.ragler import collection_id
 from kb_server.settings import ServerSettings
 from kb_simulator.client import ControlClient
 from kb_simulator.faults import CATALOGUE

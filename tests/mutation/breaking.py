@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 import msgspec
 
-from kb_contracts.errors import ERRORS, EngineError, ErrorKind
-from kb_contracts.mount import Handler, Incoming, build_application
-from kb_contracts.operations import OPERATIONS
+from kb_contracts.api.errors import ERRORS, EngineError, ErrorKind
+from kb_contracts.api.operations import OPERATIONS
+from kb_contracts.http.mount import Handler, Incoming, build_application
 from kb_simulator import app
 
 Break = Callable[[], AbstractContextManager[Any]]

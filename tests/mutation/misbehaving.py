@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from kb_contracts import models as m
-from kb_contracts import mount, parsing
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Handler, Incoming
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http import mount, parsing
+from kb_contracts.http.mount import Handler, Incoming
 from kb_simulator import app
 from kb_simulator.call import CURRENT
 from kb_simulator.documents import Documents

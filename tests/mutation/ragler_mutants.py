@@ -11,11 +11,11 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET
 
-from kb_contracts import mount
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Handler, Incoming
-from kb_contracts.operations import BY_ID
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.http import mount
+from kb_contracts.http.mount import Handler, Incoming
 from kb_simulator import collections, vector_search
 from kb_simulator.call import CURRENT
 from kb_simulator.collections import Collections, Described

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from kb_contracts.verification import Results, Status, Target, run
-from kb_contracts.verification.run import SUITE, SuiteError
+from kb_verify import Results, Status, Target, run
+from kb_verify.run import SUITE, SuiteError
 from tests.contract.serving import API_KEY, simulator
 from tests.mutation.breaking import Mutant
 from tests.mutation.mutants import MUTANTS

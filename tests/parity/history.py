@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from faker import Faker
 
-from kb_contracts.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
-from kb_contracts.verification.files import locked_pdf
+from kb_contracts.api.ragler import LIMITS, USER_ID, USER_ROLE, collection_id
+from kb_verify.files import locked_pdf
 
 _VOCABULARY = """
 granite basalt marble quartz zircon feldspar slate chalk river harbour lantern copper ledger pension archive

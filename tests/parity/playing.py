@@ -11,9 +11,9 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.errors import Problem
-from kb_contracts.operations import BY_ID
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import Problem
+from kb_contracts.api.operations import BY_ID
 from tests.parity.history import IDS, Given, Step
 
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")

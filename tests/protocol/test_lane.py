@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from kb_contracts import models as m
-from kb_contracts.ragler import VectorSearchRequest
+from kb_contracts.api import models as m
+from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics

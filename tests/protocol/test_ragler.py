@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from mcp import Client
 
-from kb_contracts.ragler import collection_id
+from kb_contracts.api.ragler import collection_id
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset

@@ -11,7 +11,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset

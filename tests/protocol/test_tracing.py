@@ -15,7 +15,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from tests.collector import ERROR, SERVER, Collector, SeenSpan, collecting
 from tests.contract.serving import API_KEY, engine
 from tests.protocol.messages import BOTH

@@ -21,9 +21,9 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels
 from kb_cli.output import Output
 from kb_cli.progress import Outcome, Progress, Result, progress_on
-from kb_contracts import formats
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery
+from kb_contracts.api import formats
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient

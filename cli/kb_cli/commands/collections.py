@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_contracts import ragler as r
+from kb_contracts.api import ragler as r
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient

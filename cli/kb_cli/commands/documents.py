@@ -11,8 +11,8 @@ from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient

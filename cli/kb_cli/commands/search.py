@@ -10,7 +10,7 @@ from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 
 _SHORT_CHARS = 400
 

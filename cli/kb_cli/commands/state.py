@@ -7,8 +7,8 @@ import argparse
 from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_contracts import models as m
-from kb_contracts.operations import JobsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import JobsQuery
 
 
 def status(options: argparse.Namespace, out: Output) -> int:

@@ -12,9 +12,9 @@ from kb_cli.client import EngineClient
 from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_contracts.verification import Promise, Results, Status, SuiteError, Target
-from kb_contracts.verification import run as run_suite
-from kb_contracts.verification.report import html, requirement_texts, requirements, verdict
+from kb_verify import Promise, Results, Status, SuiteError, Target
+from kb_verify import run as run_suite
+from kb_verify.report import html, requirement_texts, requirements, verdict
 
 _WHY_CHARS = 160
 _STATES = {Status.PASSED: "kept", Status.FAILED: "BROKEN", Status.SKIPPED: "not shown"}

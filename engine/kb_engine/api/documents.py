@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.operations import NoQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import NoQuery
+from kb_contracts.http.mount import Incoming
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.api.jobs import caller_of, check_text

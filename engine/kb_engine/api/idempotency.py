@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.multipart import ReceivedFile
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
+from kb_contracts.http.multipart import ReceivedFile
 from kb_engine.store.port import Idempotency
 
 _RETRY_SECONDS = 1.0

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from uuid import uuid4
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.multipart import ReceivedFile, receive_file
-from kb_contracts.parsing import check_metadata
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
+from kb_contracts.http.multipart import ReceivedFile, receive_file
+from kb_contracts.http.parsing import check_metadata
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.extract import ExtractionFailed, Format, format_of

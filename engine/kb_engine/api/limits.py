@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.ragler import LIMITS, WINDOW_SECONDS
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import LIMITS, WINDOW_SECONDS
+from kb_contracts.http.mount import Incoming
 
 MOST_WINDOWS = 20_000
 """Windows that are kept at the most, some 10 MB: over it, the oldest is forgotten early."""

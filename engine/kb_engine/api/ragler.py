@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.api.times import span_of

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
 from kb_engine.api.engine import Engine
 from kb_engine.api.times import span_of
 from kb_engine.store.port import Query, Selection

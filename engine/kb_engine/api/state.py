@@ -9,10 +9,10 @@ import shutil
 import msgspec
 from msgspec import UNSET
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.operations import API_VERSION
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import API_VERSION
+from kb_contracts.http.mount import Incoming
 from kb_engine.api.engine import Engine, Phase
 from kb_engine.store import Counts
 

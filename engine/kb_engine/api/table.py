@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kb_contracts.mount import Handler
+from kb_contracts.http.mount import Handler
 from kb_engine.api.documents import DocumentsApi
 from kb_engine.api.engine import Engine
 from kb_engine.api.jobs import JobsApi

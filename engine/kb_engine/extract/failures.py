@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 from xml.parsers import expat
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 
 FailureCode: TypeAlias = Literal[
     "unsupported_format",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kb_contracts import formats
-from kb_contracts.formats import FORMATS, Format
+from kb_contracts.api import formats
+from kb_contracts.api.formats import FORMATS, Format
 from kb_engine.extract.failures import ExtractionFailed
 
 __all__ = ["FORMATS", "Format", "format_of"]

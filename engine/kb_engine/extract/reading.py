@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.extract.child import OnPage, read_in_child
 from kb_engine.extract.failures import ExtractionFailed, no_ocr, too_much_text
 from kb_engine.extract.formats import Format

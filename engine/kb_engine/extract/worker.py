@@ -17,7 +17,7 @@ from functools import partial
 
 import msgspec
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.extract.failures import ExtractionFailed, crashed, too_much_memory
 from kb_engine.extract.formats import FORMATS
 from kb_engine.extract.model import Extraction, Limits

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
 from kb_engine.store.port import Idempotency, KeptJob, Store
 from kb_engine.store.times import parse

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.chunk import Chunk, chunks
 from kb_engine.embed import Vectors
 from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner

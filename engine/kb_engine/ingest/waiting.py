@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 
 _ENDED = frozenset({"completed", "failed", "cancelled"})
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.extract import ExtractionFailed
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
 from kb_engine.ingest.steps import Progress

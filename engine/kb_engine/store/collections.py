@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import apsw
 
-from kb_contracts import ragler as r
+from kb_contracts.api import ragler as r
 from kb_engine.store import described
 from kb_engine.store.connection import row, rows, value
 from kb_engine.store.described import BEYOND, DESCRIBED, IN_USE, NAMES, RANGE, Described, Figures

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_engine.store.rows import json_text
 from kb_engine.store.times import following
 

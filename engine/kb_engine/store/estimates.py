@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store.rows import Row, Work, job, work
 from kb_engine.store.times import seconds_between
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.connection import row
 from kb_engine.store.port import Idempotency

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import apsw
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import documents, jobs, rules, tags, updates
 from kb_engine.store.connection import value
 from kb_engine.store.port import LeasedJob, NewJob, Prepared

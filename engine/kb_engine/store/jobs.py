@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import estimates, idempotency, rules
 from kb_engine.store.connection import marks, row, rows, value
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.times import seconds_between
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.ragler import PREFIX
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import PREFIX
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp

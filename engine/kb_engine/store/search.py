@@ -13,7 +13,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import selection
 from kb_engine.store.connection import marks, rows
 from kb_engine.store.port import Found, Query, Scoring

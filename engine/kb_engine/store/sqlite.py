@@ -17,9 +17,9 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import collections, documents, ingest, jobs, search, state, tags, updates
 from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
 from kb_engine.store.idempotency import once, stored

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store.connection import rows, value
 from kb_engine.store.port import Counts
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from kb_contracts.models import JobStatus
+from kb_contracts.api.models import JobStatus
 
 
 class Event(StrEnum):

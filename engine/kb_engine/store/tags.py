@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.connection import rows, value
 from kb_engine.store.write import Write

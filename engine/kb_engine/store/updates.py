@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import documents, jobs, rules
 from kb_engine.store.connection import row
 from kb_engine.store.idempotency import once_joined, settle

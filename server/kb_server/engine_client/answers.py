@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.errors import ERRORS
-from kb_contracts.operations import Operation
+from kb_contracts.api.errors import ERRORS
+from kb_contracts.api.operations import Operation
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,

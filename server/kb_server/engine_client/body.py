@@ -12,7 +12,7 @@ from secrets import token_hex
 
 import msgspec
 
-from kb_contracts.models import FileFields
+from kb_contracts.api.models import FileFields
 from kb_server.engine_client.port import FileSource
 
 _CRLF = b"\r\n"

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.operations import (
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
     BY_ID,
     IDEMPOTENCY_KEY,
     IF_MATCH,
@@ -27,7 +27,7 @@ from kb_contracts.operations import (
     Operation,
     TagsQuery,
 )
-from kb_contracts.ragler import USER_ID
+from kb_contracts.api.ragler import USER_ID
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.answers import RawAnswer, decode
 from kb_server.engine_client.body import MultipartFile

@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
 from kb_server.engine_client.errors import EngineFault
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kb_contracts.ragler import VectorSearchRequest
+from kb_contracts.api.ragler import VectorSearchRequest
 
 
 class PassageMetadata(msgspec.Struct, kw_only=True):

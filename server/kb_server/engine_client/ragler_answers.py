@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.operations import Operation
+from kb_contracts.api.operations import Operation
 from kb_server.engine_client.answers import RawAnswer, fault_of, fitted, problem_of
 from kb_server.engine_client.errors import EngineFault, RateLimited, Refused
 

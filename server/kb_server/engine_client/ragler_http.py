@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.operations import BY_ID
-from kb_contracts.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages

@@ -20,8 +20,8 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from kb_contracts import models as m
-from kb_contracts.operations import Operation
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import Operation
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.answers import RawAnswer
 from kb_server.engine_client.body import MultipartFile

@@ -6,7 +6,7 @@ import hmac
 
 from aiohttp import hdrs, web
 
-from kb_contracts.connection_limits import is_loopback
+from kb_contracts.http.connection_limits import is_loopback
 from kb_server.hosting.caller import ANONYMOUS, Caller, digest
 from kb_server.hosting.proxies import PROXIES, TrustedProxies
 from kb_server.hosting.refusal import UNAUTHORIZED, Refusal

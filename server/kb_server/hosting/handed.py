@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 
-from kb_contracts.admission import Admission, Intake
+from kb_contracts.http.admission import Admission, Intake
 
 
 class HandedConnections:

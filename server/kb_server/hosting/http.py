@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from kb_contracts.admission import RETRY_SECONDS, admitting
-from kb_contracts.arriving import ArrivingBodies, watch
-from kb_contracts.connection_limits import ConnectionLimits
+from kb_contracts.http.admission import RETRY_SECONDS, admitting
+from kb_contracts.http.connection_limits import ConnectionLimits
+from kb_contracts.http.draining import ArrivingBodies, watch
 from kb_server.hosting.auth import KEY_HEADER, KeyCheck
 from kb_server.hosting.body import BodyLimits
 from kb_server.hosting.endpoint import McpEndpoint

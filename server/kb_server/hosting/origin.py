@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import hdrs, web
 
-from kb_contracts.connection_limits import is_loopback
+from kb_contracts.http.connection_limits import is_loopback
 from kb_server.hosting.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, Refusal
 from kb_server.settings import ServerSettings
 

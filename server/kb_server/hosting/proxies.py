@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 
 from aiohttp import web
 
-from kb_contracts.connection_limits import is_loopback
+from kb_contracts.http.connection_limits import is_loopback
 
 _FORWARDED_FOR = "X-Forwarded-For"
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 
-from kb_contracts.admission import BACKLOG, Admission, Listener, listen
-from kb_contracts.arriving import LINGER_SECONDS, stop_listening
-from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.http.admission import BACKLOG, Admission, Listener, listen
+from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
 from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import LIMITS, STOPPING
 from kb_server.hosting.signals import on_stop_signal

@@ -18,7 +18,7 @@ from typing import Any, AnyStr, NoReturn
 
 import msgspec
 
-from kb_contracts.parsing import TOO_MANY_VALUES, holds_too_many_values
+from kb_contracts.http.parsing import TOO_MANY_VALUES, holds_too_many_values
 
 MAX_DEPTH = 64
 """How many arrays and objects may stand within one another."""

@@ -36,8 +36,8 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from kb_contracts.admission import RETRY_SECONDS
-from kb_contracts.connection_limits import owner_of
+from kb_contracts.http.admission import RETRY_SECONDS
+from kb_contracts.http.connection_limits import owner_of
 from kb_server.hosting.auth import caller_of
 from kb_server.hosting.body import MAX_MESSAGE_BYTES
 from kb_server.hosting.duplex import Bounds, Session, session

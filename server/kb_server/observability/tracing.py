@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_server.tool import Call
 
 if TYPE_CHECKING:

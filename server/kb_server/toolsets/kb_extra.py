@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kb_contracts.operations import DocumentQuery, TagsQuery
+from kb_contracts.api.operations import DocumentQuery, TagsQuery
 from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.services import SERVER_VERSION, Services

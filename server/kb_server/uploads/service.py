@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from kb_contracts.models import FileFields, Job
+from kb_contracts.api.models import FileFields, Job
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.port import Engine, FileSource
 from kb_server.shielding import to_its_end

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from kb_contracts.formats import UnsupportedFormat, format_of
+from kb_contracts.api.formats import UnsupportedFormat, format_of
 from kb_server.uploads.errors import UploadError
 
 MEBIBYTE = 1024 * 1024

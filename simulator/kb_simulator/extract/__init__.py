@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from kb_contracts import formats
-from kb_contracts.formats import FORMATS, Format
+from kb_contracts.api import formats
+from kb_contracts.api.formats import FORMATS, Format
 from kb_simulator.extract.model import METHOD, Extracted, ExtractionFailed
 
 __all__ = ["FORMATS", "METHOD", "Extracted", "ExtractionFailed", "Format", "extract", "format_of"]

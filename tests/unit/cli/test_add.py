@@ -14,7 +14,7 @@ from kb_cli.commands.add import Adding, Found, status_of, walk
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.progress import Lines, Outcome, Result
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from tests.unit.cli.test_client import JOB
 
 

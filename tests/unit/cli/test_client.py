@@ -12,9 +12,9 @@ import pytest
 
 from kb_cli.client import WAIT_SECONDS, EngineClient, QueueFull, UnsupportedFormat
 from kb_cli.exits import CliError, Exit
-from kb_contracts import models as m
-from kb_contracts.errors import ERRORS, EngineError
-from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import ERRORS, EngineError
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 
 JOB = m.Job(
     id="3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kb_cli.exits import Exit
-from kb_contracts.ragler import collection_id
+from kb_contracts.api.ragler import collection_id
 from tests.unit.cli.conftest import RunningEngine
 from tests.unit.cli.test_commands import Kb
 

@@ -18,9 +18,9 @@ from kb_cli import VERSION, main
 from kb_cli.dispatch import dispatch
 from kb_cli.exits import Exit
 from kb_cli.parser import DOC_TYPES, JOB_STATES, MODES, build_parser
-from kb_contracts import models as m
-from kb_contracts.installing import install_command
-from kb_contracts.operations import API_VERSION
+from kb_config.installing import install_command
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import API_VERSION
 from tests.stack import ROOT, clean_environment, free_port
 
 COMMANDS = {

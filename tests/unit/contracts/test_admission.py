@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 
-from kb_contracts.admission import Admission, admitting, listen
-from kb_contracts.connection_limits import ConnectionLimits
+from kb_contracts.http.admission import Admission, admitting, listen
+from kb_contracts.http.connection_limits import ConnectionLimits
 
 BOUND = 10.0
 HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
@@ -171,8 +171,8 @@ async def test_the_oldest_half_open_connection_gives_way(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one that is of use."""
-    monkeypatch.setattr("kb_contracts.admission.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("kb_contracts.admission._TURNS", 1)
+    monkeypatch.setattr("kb_contracts.http.admission.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_contracts.http.admission._TURNS", 1)
     site = await serve(connections=4)
     idle = await site.connect()
     assert await idle.asked() == 200
@@ -283,7 +283,7 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What each had begun is cancelled, and others are served in between."""
-    monkeypatch.setattr("kb_contracts.admission._AT_ONCE", 3)
+    monkeypatch.setattr("kb_contracts.http.admission._AT_ONCE", 3)
     site = await serve()
     for peer in await site.busy(30):
         peer.close()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from kb_contracts.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import CONNECTION_LOG
 
 HEAD = b"POST /unread HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
 NO_HTTP = {

@@ -8,8 +8,8 @@ from importlib import metadata
 
 import pytest
 
-from kb_contracts import installing
-from kb_contracts.installing import install_command
+from kb_config import installing
+from kb_config.installing import install_command
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:

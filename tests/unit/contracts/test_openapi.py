@@ -12,10 +12,10 @@ from aiohttp import FormData, web
 from aiohttp.test_utils import TestClient, TestServer
 from jsonschema import Draft202012Validator
 
-from kb_contracts.errors import ERRORS, EngineError
-from kb_contracts.mount import JSON_BODY_BYTES, Incoming, build_application
+from kb_contracts.api.errors import ERRORS, EngineError
+from kb_contracts.api.operations import OPERATIONS, Operation
+from kb_contracts.http.mount import JSON_BODY_BYTES, Incoming, build_application
 from kb_contracts.openapi import document, possible_errors
-from kb_contracts.operations import OPERATIONS, Operation
 
 KEY = "secret"
 DOCUMENT = document()

@@ -8,10 +8,10 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from kb_contracts.errors import EngineError
-from kb_contracts.models import NoteRequest, SearchRequest
-from kb_contracts.parsing import convert_path, decode_body
-from kb_contracts.ragler import VectorSearchRequest
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import NoteRequest, SearchRequest
+from kb_contracts.api.ragler import VectorSearchRequest
+from kb_contracts.http.parsing import convert_path, decode_body
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])

@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import problem_response
-from kb_contracts.operations import BY_ID, OPERATIONS, Method, Part, of_part
-from kb_contracts.ragler import LIMITS, PREFIX, CollectionName, collection_id, may_have_id, names_in
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import BY_ID, OPERATIONS, Method, Part, of_part
+from kb_contracts.api.ragler import LIMITS, PREFIX, CollectionName, collection_id, may_have_id, names_in
+from kb_contracts.http.mount import problem_response
 
 
 def test_an_id_is_derived_from_the_name_alone() -> None:

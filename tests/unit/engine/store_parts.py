@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import (
     EmbedderIdentity,
     Found,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.api.search import within_budget
 
 DOCUMENT = m.DocumentSummary(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kb_contracts.errors import EngineError
-from kb_contracts.models import Filters
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import Filters
 from kb_engine.api.times import span_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_engine.embed import embedder_from
 from kb_engine.endpoint_settings import EndpointSettings
 from kb_engine.settings import EngineSettings

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, extract
 from kb_engine.extract.decoding import MOST_PIXELS
 from kb_engine.extract.picture import read_picture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import ImageOps
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.extract import (
     FORMATS,
     Extraction,

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_contracts.ragler import collection_id
+from kb_contracts.api.ragler import collection_id
 from kb_engine.store import NotABase
 from kb_engine.store.connection import transaction
 from kb_engine.store.schema import MIGRATIONS, migrate

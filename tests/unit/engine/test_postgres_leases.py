@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import News
 from kb_engine.store.postgres import PostgresStore, jobs

@@ -11,7 +11,7 @@ import asyncpg
 import numpy as np
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.address import address_of
 from kb_engine.store import (
     BaseTooNew,

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import numpy as np
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
 from kb_engine.store.postgres import reindex, reindex_postgres
 from tests.postgres import Database, give_back, new_database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.store.postgres import PostgresSpool, spool
 from tests.postgres import Database, give_back, new_database
 from tests.unit.engine.store_parts import Base, new_file, opened, prepared

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import Found
 from tests.unit.engine.store_parts import SCORING, Base, meaning, opened
 

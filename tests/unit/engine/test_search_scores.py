@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import Scoring
 from tests.unit.engine.store_parts import (
     SCORING,

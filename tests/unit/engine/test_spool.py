@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.spool import FolderSpool
 
 

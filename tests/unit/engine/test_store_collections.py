@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_engine.store.times import stamp
 from tests.unit.engine.store_parts import START, Base, Place, key, new_note, opened, prepared
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from tests.unit.engine.store_parts import Base, Place, all_documents, new_file, new_note, opened, prepared
 
 

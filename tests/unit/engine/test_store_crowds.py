@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from tests.unit.engine.store_parts import Base, Place, all_documents, meaning, new_note, opened, prepared
 
 

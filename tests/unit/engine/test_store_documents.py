@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from tests.unit.engine.store_parts import (
     Base,
     Place,

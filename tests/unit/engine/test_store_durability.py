@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import SqliteStore, connection, documents
 from kb_engine.store.connection import as_engine_errors
 from tests.unit.engine.store_parts import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from tests.unit.engine.store_parts import Base, key, new_note, opened
 
 DISK = "24m"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import Idempotency
 from tests.unit.engine.store_parts import Base, Place, all_documents, key, new_note, opened, prepared
 

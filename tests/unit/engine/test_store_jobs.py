@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import NewJob, jobs
 from kb_engine.store.postgres import jobs as postgres_jobs
 from kb_engine.store.rules import rests_until

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import LeasedJob
 from tests.postgres import Database, give_back
 from tests.unit.engine.store_parts import Base, all_documents, key, new_note, new_place, opened, prepared

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import (
     BaseInUse,
     BaseTooNew,

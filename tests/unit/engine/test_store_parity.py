@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import Found, Prepared, words
 from kb_engine.store.postgres import postings
 from tests.postgres import give_back, new_database

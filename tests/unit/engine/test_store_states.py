@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from kb_contracts.models import JobStatus
+from kb_contracts.api.models import JobStatus
 from kb_engine.store.states import FINAL, TRANSITIONS, Event, after, sources, target
 
 

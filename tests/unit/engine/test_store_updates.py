@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import Idempotency, LeasedJob, jobs
 from kb_engine.store.postgres import jobs as postgres_jobs
 from tests.unit.engine.store_parts import Base, Place, died, key, new_file, new_note, opened, prepared

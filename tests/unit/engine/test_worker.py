@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.embed import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import Idempotency, SqliteStore

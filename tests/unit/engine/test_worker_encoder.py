@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder
 from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
 from tests.unit.engine.worker_parts import HELD, SECONDS, TestEmbedder

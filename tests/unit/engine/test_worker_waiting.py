@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.ingest import JobEnds, title_of
 
 

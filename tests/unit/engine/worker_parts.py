@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.embed import EmbedderUnavailable, HashEmbedder, Vectors
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits

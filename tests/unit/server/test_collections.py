@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.operations import DocumentQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import DocumentQuery
+from kb_contracts.http.mount import Incoming
 from kb_server import collections
 from kb_server.clock import Clock
 from kb_server.engine_client import Engine, Refused

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts import models as m
-from kb_contracts.errors import ERRORS, EngineError
-from kb_contracts.operations import BY_ID
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import ERRORS, EngineError
+from kb_contracts.api.operations import BY_ID
 from kb_server.engine_client.answers import RawAnswer, decode, fault_of
 from kb_server.engine_client.breaker import Breaker, Circuit
 from kb_server.engine_client.errors import (

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.operations import JobsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import JobsQuery
 from kb_server.engine_client import (
     EngineBadAnswer,
     EngineBusy,

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
-from kb_contracts.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery, JobsQuery, TagsQuery
+from kb_contracts.http.mount import Incoming
 from kb_server.clock import Clock
 from kb_server.engine_client import (
     REQUEST_ID,

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_server.hosting.proxies import TrustedProxies
 from kb_server.settings import ServerSettings
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
 from tests.server_fixtures import FakeEngine, ToolCaller, calling
 
 

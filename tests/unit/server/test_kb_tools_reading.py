@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_contracts.mount import Incoming
+from kb_contracts.http.mount import Incoming
 from tests.server_fixtures import FakeEngine, ToolCaller, calling
 
 

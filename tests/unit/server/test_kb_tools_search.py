@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_server.engine_client import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
 from tests.server_fixtures import FakeEngine, ToolCaller, calling, chunk, hit

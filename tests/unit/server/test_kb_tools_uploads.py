@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
 from tests.server_fixtures import FakeEngine, ToolCaller, calling
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"

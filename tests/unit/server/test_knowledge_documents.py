@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from kb_contracts.models import NoteRequest
+from kb_contracts.api.models import NoteRequest
 from kb_simulator import Stuck
 from tests.knowledge import Knowledge
 

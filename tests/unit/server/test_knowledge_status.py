@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.mount import Incoming
+from kb_contracts.api import models as m
+from kb_contracts.http.mount import Incoming
 from kb_server.hosting.calls import Calls
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts.operations import BY_ID
-from kb_contracts.ragler import VectorSearchRequest
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client.answers import RawAnswer
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_server.hosting.http import build_app
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_server.engine_client import EngineUnreachable
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings

@@ -7,7 +7,7 @@ from aiohttp import content_disposition_filename, parse_content_disposition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts.models import FileFields
+from kb_contracts.api.models import FileFields
 from kb_server.engine_client import FileSource
 from kb_server.engine_client.body import MultipartFile
 from kb_server.uploads.content import read_blocks

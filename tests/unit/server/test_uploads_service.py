@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from kb_contracts.errors import EngineError
-from kb_contracts.mount import Incoming
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
 from kb_server.engine_client import EngineFailed, EngineUnreachable
 from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads

@@ -22,7 +22,7 @@ import msgspec
 import psutil
 from aiohttp import web
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_simulator import submission
 from kb_simulator.app import build_app
 from kb_simulator.namespaces import DEFAULT, Namespaces

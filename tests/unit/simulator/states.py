@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_simulator import submission
 from kb_simulator.chunking import Page
 from kb_simulator.clock import Clock, ClockMode

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from kb_contracts.operations import BY_ID, OPERATIONS
+from kb_contracts.api.operations import BY_ID, OPERATIONS
 from kb_simulator.app import build_app
 from kb_simulator.clock import ClockMode
 from kb_simulator.faults import Fault

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from kb_contracts.errors import ERRORS, PROBLEM_JSON
+from kb_contracts.api.errors import ERRORS, PROBLEM_JSON
 from kb_simulator.clock import ClockMode
 from kb_simulator.faults import ContentLength, Drip, Fixed, HttpStatus, Latency, RateLimit, ResetAfter, Status
 from tests.unit.simulator.running import API, Running

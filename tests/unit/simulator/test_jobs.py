@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kb_contracts.settings import SettingsError
+from kb_config.settings import SettingsError
 from kb_simulator import AfterPolls, AfterTime, AtOnce, FailAt, SimulatorSettings, Stuck
 from kb_simulator.jobs import Policy, policy_of
 from kb_simulator.namespaces import Namespaces

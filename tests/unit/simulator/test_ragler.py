@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from kb_contracts.ragler import LIMITS, USER_ID, collection_id
+from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
 from kb_simulator.asked import asked
 from kb_simulator.control import BASE
 from kb_simulator.namespaces import HEADER

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_simulator.search import FLOOR, SATURATION, WEIGHT
 from tests.unit.simulator.states import Base
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
-from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_simulator.idempotency import KEPT_MICROSECONDS, Retry
 from kb_simulator.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
 from kb_simulator.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS

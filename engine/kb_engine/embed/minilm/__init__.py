@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_contracts.installing import install_command
+from kb_config.installing import install_command
 from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, Vectors
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kb_contracts import ragler as r
+from kb_contracts.api import ragler as r
 from kb_engine.store import described
 from kb_engine.store.described import BEYOND, DESCRIBED, IN_USE, NAMES, RANGE, Described, Figures
 from kb_engine.store.postgres.connection import Db, row, rows, value

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
 from kb_engine.store.postgres import content, jobs, tags

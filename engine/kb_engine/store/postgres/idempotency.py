@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
 from kb_engine.store.postgres.connection import Db, row, rows

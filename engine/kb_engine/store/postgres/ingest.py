@@ -5,7 +5,7 @@ In one transaction.
 
 from __future__ import annotations
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.postgres import documents, jobs, tags, updates

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import estimates, rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.postgres import idempotency

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import asyncpg
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.store.port import Heard, News
 from kb_engine.store.postgres.connection import GONE, Db, connect

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import selection
 from kb_engine.store.port import EmbedderIdentity, Found, Query, Scoring
 from kb_engine.store.postgres.connection import Db, row, rows, value

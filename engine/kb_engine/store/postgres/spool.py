@@ -21,7 +21,7 @@ from typing import Any
 
 import asyncpg
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.spool import SpoolFile, on_disk
 from kb_engine.store.postgres.connection import (
     Connections,

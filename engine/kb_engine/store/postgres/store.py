@@ -17,9 +17,9 @@ from typing import TypeVar
 import asyncpg
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts import ragler as r
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.store.port import (
     Counts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.postgres.connection import Db, changed, rows, value
 from kb_engine.store.postgres.write import Write

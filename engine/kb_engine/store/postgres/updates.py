@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kb_contracts import models as m
-from kb_contracts.errors import EngineError
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
 from kb_engine.store.postgres import documents, jobs

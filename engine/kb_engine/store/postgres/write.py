@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kb_contracts.errors import EngineError
+from kb_contracts.api.errors import EngineError
 from kb_engine.store.failures import described
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, rows, value

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_server import collections
 from kb_server.engine_client import engine_call
 from kb_server.tool import Annotations, Call, ToolError

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery
 from kb_server import collections
 from kb_server.engine_client import EngineFault, engine_call, tool_error
 from kb_server.tool import Annotations, Call, ToolError

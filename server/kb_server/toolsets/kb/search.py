@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server import collections
 from kb_server.engine_client import Engine, engine_call
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kb_contracts import models as m
-from kb_contracts.operations import JobsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import JobsQuery
 from kb_server.engine_client import MIN_ENGINE_VERSION, EngineTooOld, engine_call
 from kb_server.engine_client.version import check_version
 from kb_server.services import SERVER_VERSION

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery
 from kb_server.engine_client import ENDED, Engine, EngineFault, tool_error
 from kb_server.toolsets.kb.views import JobFailure, failure_of
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server import collections
 
 S = TypeVar("S", bound=msgspec.Struct)

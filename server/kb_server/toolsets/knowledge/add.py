@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server import collections
 from kb_server.engine_client import ENDED, FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError

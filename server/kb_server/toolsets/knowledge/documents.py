@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_server.tool import MISSING, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge.tool import (
     CONFIRM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from kb_contracts import formats
+from kb_contracts.api import formats
 from kb_server.tool import ToolError
 
 FORMATS = ("pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg")

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.knowledge.formats import known
 from kb_server.toolsets.knowledge.tool import (

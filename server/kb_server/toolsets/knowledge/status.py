@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, megabytes
 

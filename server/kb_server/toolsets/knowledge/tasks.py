@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts import models as m
-from kb_contracts.operations import DocumentQuery
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import DocumentQuery
 from kb_server.engine_client import ENDED, Engine
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, ToolError

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from kb_contracts import models as m
+from kb_contracts.api import models as m
 from kb_server.engine_client import engine_call
 from kb_server.settings import MEBIBYTE
 from kb_server.tool import Call, ToolError

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_contracts.models import MAX_QUERY_CHARS, MAX_TAGS
-from kb_contracts.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
+from kb_contracts.api.models import MAX_QUERY_CHARS, MAX_TAGS
+from kb_contracts.api.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
 from kb_server.engine_client.errors import Refused
 from kb_server.engine_client.ragler import Passage, PassageMetadata, Passages, Ragler
 from kb_server.observability.redaction import sanitised

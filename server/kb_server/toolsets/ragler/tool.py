@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from kb_contracts.ragler import WINDOW_SECONDS
+from kb_contracts.api.ragler import WINDOW_SECONDS
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
 from kb_server.engine_client.ragler import Ragler
 from kb_server.engine_client.reporting import on_behalf_of

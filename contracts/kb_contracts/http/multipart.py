@@ -1,0 +1,155 @@
+"""The multipart body of `POST /jobs`, read as it arrives; the file goes to a sink, not whole into memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import FileFields
+from kb_contracts.http.parsing import misfit
+
+_FIELD_BYTES = 262_144
+_FILENAME_CHARS = 255
+_PARTS = 16
+_READ_BYTES = 1 << 18
+_JSON_FIELDS = frozenset({"tags", "metadata"})
+_BOOLEAN_FIELDS = frozenset({"force_ocr"})
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Sink(Protocol):
+    """Where the file's bytes go. Discarding it when the request fails is the caller's part."""
+
+    async def write(self, data: bytes) -> None:
+        """Take the next bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedFile:
+    """A file that arrived whole. `filename` is a bare name; `size` is in bytes."""
+
+    fields: FileFields
+    filename: str
+    size: int
+    sha256: str
+
+
+async def receive_file(
+    request: web.Request,
+    open_sink: Callable[[str], Awaitable[Sink]],
+    *,
+    max_bytes: int,
+) -> ReceivedFile:
+    """Read the request's parts in any order; `open_sink(filename)` is called when the file begins.
+
+    Raises:
+        EngineError: `invalid_request`, `payload_too_large`, or as the fields' models say.
+    """
+    try:
+        return await _receive(await request.multipart(), open_sink, max_bytes)
+    except (ValueError, AssertionError, LookupError, RequestPayloadError) as error:
+        raise EngineError("invalid_request", f"The body is not valid multipart/form-data: {error}") from error
+
+
+async def _receive(
+    reader: MultipartReader, open_sink: Callable[[str], Awaitable[Sink]], max_bytes: int
+) -> ReceivedFile:
+    fields: dict[str, Any] = {}
+    file: tuple[str, int, str] | None = None
+    parts = 0
+    while (part := await _next_part(reader)) is not None:
+        parts += 1
+        name = part.name if isinstance(part, BodyPartReader) else None
+        if not isinstance(part, BodyPartReader) or name is None or parts > _PARTS:
+            raise EngineError("invalid_request", "Send the part `file` and at most one part for each field.")
+        if name == "file":
+            if file is not None:
+                raise EngineError("invalid_parameter", "Send one file a request.", parameter="file")
+            filename = bare_name(part.filename)
+            file = (filename, *await _pour(part, await open_sink(filename), max_bytes))
+        elif name in fields:
+            raise EngineError("invalid_parameter", f"Part {name!r} stands twice.", parameter=name)
+        else:
+            fields[name] = await _field(part, name)
+    if file is None:
+        raise EngineError("missing_parameter", "The part `file` is required.", parameter="file")
+    try:
+        converted = msgspec.convert(fields, FileFields, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error, FileFields) from error
+    return ReceivedFile(converted, *file)
+
+
+async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    try:
+        return await reader.next()
+    except (HttpProcessingError, RuntimeError) as error:  # a part's header, or a part named `_charset_`
+        raise ValueError("the header of a part cannot be read") from error
+
+
+async def _pour(part: BodyPartReader, sink: Sink, max_bytes: int) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    while data := await part.read_chunk(_READ_BYTES):
+        size += len(data)
+        if size > max_bytes:
+            raise EngineError("payload_too_large", f"The file is over the limit of {max_bytes} bytes.")
+        digest.update(data)
+        await sink.write(bytes(data))
+    return size, digest.hexdigest()
+
+
+async def _field(part: BodyPartReader, name: str) -> Any:
+    raw = bytearray()
+    while data := await part.read_chunk(_READ_BYTES):
+        raw += data
+        if len(raw) > _FIELD_BYTES:
+            raise EngineError("payload_too_large", f"Part {name!r} is over {_FIELD_BYTES} bytes.")
+    if name in _JSON_FIELDS:
+        return _json(bytes(raw), name)
+    text = raw.decode("utf-8")
+    return _boolean(text, name) if name in _BOOLEAN_FIELDS else text
+
+
+def _json(raw: bytes, name: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise EngineError(
+            "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name
+        ) from error
+
+
+def _boolean(text: str, name: str) -> bool:
+    if (value := _BOOLEANS.get(text.lower())) is None:
+        raise EngineError("invalid_parameter", f"Part {name!r} takes true or false.", parameter=name)
+    return value
+
+
+def bare_name(filename: str | None) -> str:
+    """The last component of a client's file name, which is never used as a path.
+
+    Raises:
+        EngineError: `missing_parameter` or `invalid_parameter`.
+    """
+    name = (filename or "").replace("\\", "/").rsplit("/", 1)[-1].strip()
+    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+        # So a header holds bytes that are not UTF-8; nothing could store or show such a name.
+        raise EngineError("invalid_parameter", "The filename is not UTF-8; rename it.", parameter="file")
+    if not name or name in {".", ".."}:
+        raise EngineError("missing_parameter", "The part `file` needs a filename.", parameter="file")
+    if len(name) > _FILENAME_CHARS or any(ord(char) < 32 or ord(char) == 127 for char in name):
+        raise EngineError(
+            "invalid_parameter",
+            f"A filename has at most {_FILENAME_CHARS} characters and no control characters.",
+            parameter="file",
+        )
+    return name

@@ -1,0 +1,225 @@
+"""The pytest plugin of the suite: which engine is asked, an empty base for each test, and what came of it.
+
+    KB_VERIFY_API_KEY=… pytest -p kb_verify.plugin --pyargs kb_verify.suite \\
+        --kb-url http://127.0.0.1:8000
+
+Every test clears the base. The key comes from the environment, where no process list shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from kb_contracts.api.operations import BY_ID, Operation, Part
+from kb_verify.client import Client
+from kb_verify.results import Outcome, Results, Status
+from kb_verify.served import Served, look
+from kb_verify.tally import Tally
+from kb_verify.target import KEY_VARIABLE, Target
+
+_TIMEOUT = httpx.Timeout(90.0, connect=5.0)
+_TARGET = pytest.StashKey[Target]()
+_SERVED = pytest.StashKey[Served]()
+_TALLY = pytest.StashKey[Tally]()
+_RECORDER = pytest.StashKey["Recorder"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options that say what is verified."""
+    group = parser.getgroup("kb", "the engine that is verified")
+    group.addoption("--kb-url", help="its base URL; everything in it is removed")
+    group.addoption(
+        "--kb-header", action="append", default=[], metavar="NAME:VALUE", help="a header for every request"
+    )
+    group.addoption("--kb-seed", type=int, default=7, help="what generated requests derive from (7)")
+    group.addoption("--kb-examples", type=int, default=15, help="generated requests an operation (15)")
+    group.addoption("--kb-seconds", type=float, default=60.0, help="bound on each phase of those (60)")
+    group.addoption("--kb-results", metavar="FILE", help="write what came of it, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options."""
+    config.addinivalue_line("markers", "requirement(*ids): the requirements that a test proves")
+    config.addinivalue_line("markers", "generated: sends generated requests")
+    headers = dict(_pair(text) for text in config.getoption("--kb-header"))
+    config.stash[_TARGET] = Target(
+        url=config.getoption("--kb-url") or "",
+        api_key=os.environ.get(KEY_VARIABLE, ""),
+        headers=headers,
+        seed=config.getoption("--kb-seed"),
+        examples=config.getoption("--kb-examples"),
+        seconds=config.getoption("--kb-seconds"),
+    )
+    config.stash[_TALLY] = Tally()
+    config.stash[_RECORDER] = recorder = Recorder()
+    config.pluginmanager.register(recorder)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name.strip(), value.strip()
+
+
+@pytest.fixture(scope="session")
+def target(pytestconfig: pytest.Config) -> Target:
+    """What is verified, and how."""
+    chosen = pytestconfig.stash[_TARGET]
+    if not chosen.url:
+        raise pytest.UsageError("say with --kb-url which engine to verify")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def tally(pytestconfig: pytest.Config) -> Tally:
+    """What was asked and answered in this run."""
+    return pytestconfig.stash[_TALLY]
+
+
+@pytest.fixture(scope="session")
+def http(target: Target) -> Iterator[httpx.Client]:
+    """Connections to the engine, with its key; its base is left empty."""
+    with _connections(target, target.all_headers) as client:
+        yield client
+        Client(client).clear(collections=True)
+
+
+@pytest.fixture
+def kb(http: httpx.Client, tally: Tally) -> Client:
+    """The engine, its base empty."""
+    client = Client(http, tally)
+    client.clear(collections=True)
+    return client
+
+
+@pytest.fixture(scope="session")
+def served(pytestconfig: pytest.Config) -> Served:
+    """Which operations the engine serves."""
+    return pytestconfig.stash[_SERVED]
+
+
+@pytest.fixture
+def ragler(served: Served) -> None:
+    """RAGler's operations; skips where the engine serves none of them."""
+    if not served.ragler:
+        pytest.skip(served.why)
+
+
+@pytest.fixture
+def keyless(target: Target) -> Iterator[httpx.Client]:
+    """Connections to the engine without its key; skips where it needs none."""
+    if not target.api_key:
+        pytest.skip("the engine is verified without a key")
+    with _connections(target, target.headers) as client:
+        yield client
+
+
+def _connections(target: Target, headers: Mapping[str, str]) -> httpx.Client:
+    # Where nothing is encrypted, loading the certificates of the world is the slowest part of a short run.
+    encrypted = target.url.startswith("https:")
+    context = ssl.create_default_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.Client(base_url=target.url, headers=headers, timeout=_TIMEOUT, verify=context)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The behaviour first, then generated requests, then whether all there is was asked.
+
+    What every operation promises is not asked of operations that the engine does not serve.
+    """
+    last = ("test_generated.py", "test_walked.py")
+    items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
+    config.stash[_SERVED] = served = _look(config.stash[_TARGET])
+    if not served.ragler:
+        unserved = [item for item in items if _part(item) is Part.RAGLER]
+        items[:] = [item for item in items if item not in unserved]
+        config.hook.pytest_deselected(items=unserved)
+
+
+def _look(target: Target) -> Served:
+    try:
+        with _connections(target, target.all_headers) as client:
+            return look(client)
+    except httpx.HTTPError:  # each test tells of it
+        return Served()
+
+
+def _part(item: pytest.Item) -> Part:
+    """Of which document the operation is that a test is about, or the link that it follows."""
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    operation = given.get("operation") or BY_ID.get(str(given.get("source")))
+    return operation.part if isinstance(operation, Operation) else Part.ENGINE
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what came of the run."""
+    path = session.config.getoption("--kb-results")
+    if path:
+        results = _results(session.config)
+        Path(path).write_bytes(msgspec.json.encode(results))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what was asked and answered, and under which seed."""
+    results = _results(config)
+    terminalreporter.write_line(results.counts())
+
+
+def _results(config: pytest.Config) -> Results:
+    target, tally = config.stash[_TARGET], config.stash[_TALLY]
+    return Results(
+        url=target.url,
+        seed=target.seed,
+        outcomes=config.stash[_RECORDER].outcomes,
+        operations=tally.operation_counts(),
+        links=tally.link_counts(),
+    )
+
+
+class Recorder:
+    """What came of each test."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note the outcome of a test, or of what it needed."""
+        report = yield
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes.append(_outcome(item, call, report))
+        return report
+
+
+def _outcome(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> Outcome:
+    marks = item.iter_markers("requirement")
+    requirements = sorted({str(id_) for mark in marks for id_ in mark.args})
+    function = getattr(item, "function", None)
+    return Outcome(
+        id=f"{item.path.name}::{item.name}",
+        family=item.path.stem.removeprefix("test_"),
+        name=getattr(item, "originalname", None) or item.name,
+        promise=(function.__doc__ or "").split("\n\n")[0].strip() if function else "",
+        requirements=requirements,
+        status=Status(report.outcome),
+        why=_why(call, report),
+        details=report.longreprtext if report.outcome == "failed" else "",
+        seconds=round(report.duration, 3),
+    )
+
+
+def _why(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
+    if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    if call.excinfo is None:
+        return ""
+    text = str(call.excinfo.value).strip()
+    return text or call.excinfo.typename

@@ -1,0 +1,120 @@
+"""What came of a verification as one HTML page: no script, nothing loaded from elsewhere, all escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from string import Template
+
+from kb_verify.requirements import load
+from kb_verify.results import Outcome, Promise, Results, Status
+
+_PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Verification of $url</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+  body { color: #1c2024; background: #fff; }
+  table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
+  th, td { text-align: left; vertical-align: top; padding: .35rem .6rem; border-bottom: 1px solid #d8dce0; }
+  .passed { color: #17663a; } .failed { color: #a3141e; font-weight: 600; } .skipped { color: #7a5a00; }
+  pre { background: #f4f5f7; padding: .8rem; overflow-x: auto; white-space: pre-wrap; }
+  @media (prefers-color-scheme: dark) {
+    body { color: #e6e8ea; background: #15181b; } pre { background: #20252a; }
+    .passed { color: #6fd39a; } .failed { color: #ff8d8d; } .skipped { color: #e5c063; }
+  }
+</style>
+<h1>Verification of $url</h1>
+<p class="$status">$verdict</p>
+<p>$counts</p>
+<h2>Requirements</h2>
+$requirements
+<h2>Promises</h2>
+$promises
+<h2>Operations and links</h2>
+$operations
+$links
+$failures
+</html>
+""")
+
+
+def html(results: Results) -> str:
+    """The page."""
+    promises = results.promises()
+    return _PAGE.substitute(
+        url=escape(results.url),
+        status=Status.PASSED if results.passed else Status.FAILED,
+        verdict=escape(verdict(results)),
+        counts=escape(results.counts()),
+        requirements=_table(["Requirement", "", "Result"], _requirement_rows(promises)),
+        promises=_table(["Family", "Promise", "Requirements", "Result", "Why"], map(_promise_row, promises)),
+        operations=_table(
+            ["Operation", "Asked", "Succeeded"],
+            ([each.operation, str(each.asked), str(each.succeeded)] for each in results.operations),
+        ),
+        links=_table(
+            ["From", "To", "Taken"], ([each.source, each.target, str(each.taken)] for each in results.links)
+        ),
+        failures=_failures(results.of(Status.FAILED)),
+    )
+
+
+def verdict(results: Results) -> str:
+    """One line: how many promises are kept, broken and not shown."""
+    states = [promise.status for promise in results.promises()]
+    kept, broken, unshown = (states.count(each) for each in (Status.PASSED, Status.FAILED, Status.SKIPPED))
+    return f"{kept} promises kept, {broken} broken, {unshown} not shown"
+
+
+def requirements(promises: Iterable[Promise]) -> dict[str, Status]:
+    """The requirements that the promises stand for, each with its worst outcome, by id."""
+    worst: dict[str, Status] = {}
+    for promise in promises:
+        for id_ in promise.requirements:
+            worst[id_] = max(promise.status, worst.get(id_, promise.status), key=_gravity)
+    return dict(sorted(worst.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
+
+
+def requirement_texts() -> dict[str, str]:
+    """What each requirement says, by id."""
+    return {entry.id: entry.text for entry in load().requirements}
+
+
+def _gravity(status: Status) -> int:
+    return [Status.PASSED, Status.SKIPPED, Status.FAILED].index(status)
+
+
+def _requirement_rows(promises: list[Promise]) -> Iterable[list[str]]:
+    texts = requirement_texts()
+    return ([id_, texts.get(id_, ""), status] for id_, status in requirements(promises).items())
+
+
+def _promise_row(promise: Promise) -> list[str]:
+    return [
+        promise.family,
+        f"{promise.sentence}. {promise.promise}",
+        ", ".join(promise.requirements),
+        promise.status,
+        promise.why,
+    ]
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    return f"<table>\n<tr>{cells}</tr>\n{body}</table>"
+
+
+def _cell(text: str) -> str:
+    mark = f' class="{text}"' if text in set(Status) else ""
+    return f"<td{mark}>{escape(text)}</td>"
+
+
+def _failures(failed: list[Outcome]) -> str:
+    told = "".join(f"<h3>{escape(each.id)}</h3>\n<pre>{escape(each.details)}</pre>\n" for each in failed)
+    return f"<h2>What failed</h2>\n{told}" if told else ""

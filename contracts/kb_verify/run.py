@@ -1,0 +1,89 @@
+"""The suite run in a process of its own, by the pytest that is installed beside this package.
+
+Nothing of the caller's project reaches it: no configuration, no plugins, no folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from kb_verify.results import Results
+from kb_verify.target import KEY_VARIABLE, Target
+
+_NEEDED = ("pytest", "schemathesis")
+_PLUGIN = "kb_verify.plugin"
+SUITE = "kb_verify.suite"
+"""The package of the tests; a module of it can be run alone."""
+
+_RESULTS = "results.json"
+_TAIL = 2_000
+
+
+class SuiteError(Exception):
+    """The suite could not be run to its end; the message is what it last said."""
+
+
+def run(
+    target: Target,
+    *,
+    quick: bool = False,
+    tests: Sequence[str] = (SUITE,),
+    only: Sequence[str] = (),
+    junit: Path | None = None,
+    show_progress: bool = False,
+) -> Results:
+    """Verify an engine; its base is empty afterwards.
+
+    `quick` leaves the generated requests out. `tests` are modules of the suite, `only` further arguments for
+    pytest (`-k …`, `-x`).
+    `junit` is where to write a JUnit report. `show_progress` lets pytest write to stderr as it goes.
+
+    Raises:
+        ModuleNotFoundError: the extra `verify` is not installed.
+        SuiteError: the suite did not run to its end.
+    """
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    with TemporaryDirectory(prefix="kb-verify-") as folder:
+        home = Path(folder)
+        (home / "pytest.ini").write_text("[pytest]\n")
+        command = [*_command(target, home), "--pyargs", *tests, *only]
+        command += ["-m", "not generated"] if quick else []
+        if junit is not None:
+            command += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
+        said = _run(command, home, target, show_progress=show_progress)
+        try:
+            return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
+        except (OSError, msgspec.DecodeError) as error:
+            raise SuiteError(f"the suite did not run to its end: {said[-_TAIL:].strip()}") from error
+
+
+def _command(target: Target, home: Path) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
+    command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
+    # Differences in full: pytest's advice to raise its verbosity is of no use to whoever reads the report.
+    command += ["-o", "verbosity_assertions=2"]
+    command += ["--kb-url", target.url, "--kb-seed", str(target.seed), "--kb-results", str(home / _RESULTS)]
+    command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
+    for name, value in target.headers.items():
+        command += ["--kb-header", f"{name}:{value}"]
+    return command
+
+
+def _run(command: list[str], home: Path, target: Target, *, show_progress: bool) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: target.api_key}
+    out = sys.stderr if show_progress else subprocess.PIPE
+    done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
+        command, cwd=home, env=environ, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.stdout or ""

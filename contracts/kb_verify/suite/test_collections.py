@@ -1,0 +1,307 @@
+"""What RAGler's collections promise: listed, described, read by whom and how often."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kb_contracts.api import ragler as r
+from kb_verify.client import Client, answered, fresh_key, fresh_user, problem
+
+pytestmark = pytest.mark.usefixtures("ragler")
+
+GUIDES = r.collection_id("guides")
+SERVICE = {r.USER_ROLE: r.SERVICE}
+
+
+@pytest.mark.requirement("R75", "R16", "R17", "R18")
+def test_every_collection_is_listed_by_name(kb: Client) -> None:
+    """Those in use and those that are described, each once, with chunks, creator and time of creation."""
+    assert kb.collections() == {}
+    first = kb.document(kb.note("granite", tags=["collection:stones", "x"]))
+    kb.note("basalt", tags=["collection:stones"])
+    kb.note("otter", tags=["collection:Animals & co"])
+    kb.note("nowhere", tags=["collection:", "collections"])
+    kb.described(str(uuid4()), "guides", description="How it is done", created_by="ann@example.com")
+    listed = kb.collections()
+    assert list(listed) == ["Animals & co", "guides", "stones"]
+    assert answered(kb.ask("listCollections"), r.CollectionList).total == 3
+    stones, guides = listed["stones"], listed["guides"]
+    assert (stones.chunk_count, stones.description, stones.created_by) == (2, "", r.ENGINE_USER)
+    assert (stones.id, stones.created_at) == (r.collection_id("stones"), first.created_at)
+    assert (guides.chunk_count, guides.description) == (0, "How it is done")
+    assert guides.created_by == "ann@example.com"
+
+
+@pytest.mark.requirement("R20", "R21", "R23")
+def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
+    """What its documents add up to: tokens, their mean a chunk, the last change."""
+    note = kb.note("granite quarry", tags=["collection:guides"])
+    kb.file("a.md", b"# Basalt\n\ncolumns by the sea", tags='["collection:guides"]')
+    changed = kb.patched(note, text="granite quarry by the road").updated_at
+    found = kb.collection(GUIDES)
+    listed = kb.collections()["guides"]
+    assert (found.id, found.name, found.chunk_count) == (listed.id, "guides", 2)
+    assert (found.created_at, found.created_by) == (listed.created_at, listed.created_by)
+    figures = found.statistics
+    assert figures.total_tokens >= 2
+    assert figures.avg_chunk_size == pytest.approx(figures.total_tokens / 2, abs=1e-3)
+    assert figures.last_published == found.updated_at == changed
+
+
+def test_more_text_is_more_tokens(kb: Client) -> None:
+    """Counted over the collection's documents alone."""
+    kb.note("granite", tags=["collection:guides"])
+    before = kb.collection(GUIDES).statistics.total_tokens
+    kb.note("granite " * 50, tags=["collection:stones"])
+    assert kb.collection(GUIDES).statistics.total_tokens == before
+    kb.note("granite quarry " * 20, tags=["collection:guides"])
+    assert kb.collection(GUIDES).statistics.total_tokens >= before + 20
+
+
+@pytest.mark.parametrize("id_", ["00000000-0000-4000-8000-000000000000", r.collection_id("stones")])
+def test_an_unknown_collection_is_not_found(kb: Client, id_: str) -> None:
+    """Also under the id that a name would have, if it were in use."""
+    kb.note("granite", tags=["collection:guides", "stones"])
+    problem(kb.ask("getCollection", {"collection_id": id_}), "collection_not_found")
+
+
+@pytest.mark.parametrize("id_", ["guides", "1", GUIDES.upper()])
+def test_what_is_no_id_is_refused_by_name(kb: Client, id_: str) -> None:
+    """A UUID in lower case is one."""
+    response = kb.ask("getCollection", {"collection_id": id_})
+    assert problem(response, "invalid_parameter").parameter == "collection_id"
+
+
+def test_a_collection_follows_its_documents(kb: Client) -> None:
+    """It is there with the first and gone with the last, whichever way they come and go."""
+    one, two = kb.note("granite", tags=["collection:guides"]), kb.note("basalt")
+    assert kb.collections()["guides"].chunk_count == 1
+    kb.add_tags(two, "collection:guides")
+    assert kb.collections()["guides"].chunk_count == 2
+    kb.delete(one)
+    assert kb.collections()["guides"].chunk_count == 1
+    kb.remove_tag(two, "collection:guides")
+    assert kb.collections() == {}
+    problem(kb.ask("getCollection", {"collection_id": GUIDES}), "collection_not_found")
+
+
+@pytest.mark.requirement("R21", "R22")
+def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
+    """Its documents stay in it, its id and time of creation stay, and it was changed just now."""
+    kb.note("granite", tags=["collection:guides"])
+    before = kb.collection(GUIDES)
+    after = kb.described(
+        GUIDES,
+        "guides",
+        description="How it is done",
+        created_by="ann@example.com",
+        target_audience=["developers", "operators"],
+        usage_scenarios=["first day"],
+    )
+    assert (after.description, after.created_by) == ("How it is done", "ann@example.com")
+    assert (after.target_audience, after.usage_scenarios) == (["developers", "operators"], ["first day"])
+    assert (after.id, after.chunk_count, after.created_at) == (GUIDES, 1, before.created_at)
+    assert after.updated_at > before.updated_at
+    assert after.statistics == before.statistics
+    assert kb.collection(GUIDES) == after
+
+
+@pytest.mark.requirement("R22")
+def test_what_nobody_has_said_is_absent(kb: Client) -> None:
+    """Neither null nor an empty list; a list that was sent empty is one."""
+    kb.described(GUIDES, "guides")
+    told = kb.ask("getCollection", {"collection_id": GUIDES}).json()
+    assert not {"target_audience", "usage_scenarios"} & told.keys()
+    kb.described(GUIDES, "guides", target_audience=[])
+    assert kb.collection(GUIDES).target_audience == []
+
+
+def test_what_is_left_out_is_said_no_more(kb: Client) -> None:
+    """But for the creator, who stays who it was."""
+    kb.described(GUIDES, "guides", description="a", created_by="ann@example.com", usage_scenarios=["b"])
+    kb.described(GUIDES, "guides")
+    told = kb.ask("getCollection", {"collection_id": GUIDES}).json()
+    assert (told["description"], told["created_by"]) == ("", "ann@example.com")
+    assert "usage_scenarios" not in told
+
+
+def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
+    """Not even the time of the last change."""
+    said = {"description": "a", "target_audience": ["b"]}
+    first = kb.described(GUIDES, "guides", **said)
+    assert kb.described(GUIDES, "guides", **said) == first
+    assert kb.described(GUIDES, "guides", **said, created_by=first.created_by) == first
+    assert kb.described(GUIDES, "guides", description="c").updated_at > first.updated_at
+
+
+def test_a_described_collection_stands_without_documents(kb: Client) -> None:
+    """Empty before the first and after the last, or when all are removed, until it is to go too."""
+    id_ = str(uuid4())
+    empty = kb.described(id_, "guides", description="a")
+    assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)
+    assert empty.statistics.last_published == empty.updated_at == empty.created_at
+    document = kb.note("granite", tags=["collection:guides"])
+    assert kb.collection(id_).chunk_count == 1
+    kb.delete(document)
+    assert kb.collection(id_) == empty
+    kb.note("basalt", tags=["collection:guides", "collection:stones"])
+    kb.clear()
+    assert (kb.collection(id_), list(kb.collections())) == (empty, ["guides"])
+    kb.clear(collections=True)
+    assert kb.collections() == {}
+
+
+def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> None:
+    """Documents that come later are in it, and no other id is its."""
+    id_ = str(uuid4())
+    kb.described(id_, "guides")
+    kb.note("granite", tags=["collection:guides"])
+    assert [(each.id, each.chunk_count) for each in kb.collections().values()] == [(id_, 1)]
+    problem(kb.ask("getCollection", {"collection_id": GUIDES}), "collection_not_found")
+
+
+def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
+    """Neither changes, and the error names what belongs together."""
+    id_ = str(uuid4())
+    kb.described(id_, "guides", description="a")
+    kb.note("granite", tags=["collection:stones"])
+    for other, name, named in (
+        (id_, "handbook", "guides"),
+        (str(uuid4()), "guides", id_),
+        (GUIDES, "guides", id_),
+        (str(uuid4()), "stones", r.collection_id("stones")),
+        (id_, "stones", "guides"),
+        (r.collection_id("later"), "handbook", r.collection_id("handbook")),
+    ):
+        assert named in problem(kb.describe(other, name), "collection_exists").detail
+    assert sorted(kb.collections()) == ["guides", "stones"]
+    assert kb.collection(id_).description == "a"
+
+
+def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
+    """Whatever a tag can carry after `collection:`."""
+    for name in ("API Documentation", "größe & co", "日本語", "x" * 189):
+        assert kb.described(r.collection_id(name), name).name == name
+        document = kb.note("granite", tags=[f"collection:{name}"])
+        assert kb.collection(r.collection_id(name)).chunk_count == 1
+        kb.delete(document)
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a/b"}, "name"),
+        ({"name": "x" * 190}, "name"),
+        ({"description": "x" * 4_001}, "description"),
+        ({"created_by": "ann"}, "created_by"),
+        ({"target_audience": [""]}, "target_audience[0]"),
+        ({"usage_scenarios": ["a"] * 51}, "usage_scenarios"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused_by_name(
+    kb: Client, body: dict[str, Any], parameter: str
+) -> None:
+    """And nothing has been described."""
+    response = kb.ask("putCollection", {"collection_id": GUIDES}, json={"name": "guides", **body})
+    assert problem(response, "invalid_parameter").parameter == parameter
+    assert kb.collections() == {}
+
+
+def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
+    """Although another one came in between, which stays; another request under its key is a mismatch."""
+    key = fresh_key()
+    first = answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail)
+    later = kb.described(GUIDES, "guides", description="b")
+    assert answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail) == first
+    assert kb.collection(GUIDES) == later
+    problem(kb.describe(GUIDES, "guides", key, description="c"), "idempotency_mismatch")
+
+
+# --- roles and limits -----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R45", "R48")
+def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
+    """As anybody."""
+    kb.note("granite", tags=["collection:guides"])
+    found = kb.ask("vectorSearch", json={"query": "granite"}, headers=SERVICE)
+    assert len(answered(found, r.VectorSearchResponse).results) == 1
+    listed = answered(kb.ask("listCollections", headers=SERVICE), r.CollectionList)
+    got = answered(kb.ask("getCollection", {"collection_id": GUIDES}, headers=SERVICE), r.CollectionDetail)
+    assert [each.id for each in listed.collections] == [got.id] == [GUIDES]
+
+
+@pytest.mark.requirement("R49")
+@pytest.mark.parametrize("role", ["service", "Service", "SERVICE", "editor, service"])
+def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> None:
+    """In any spelling, and beside any other; other roles may."""
+    headers = {r.USER_ROLE: role}
+    problem(kb.describe(GUIDES, "guides", headers), "forbidden")
+    assert kb.collections() == {}
+    kb.described(GUIDES, "guides", description="a")
+    problem(kb.describe(GUIDES, "guides", headers, description="b"), "forbidden")
+    assert kb.collection(GUIDES).description == "a"
+    answered(kb.describe(GUIDES, "guides", {r.USER_ROLE: "editor"}, description="b"), r.CollectionDetail)
+
+
+def limited(kb: Client, operation_id: str, headers: dict[str, str]) -> Any:
+    """Ask an operation for what it answers with a success."""
+    body = {"json": {"query": "granite"}} if operation_id == "vectorSearch" else {}
+    place = {"collection_id": GUIDES} if operation_id == "getCollection" else {}
+    return kb.ask(operation_id, place, headers=headers, **body)
+
+
+@pytest.mark.requirement("R50", "R51", "R52", "R53")
+@pytest.mark.parametrize(("operation_id", "limit"), r.LIMITS.items())
+def test_a_user_may_ask_so_often_a_minute(kb: Client, operation_id: str, limit: int) -> None:
+    """The next call is refused with the seconds to wait; another user and other operations are not."""
+    kb.note("granite", tags=["collection:guides"])
+    user = fresh_user()
+    ask = partial(limited, kb, operation_id)
+    assert {ask(user).status_code for _ in range(limit)} == {200}
+    for _ in range(2):
+        response = ask(user)
+        told = problem(response, "rate_limited").retry_after
+        assert told is not None
+        assert 0 < told <= int(response.headers["Retry-After"]) <= r.WINDOW_SECONDS
+    assert ask(fresh_user()).status_code == 200
+    for other in r.LIMITS.keys() - {operation_id}:
+        assert limited(kb, other, user).status_code == 200
+    answered(kb.describe(GUIDES, "guides", user), r.CollectionDetail)
+
+
+@pytest.mark.requirement("R53")
+def test_without_a_user_the_credential_counts(kb: Client) -> None:
+    """Whoever names none is one with all who name none; who names one is not counted among them."""
+    asked = [kb.http.get("/collections") for _ in range(r.LIMITS["listCollections"] + 1)]
+    problem(asked[-1], "rate_limited")
+    assert kb.collections() == {}
+
+
+def test_a_refused_call_is_not_counted(kb: Client) -> None:
+    """What does not fit costs nobody a call."""
+    user = fresh_user()
+    for _ in range(r.LIMITS["listCollections"]):
+        problem(kb.ask("listCollections", headers=user, params={"colour": "red"}), "unknown_parameter")
+    answered(kb.ask("listCollections", headers=user), r.CollectionList)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(r.USER_ID, "x" * 256), (r.USER_ROLE, "x" * 65), (r.USER_ID, "é"), (r.USER_ROLE, "é")]
+)
+def test_a_user_or_role_that_is_none_is_refused(kb: Client, name: str, value: str) -> None:
+    """It names the header."""
+    response = kb.http.get("/collections", headers=[(name.encode(), value.encode())])
+    assert problem(response, "invalid_parameter").parameter == name
+
+
+@pytest.mark.parametrize("name", [r.USER_ID, r.USER_ROLE])
+def test_two_users_or_roles_are_none(kb: Client, name: str) -> None:
+    """Neither of them wins in silence."""
+    response = kb.http.get("/collections", headers=[(name, "service"), (name, "editor")])
+    assert problem(response, "invalid_parameter").parameter == name

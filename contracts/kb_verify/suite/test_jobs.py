@@ -1,0 +1,256 @@
+"""What jobs promise: taken in, followed, cancelled, deduplicated."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_verify.client import Client, answered, problem, together
+from kb_verify.slow import cancelled, long_note
+
+ABSENT = "00000000-0000-4000-8000-000000000000"
+
+
+def test_a_note_is_accepted_as_a_job(kb: Client) -> None:
+    """202 with a job that says what it will take in."""
+    job = kb.submit("User prefers concise responses", title="Preference", tags=["collection:memory"])
+    assert (job.status, job.kind, job.title) == ("queued", "note", "Preference")
+    assert (job.tags, job.document_id, job.error) == (["collection:memory"], None, None)
+
+
+def test_a_completed_job_names_its_document(kb: Client) -> None:
+    """By number and by uid; all steps are done."""
+    ended = kb.ended(kb.submit("granite"))
+    assert ended.document_id is not None
+    document = kb.document(ended.document_id)
+    assert (ended.status, ended.progress, ended.error) == ("completed", 1.0, None)
+    assert ended.document_uid == document.uid
+    assert ended.completed_steps == ended.total_steps
+    assert ended.attempts >= 1
+
+
+def test_a_job_tells_its_times_in_order(kb: Client) -> None:
+    """Created, started, finished: RFC 3339 in UTC."""
+    ended = kb.ended(kb.submit("granite"))
+    assert ended.started_at is not None
+    assert ended.finished_at is not None
+    assert ended.created_at <= ended.started_at <= ended.finished_at
+    assert ended.created_at.endswith("Z")
+
+
+def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
+    """Title, tags once each, metadata, source path; the text whole in its chunks."""
+    fields = {"title": "Stone", "metadata": {"n": {"m": [1]}}, "source_path": "m/x.md"}
+    document = kb.document(kb.note("granite", tags=["b", "a", "b"], **fields))
+    assert (document.title, document.doc_type, document.source_path) == ("Stone", "note", "m/x.md")
+    assert (sorted(document.tags), document.metadata) == (["a", "b"], {"n": {"m": [1]}})
+    assert [chunk.text for chunk in document.chunks] == ["granite"]
+
+
+@pytest.mark.parametrize("text", [" ", "\n\t \u3000", "\u2028"])
+def test_a_note_of_white_space_is_refused(kb: Client, text: str) -> None:
+    """There would be nothing to find."""
+    assert problem(kb.ask("createJob", json={"text": text}), "invalid_parameter").parameter == "text"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "parameter"),
+    [
+        ({}, "missing_parameter", "text"),
+        ({"text": ""}, "invalid_parameter", "text"),
+        ({"text": 5}, "invalid_parameter", "text"),
+        ({"text": "x", "colour": "red"}, "unknown_parameter", "colour"),
+        ({"text": "x", "tags": ["a,b"]}, "invalid_parameter", "tags[0]"),
+        ({"text": "x", "tags": [f"t{number}" for number in range(65)]}, "invalid_parameter", "tags"),
+        ({"text": "x", "metadata": []}, "invalid_parameter", "metadata"),
+        ({"text": "x", "metadata": {"a": "x" * 70_000}}, "invalid_parameter", "metadata"),
+        ({"text": "x", "title": ""}, "invalid_parameter", "title"),
+    ],
+)
+def test_a_note_that_does_not_fit_is_refused_by_name(
+    kb: Client, body: dict[str, Any], code: str, parameter: str
+) -> None:
+    """No job comes of it."""
+    before = kb.jobs().total
+    assert problem(kb.ask("createJob", json=body), code).parameter == parameter
+    assert kb.jobs().total == before
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"text": "\xed\xa0\x80"}', b'{"text": "\\ud800"}', b'{"text": "\xff"}']
+)
+def test_a_text_that_is_no_unicode_is_refused(kb: Client, content: bytes) -> None:
+    """Half of a surrogate pair is no character."""
+    response = kb.ask("createJob", content=content, headers={"Content-Type": "application/json"})
+    problem(response, "invalid_request")
+
+
+def test_a_note_over_the_limit_is_refused(kb: Client) -> None:
+    """A million characters may be taken, one more may not."""
+    problem(kb.ask("createJob", json={"text": "x" * 1_000_001}), "invalid_parameter")
+
+
+def test_waiting_answers_when_the_job_ends(kb: Client) -> None:
+    """With the job as it ended."""
+    assert kb.job(kb.submit("granite").id, wait=30).status == "completed"
+
+
+def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
+    """A long note is not taken in within a hundredth of a second; its job is answered all the same."""
+    job = kb.job(kb.submit(long_note(0)).id, wait=0.01)
+    if job.status == "completed":
+        pytest.skip("a long note was taken in within a hundredth of a second")
+    assert job.status in {"queued", "running"}
+    assert job.finished_at is None
+    assert job.document_id is None
+
+
+@pytest.mark.parametrize("wait", ["31", "-1", "soon"])
+def test_a_wait_out_of_range_is_refused(kb: Client, wait: str) -> None:
+    """At most thirty seconds."""
+    response = kb.ask("getJob", {"job_id": ABSENT}, params={"wait": wait})
+    assert problem(response, "invalid_parameter").parameter == "wait"
+
+
+def test_an_unknown_job_is_not_found(kb: Client) -> None:
+    """To read and to cancel."""
+    problem(kb.ask("getJob", {"job_id": ABSENT}), "job_not_found")
+    problem(kb.ask("cancelJob", {"job_id": ABSENT}), "job_not_found")
+
+
+@pytest.mark.parametrize("job_id", ["1", "x" * 36, "..%2F..%2Fetc"])
+def test_what_is_no_job_id_is_refused(kb: Client, job_id: str) -> None:
+    """It is not even looked up."""
+    response = kb.http.get(f"/api/v1/jobs/{job_id}")
+    problem(response, "route_not_found" if response.status_code == 404 else "invalid_parameter")
+
+
+def test_jobs_are_listed_newest_first_page_by_page(kb: Client) -> None:
+    """`total` counts all of them on every page."""
+    before = kb.jobs().total
+    ids = [kb.submit(f"granite {number}").id for number in range(3)]
+    first, second = kb.jobs(limit=2), kb.jobs(limit=2, offset=2)
+    assert [job.id for job in first.jobs + second.jobs[:1]] == ids[::-1]
+    assert (first.total, second.total) == (before + 3, before + 3)
+    assert (first.limit, first.offset, second.offset) == (2, 0, 2)
+
+
+def test_jobs_are_filtered_by_status(kb: Client) -> None:
+    """One failed, one completed."""
+    good = kb.ended(kb.submit("granite"))
+    bad = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
+    failed, completed = kb.jobs(status="failed"), kb.jobs(status="completed")
+    assert (failed.jobs[0].id, completed.jobs[0].id) == (bad.id, good.id)
+    assert {job.status for job in failed.jobs} == {"failed"}
+    assert {job.status for job in completed.jobs} == {"completed"}
+
+
+def test_a_cancelled_job_leaves_nothing(kb: Client) -> None:
+    """It is cancelled for good, and can still be read."""
+    job = cancelled(kb)
+    assert (job.status, job.document_id) == ("cancelled", None)
+    assert job.finished_at is not None
+    assert kb.job(job.id, wait=30).status == "cancelled"
+    document = kb.note("granite")
+    assert document in kb.listed()
+    assert job.id in {each.id for each in kb.jobs(status="cancelled").jobs}
+    assert kb.found("long0x7") == [] or kb.job(job.id).document_id is None
+
+
+def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
+    """Its document stays."""
+    job = kb.submit("granite")
+    document = kb.completed(job)
+    problem(kb.cancel(job), "job_finished")
+    assert kb.job(job.id).status == "completed"
+    assert kb.listed() == [document]
+
+
+def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
+    """It has ended, too."""
+    problem(kb.cancel(cancelled(kb)), "job_finished")
+
+
+def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
+    """Under its id, with what was sent for it: the bytes are at fault here, and it fails as it did."""
+    failed = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
+    assert (failed.status, failed.retryable) == ("failed", True)
+    again = answered(kb.retry(failed.id), m.Job, 202)
+    assert (again.id, again.status, again.error) == (failed.id, "queued", None)
+    assert (again.finished_at, again.retryable) == (None, False)
+    ended = kb.ended(again)
+    assert (ended.status, ended.error and ended.error.code) == ("failed", failed.error and failed.error.code)
+    assert ended.retryable
+    assert kb.jobs(status="failed").jobs[0].id == failed.id
+
+
+def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
+    """Not one that has completed, nor one that was cancelled, nor one that there is not."""
+    completed = kb.ended(kb.submit("granite"))
+    assert not completed.retryable
+    problem(kb.retry(completed.id), "job_not_retryable")
+    assert kb.job(completed.id).status == "completed"
+    problem(kb.retry(cancelled(kb).id), "job_not_retryable")
+    problem(kb.retry(ABSENT), "job_not_found")
+
+
+def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
+    """From its start to its end, by one clock; then nothing remains to be estimated."""
+    ended = kb.ended(kb.submit("granite"))
+    assert ended.started_at is not None
+    assert ended.finished_at is not None
+    took = datetime.fromisoformat(ended.finished_at) - datetime.fromisoformat(ended.started_at)
+    assert ended.elapsed_seconds == pytest.approx(took.total_seconds(), abs=0.01)
+    assert ended.estimated_seconds is None
+
+
+def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
+    """Tags are united and the further source path is kept."""
+    first = kb.note("granite", tags=["a"], source_path="one", dedup_scope="s")
+    again = kb.ended(kb.submit("granite", tags=["b"], source_path="two", dedup_scope="s"))
+    assert (again.deduplicated, again.document_id) == (True, first)
+    document = kb.document(first)
+    assert sorted(document.tags) == ["a", "b"]
+    assert document.source_paths == ["one", "two"]
+    assert kb.listed(source_path="two") == [first]
+
+
+def test_the_same_text_in_another_scope_is_another_document(kb: Client) -> None:
+    """Nothing is taken from anybody's collection."""
+    one = kb.note("granite", dedup_scope="s")
+    two = kb.ended(kb.submit("granite", dedup_scope="t"))
+    assert two.deduplicated is False
+    assert two.document_id != one
+
+
+def test_a_note_and_a_file_of_the_same_text_are_two(kb: Client) -> None:
+    """Deduplication looks at the kind too."""
+    assert kb.note("granite") != kb.file("a.txt", b"granite")
+    assert kb.documents().total == 2
+
+
+def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None:
+    """Decided when it is stored, not when it is accepted."""
+    submit = [partial(kb.submit, "granite", tags=[f"t{number}"]) for number in range(8)]
+    documents = {kb.completed(job) for job in together(*submit)}
+    (only,) = documents
+    assert sorted(kb.document(only).tags) == [f"t{number}" for number in range(8)]
+
+
+def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:
+    """There is nothing left to be a duplicate of."""
+    answered(kb.delete(kb.note("granite")), m.Removed)
+    again = kb.ended(kb.submit("granite"))
+    assert (again.deduplicated, kb.found("granite")) == (False, [again.document_id])
+
+
+@pytest.mark.requirement("E13")
+def test_the_engine_has_no_parameter_for_collections(kb: Client) -> None:
+    """Collections are tags to it."""
+    for operation, body in (("createJob", {"text": "x"}), ("search", {"query": "x"})):
+        response = kb.ask(operation, json={**body, "collection": "memory"})
+        assert problem(response, "unknown_parameter").parameter == "collection"

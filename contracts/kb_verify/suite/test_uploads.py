@@ -1,0 +1,210 @@
+"""What uploads promise: files taken in, and what is sent wrongly refused with nothing left behind."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import httpx
+import pytest
+
+from kb_contracts.api import models as m
+from kb_verify.client import Client, answered, problem, together
+from kb_verify.files import END, MULTIPART, docx, field_part, file_part, locked_pdf, part, pdf
+
+HTML = (
+    b"<html><head><title>Stones</title></head><body><h1>Stones</h1><p>zircon and feldspar</p></body></html>"
+)
+
+
+def post(kb: Client, body: bytes) -> httpx.Response:
+    """Send a body as it is."""
+    return kb.ask("createJob", content=body, headers=MULTIPART)
+
+
+@pytest.mark.requirement("E26")
+def test_a_file_is_taken_in_with_its_fields(kb: Client) -> None:
+    """Fields before the file or after it."""
+    body = (
+        field_part("tags", b'["collection:documents", "stone"]')
+        + file_part(b"granite quarry", "stone.txt")
+        + field_part("metadata", b'{"author": "Ada"}')
+        + field_part("title", b"Stones")
+        + field_part("source_path", b"books/stone.txt")
+        + END
+    )
+    document = kb.document(kb.completed(answered(post(kb, body), m.Job, 202)))
+    assert (document.title, document.filename, document.format) == ("Stones", "stone.txt", "txt")
+    assert sorted(document.tags) == ["collection:documents", "stone"]
+    assert (document.metadata, document.source_path) == ({"author": "Ada"}, "books/stone.txt")
+    assert (document.doc_type, document.size_bytes) == ("text", 14)
+
+
+def test_a_file_is_accepted_as_a_job(kb: Client) -> None:
+    """202 with a job that names the file."""
+    job = kb.send("stone.txt", b"granite", tags='["a"]')
+    assert (job.status, job.kind, job.filename, job.tags) == ("queued", "file", "stone.txt", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "doc_type"),
+    [
+        ("a.txt", b"zircon and feldspar", "text"),
+        ("a.md", b"# Stones\n\nzircon and feldspar", "markdown"),
+        ("a.html", HTML, "html"),
+        ("a.pdf", pdf(["zircon and feldspar"]), "pdf"),
+        ("a.docx", docx("zircon and feldspar"), "docx"),
+    ],
+    ids=["txt", "md", "html", "pdf", "docx"],
+)
+def test_every_kind_of_file_is_found_by_its_text(kb: Client, name: str, data: bytes, doc_type: str) -> None:
+    """And is of its type."""
+    document = kb.file(name, data)
+    assert kb.found("zircon feldspar", doc_type=doc_type) == [document]
+    assert kb.document(document).format == name.partition(".")[2]
+
+
+def test_a_pdf_is_found_with_its_page(kb: Client) -> None:
+    """Pages count from 1."""
+    document = kb.file("valley.pdf", pdf(["granite stood here", "zircon lay there", "nothing more"]))
+    result = kb.search("zircon", mode="fts").results[0]
+    assert (result.document.id, result.chunk.page) == (document, 2)
+    assert kb.document(document).pages == 3
+
+
+def test_the_same_file_twice_is_one_document(kb: Client) -> None:
+    """Whatever its name."""
+    first = kb.file("a.txt", b"granite")
+    again = kb.ended(kb.send("b.txt", b"granite"))
+    assert (again.deduplicated, again.document_id) == (True, first)
+
+
+@pytest.mark.requirement("N8")
+def test_forced_ocr_is_done_or_fails_for_want_of_it(kb: Client) -> None:
+    """A PDF with text becomes another document, read by OCR, once; its text is not passed off as that."""
+    data = pdf(["zircon and feldspar"])
+    plain = kb.file("a.pdf", data)
+    ended = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
+    if ended.status == "failed":
+        assert ended.error is not None
+        assert ended.error.code == "ocr_failed"
+        assert kb.listed() == [plain]
+        return
+    assert ended.document_id not in (None, plain)
+    assert not ended.deduplicated
+    assert kb.document(ended.document_id or 0).extraction_method == "image_analysis"
+    assert sorted(kb.found("zircon feldspar")) == sorted([plain, ended.document_id or 0])
+    again = kb.ended(kb.send("a.pdf", data, force_ocr="true"))
+    assert (again.deduplicated, again.document_id) == (True, ended.document_id)
+
+
+def test_ocr_that_is_not_forced_leaves_the_text(kb: Client) -> None:
+    """`false` is as nothing: the same file is the same document."""
+    first = kb.file("a.txt", b"granite")
+    again = kb.ended(kb.send("a.txt", b"granite", force_ocr="false"))
+    assert (again.deduplicated, again.document_id) == (True, first)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.txt", b"granite"), ("a.md", b"# granite"), ("a.html", HTML), ("a.docx", docx("granite"))],
+    ids=["txt", "md", "html", "docx"],
+)
+def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(kb: Client, name: str, data: bytes) -> None:
+    """The field is named, and no job comes of it."""
+    before = kb.jobs().total
+    response = kb.ask("createJob", files={"file": (name, data)}, data={"force_ocr": "true"})
+    assert problem(response, "invalid_parameter").parameter == "force_ocr"
+    assert kb.jobs().total == before
+
+
+def test_an_empty_file_is_an_empty_document(kb: Client) -> None:
+    """It never reads as success: its status says that nothing can be found, and why."""
+    document = kb.document(kb.file("a.txt", b""))
+    assert (document.status, document.chunk_count) == ("empty", 0)
+    assert document.status_reason
+
+
+@pytest.mark.parametrize("filename", ["setup.exe", "noextension", "a.pdf.zip", "pdf"])
+def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -> None:
+    """No job comes of it."""
+    before = kb.jobs().total
+    problem(post(kb, file_part(filename=filename) + END), "unsupported_format")
+    assert kb.jobs().total == before
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "code"),
+    [
+        (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
+        (b"not a zip", "a.docx", "file_corrupt"),
+        (locked_pdf(), "a.pdf", "file_encrypted"),
+        (b"\xff\xff\xff", "a.txt", "undecodable_text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_fails_its_job(kb: Client, data: bytes, name: str, code: str) -> None:
+    """With a code and words; nothing is stored."""
+    ended = kb.ended(kb.send(name, data))
+    assert ended.error is not None
+    assert (ended.status, ended.error.code, ended.document_id) == ("failed", code, None)
+    assert ended.error.message
+    assert kb.documents().total == 0
+
+
+@pytest.mark.parametrize(
+    ("filename", "kept"),
+    [("../../etc/passwd.txt", "passwd.txt"), ("C:\\temp\\b.txt", "b.txt"), ("a b é 🦓.txt", "a b é 🦓.txt")],
+)
+def test_a_filename_never_becomes_a_path(kb: Client, filename: str, kept: str) -> None:
+    """Its last component is kept as a name."""
+    assert kb.document(kb.file(filename, b"granite")).filename == kept
+
+
+BODIES = {
+    "no part": (END, "missing_parameter"),
+    "nothing": (b"", "invalid_request"),
+    "garbage": (b"garbage", "invalid_request"),
+    "another boundary": (b"--other\r\n\r\n\r\n--other--\r\n", "invalid_request"),
+    "no filename": (field_part("file", b"granite") + END, "missing_parameter"),
+    "empty filename": (file_part(filename="") + END, "missing_parameter"),
+    "dots for a filename": (file_part(filename="..") + END, "missing_parameter"),
+    "long filename": (file_part(filename="x" * 300 + ".txt") + END, "invalid_parameter"),
+    "filename not UTF-8": (
+        file_part(filename="\x00").replace(b"\x00", b"\xff.txt") + END,
+        "invalid_parameter",
+    ),
+    "two files": (file_part() + file_part() + END, "invalid_parameter"),
+    "no end": (file_part(), "invalid_request"),
+    "cut off in the file": (file_part()[:-5], "invalid_request"),
+    "unknown field": (file_part() + field_part("colour", b"red") + END, "unknown_parameter"),
+    "force_ocr neither true nor false": (
+        file_part(filename="a.pdf") + field_part("force_ocr", b"maybe") + END,
+        "invalid_parameter",
+    ),
+    "tags not JSON": (file_part() + field_part("tags", b"a,b") + END, "invalid_parameter"),
+    "tags cut off": (file_part() + field_part("tags", b'["a"') + END, "invalid_parameter"),
+    "tag with a slash": (file_part() + field_part("tags", b'["a/b"]') + END, "invalid_parameter"),
+    "deep JSON": (file_part() + field_part("tags", b"[" * 100_000) + END, "invalid_parameter"),
+    "title not UTF-8": (file_part() + field_part("title", b"\xff") + END, "invalid_request"),
+    "title twice": (file_part() + field_part("title", b"a") * 2 + END, "invalid_parameter"),
+    "nameless part": (file_part() + part("form-data", b"x") + END, "invalid_request"),
+    "large metadata": (
+        file_part() + field_part("metadata", b'{"a": "' + b"x" * 70_000 + b'"}') + END,
+        "invalid_parameter",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "code"), BODIES.values(), ids=BODIES)
+def test_a_body_that_does_not_fit_is_refused(kb: Client, body: bytes, code: str) -> None:
+    """Each with its code, and no job comes of it."""
+    before = kb.jobs().total
+    problem(post(kb, body), code)
+    assert kb.jobs().total == before
+
+
+def test_many_files_at_once_are_all_taken_in(kb: Client) -> None:
+    """None is mixed up with another."""
+    take = [partial(kb.file, f"{number}.txt", f"word{number} granite".encode()) for number in range(6)]
+    for number, document in enumerate(together(*take)):
+        assert kb.document(document).filename == f"{number}.txt"
+        assert kb.found(f"word{number}") == [document]

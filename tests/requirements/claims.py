@@ -1,0 +1,154 @@
+"""The list of requirements held against the tests, both ways.
+
+`kb_verify/requirements.toml` says what is promised, `@pytest.mark.requirement("K22")` on a test says what it
+proves. The marks are read from the source, not collected by pytest, so that a test that is skipped on
+this machine still counts and the check takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import kb_verify
+from kb_verify.requirements import Manifest, RequirementsError
+
+MAX_CLAIMS = 5
+"""How many requirements one test may claim; a test with more proves none of them well."""
+
+SUITE = Path(kb_verify.__file__).with_name("suite")
+"""The tests of the engine API that are installed with kb."""
+
+_MARK = "requirement"
+_NOT_OURS = frozenset({"node_modules"})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A test (`path::Class::function`, the path relative to its root) and the ids that it claims."""
+
+    test: str
+    ids: tuple[str, ...]
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def collect_claims(*roots: Path) -> list[Claim]:
+    """What the tests under `roots` claim, one `Claim` a test function that claims anything.
+
+    A function inherits the marks of its class and of its module's `pytestmark`. A mark inside
+    `pytest.param(...)` counts for its function. Installed packages of other projects are passed over.
+
+    Raises:
+        RequirementsError: a file is not Python, or a mark has something else than literal strings.
+    """
+    return [claim for root in roots for path in _sources(root) for claim in _claims_of(path, root)]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """The Python files under `root`, in order; folders that need not be entered are not."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _NOT_OURS)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _claims_of(path: Path, root: Path) -> Iterator[Claim]:
+    try:
+        module = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise RequirementsError(f"{path}: {error}") from error
+    return _claims_in(module.body, path.relative_to(root).as_posix(), (), path)
+
+
+def _claims_in(
+    body: Sequence[ast.stmt], prefix: str, inherited: tuple[str, ...], path: Path
+) -> Iterator[Claim]:
+    ids = (*inherited, *_marks(_pytestmarks(body), path))
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            own = _marks(node.decorator_list, path)
+            yield from _claims_in(node.body, f"{prefix}::{node.name}", (*ids, *own), path)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            claimed = tuple(dict.fromkeys((*ids, *_marks(node.decorator_list, path))))
+            if claimed:
+                yield Claim(f"{prefix}::{node.name}", claimed)
+
+
+def _pytestmarks(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
+    for node in body:
+        if isinstance(node, ast.Assign) and any(
+            ast.unparse(target) == "pytestmark" for target in node.targets
+        ):
+            yield node.value
+
+
+def _marks(expressions: Iterable[ast.expr], path: Path) -> tuple[str, ...]:
+    return tuple(
+        _literal(argument, path)
+        for expression in expressions
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{_MARK}"
+        for argument in node.args
+    )
+
+
+def _literal(node: ast.expr, path: Path) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise RequirementsError(f"{path}:{node.lineno}: a requirement mark takes literal strings")
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+
+def check(manifest: Manifest, claims: Iterable[Claim]) -> list[str]:
+    """Every disagreement between `manifest` and `claims`, one sentence each; empty when they agree."""
+    claims = list(claims)
+    claimed = {id_ for claim in claims for id_ in claim.ids}
+    return [
+        *_duplicates(manifest),
+        *_misfits(manifest, claimed),
+        *_bad_claims(manifest, claims),
+        *_bad_capabilities(manifest),
+    ]
+
+
+def _duplicates(manifest: Manifest) -> Iterator[str]:
+    counts = Counter(entry.id for entry in manifest.requirements)
+    return (f"{id_} stands {count} times in the manifest" for id_, count in counts.items() if count > 1)
+
+
+def _misfits(manifest: Manifest, claimed: set[str]) -> Iterator[str]:
+    for entry in manifest.requirements:
+        if entry.deferred is not None or entry.context:
+            if not (entry.deferred or "").strip():
+                yield f"{entry.id} is deferred without a reason"
+            if entry.id in claimed:
+                yield f"{entry.id} is deferred and has a test: the deferral is stale"
+        elif entry.id not in claimed:
+            yield f"{entry.id} has no test: {entry.text}"
+
+
+def _bad_claims(manifest: Manifest, claims: Iterable[Claim]) -> Iterator[str]:
+    known = {entry.id for entry in manifest.requirements}
+    for claim in claims:
+        for id_ in claim.ids:
+            if id_ not in known:
+                yield f"{claim.test} names {id_}, which is not in the manifest"
+        if len(claim.ids) > MAX_CLAIMS:
+            yield f"{claim.test} claims {len(claim.ids)} requirements, more than {MAX_CLAIMS}"
+
+
+def _bad_capabilities(manifest: Manifest) -> Iterator[str]:
+    by_id = {entry.id: entry for entry in manifest.requirements}
+    for capability in manifest.capabilities:
+        for id_ in capability.requirements:
+            if id_ not in by_id:
+                yield f"capability {capability.name} names {id_}, which is not in the manifest"
+            elif by_id[id_].deferred is not None:
+                yield f"capability {capability.name} rests on {id_}, which is deferred"

@@ -20,12 +20,12 @@ from kb_contracts.api.errors import PROBLEM_JSON, Problem
 from kb_contracts.api.operations import (
     BY_ID,
     IDEMPOTENCY_KEY,
+    AnyOperation,
     DocumentQuery,
     DocumentsQuery,
     JobQuery,
     JobsQuery,
     NoteQuery,
-    Operation,
 )
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -51,7 +51,7 @@ class UnsupportedFormat(CliError):
 class _Call:
     """One request to make. `place` are path parameters."""
 
-    operation: Operation
+    operation: AnyOperation
     place: Mapping[str, object]
     query: m.Request | None = None
     body: m.Request | None = None

@@ -18,21 +18,21 @@ from kb_contracts.api.operations import (
     IDEMPOTENCY_KEY,
     IF_MATCH,
     UPDATE_WAIT_SECONDS,
+    AnyOperation,
     ClearQuery,
     DocumentQuery,
     DocumentsQuery,
     JobQuery,
     JobsQuery,
     NoteQuery,
-    Operation,
     TagsQuery,
 )
 from kb_contracts.api.ragler import USER_ID
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.answers import RawAnswer, decode
 from kb_server.engine_client.body import MultipartFile
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.port import ENDED, USER, FileSource
+from kb_server.engine_client.responses import RawResponse, decode
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
 from kb_server.engine_client.version import check_version
@@ -261,11 +261,11 @@ class HttpEngine:
         self._version_known = False
 
 
-def _read(operation: Operation, model: type[S], answer: RawAnswer) -> S:
+def _read(operation: AnyOperation, model: type[S], answer: RawResponse) -> S:
     return decode(operation, answer, model)
 
 
-def _read_or_accepted(operation: Operation, answer: RawAnswer) -> m.Document | m.Job:
+def _read_or_accepted(operation: AnyOperation, answer: RawResponse) -> m.Document | m.Job:
     if answer.status == HTTPStatus.ACCEPTED:
         return decode(operation, answer, m.Job)
     return decode(operation, answer, m.Document)

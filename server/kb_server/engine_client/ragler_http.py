@@ -13,7 +13,7 @@ from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchReq
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.ragler_answers import NotThere, read
+from kb_server.engine_client.ragler_responses import NotThere, read
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
 

@@ -21,9 +21,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import Operation
+from kb_contracts.api.operations import AnyOperation
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.answers import RawAnswer
 from kb_server.engine_client.body import MultipartFile
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.errors import (
@@ -34,6 +33,7 @@ from kb_server.engine_client.errors import (
     Refused,
 )
 from kb_server.engine_client.port import REQUEST_ID, TRACE
+from kb_server.engine_client.responses import RawResponse
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.wire import MAX_BODY_BYTES, Wire
 
@@ -52,7 +52,7 @@ _KEEP_ALIVE_SECONDS = 30.0
 class Outgoing:
     """One request of an operation, ready to be sent as often as it takes. `silence` is in seconds."""
 
-    operation: Operation
+    operation: AnyOperation
     url: URL
     headers: Mapping[str, str]
     silence: float
@@ -93,7 +93,7 @@ class HttpTransport:
 
     def outgoing(
         self,
-        operation: Operation,
+        operation: AnyOperation,
         headers: Mapping[str, str],
         *,
         silence: float,
@@ -124,7 +124,7 @@ class HttpTransport:
         except UnicodeEncodeError as error:
             raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
 
-    def _url(self, operation: Operation, path: Mapping[str, str], query: m.Request | None) -> URL:
+    def _url(self, operation: AnyOperation, path: Mapping[str, str], query: m.Request | None) -> URL:
         if not path and query is None:
             return _whole(self.base + operation.path)
         filled = operation.path.format_map({name: _segment(name, value) for name, value in path.items()})
@@ -132,7 +132,7 @@ class HttpTransport:
         pairs = {} if query is None else {name: _text(value) for name, value in _given(query).items()}
         return url.with_query(pairs) if pairs else url
 
-    async def attempted(self, outgoing: Outgoing, read: Callable[[RawAnswer], T]) -> T:
+    async def attempted(self, outgoing: Outgoing, read: Callable[[RawResponse], T]) -> T:
         """Send until `read` takes the answer, or as often as the policy and the circuit let it.
 
         Raises:
@@ -151,7 +151,7 @@ class HttpTransport:
                     raise
             await self._clock.sleep(delay)
 
-    async def observed(self, outgoing: Outgoing, read: Callable[[RawAnswer], T]) -> T:
+    async def observed(self, outgoing: Outgoing, read: Callable[[RawResponse], T]) -> T:
         """Send once, and tell the circuit how it went, which has no say in whether."""
         try:
             answer = read(await self._sent(outgoing))
@@ -176,7 +176,7 @@ class HttpTransport:
                 self._last_failure, url=self.base, retry_after=round(self._breaker.wait(now), 1)
             )
 
-    async def _sent(self, outgoing: Outgoing) -> RawAnswer:
+    async def _sent(self, outgoing: Outgoing) -> RawResponse:
         """Send once, with every fault of the transport turned into one of ours."""
         sending = _Sending(outgoing)
         try:
@@ -227,7 +227,7 @@ class _Sending:
     own_fault: OSError | None = None
     _watch: asyncio.Timeout | None = field(default=None)
 
-    async def exchange(self, session: aiohttp.ClientSession, wire: Wire | None) -> RawAnswer:
+    async def exchange(self, session: aiohttp.ClientSession, wire: Wire | None) -> RawResponse:
         """Send the request and read its answer whole.
 
         Raises:
@@ -242,7 +242,7 @@ class _Sending:
         finally:
             self._watch = None
 
-    async def _exchange(self, session: aiohttp.ClientSession) -> RawAnswer:
+    async def _exchange(self, session: aiohttp.ClientSession) -> RawResponse:
         outgoing = self.outgoing
         data = self._blocks(outgoing.file) if outgoing.file is not None else outgoing.json
         async with session.request(
@@ -252,7 +252,7 @@ class _Sending:
             data=data,
             allow_redirects=False,
         ) as response:
-            return RawAnswer(
+            return RawResponse(
                 status=response.status,
                 content_type=response.content_type if "Content-Type" in response.headers else "",
                 body=await self._read(response.content),

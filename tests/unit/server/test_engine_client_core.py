@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import BY_ID
-from kb_server.engine_client.answers import RawAnswer, decode, fault_of
 from kb_server.engine_client.breaker import Breaker, Circuit
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
@@ -29,6 +28,7 @@ from kb_server.engine_client.errors import (
     Refused,
 )
 from kb_server.engine_client.reporting import tool_error
+from kb_server.engine_client.responses import RawResponse, decode, fault_of
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
 
@@ -36,12 +36,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEARCH = BY_ID["search"]
 
 
-def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawAnswer:
+def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawResponse:
     """An HTTP answer."""
-    return RawAnswer(status=status, content_type=kind, body=body, **rest)
+    return RawResponse(status=status, content_type=kind, body=body, **rest)
 
 
-def problem(code: str, **members: Any) -> RawAnswer:
+def problem(code: str, **members: Any) -> RawResponse:
     """The problem document of a code of the contract."""
     error = EngineError(code, "What happened.", **members)
     return answer(error.kind.status, msgspec.json.encode(error.problem()), "application/problem+json")

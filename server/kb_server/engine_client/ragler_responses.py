@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.api.operations import Operation
-from kb_server.engine_client.answers import RawAnswer, fault_of, fitted, problem_of
+from kb_contracts.api.operations import AnyOperation
 from kb_server.engine_client.errors import EngineFault, RateLimited, Refused
+from kb_server.engine_client.responses import RawResponse, fault_of, fitted, problem_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -23,7 +23,7 @@ class NotThere(Refused):
     """A 404 that does not say what is missing: the collection, or the operation itself."""
 
 
-def read(operation: Operation, answer: RawAnswer, model: type[S], *, in_collection: bool = False) -> S:
+def read(operation: AnyOperation, answer: RawResponse, model: type[S], *, in_collection: bool = False) -> S:
     """The answer as `model`, without what is null; `in_collection`: one collection was asked for.
 
     Members may be named `created_by` or `createdBy`: backends of this API do both.
@@ -39,7 +39,7 @@ def read(operation: Operation, answer: RawAnswer, model: type[S], *, in_collecti
     )
 
 
-def _fault(operation: Operation, answer: RawAnswer, *, in_collection: bool) -> EngineFault:
+def _fault(operation: AnyOperation, answer: RawResponse, *, in_collection: bool) -> EngineFault:
     fault = fault_of(operation, answer, now=datetime.now(UTC))
     code = problem_of(answer).get("code")
     match answer.status:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.api.operations import Operation
+from kb_contracts.api.operations import AnyOperation
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -37,7 +37,7 @@ _KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instan
 
 
 @dataclass(frozen=True, slots=True)
-class RawAnswer:
+class RawResponse:
     """An HTTP answer, read whole. `retry_after` is the header's text."""
 
     status: int
@@ -51,7 +51,7 @@ class RawAnswer:
         return 200 <= self.status < 300
 
 
-def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
+def decode(operation: AnyOperation, answer: RawResponse, model: type[S]) -> S:
     """The answer as `model`; members that it does not know are passed over.
 
     Raises:
@@ -62,7 +62,7 @@ def decode(operation: Operation, answer: RawAnswer, model: type[S]) -> S:
     return fitted(operation, answer, lambda body: msgspec.json.decode(body, type=model))
 
 
-def fitted(operation: Operation, answer: RawAnswer, read: Callable[[bytes], T]) -> T:
+def fitted(operation: AnyOperation, answer: RawResponse, read: Callable[[bytes], T]) -> T:
     """What `read` makes of the JSON of a success; it raises as msgspec does.
 
     Raises:
@@ -80,7 +80,7 @@ def fitted(operation: Operation, answer: RawAnswer, read: Callable[[bytes], T]) 
         ) from error
 
 
-def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> EngineFault:
+def fault_of(operation: AnyOperation, answer: RawResponse, *, now: datetime) -> EngineFault:
     """The fault that an answer outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
     problem = problem_of(answer)
     wait = _retry_after(answer, problem, now)
@@ -105,7 +105,7 @@ def fault_of(operation: Operation, answer: RawAnswer, *, now: datetime) -> Engin
     return Refused("engine_refused", detail, retry_after=wait)
 
 
-def problem_of(answer: RawAnswer) -> dict[str, Any]:
+def problem_of(answer: RawResponse) -> dict[str, Any]:
     """The members of a problem document; none where the body is something else."""
     if answer.content_type not in _JSON_TYPES:
         return {}
@@ -126,14 +126,14 @@ def _members(problem: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _words(problem: Mapping[str, Any], answer: RawAnswer) -> str:
+def _words(problem: Mapping[str, Any], answer: RawResponse) -> str:
     for member in ("detail", "title", "message"):  # the last is what others call it
         if isinstance(words := problem.get(member), str) and words:
             return words[:_SHOWN]
     return f"It answered with the status {answer.status}."
 
 
-def _retry_after(answer: RawAnswer, problem: Mapping[str, Any], now: datetime) -> float | None:
+def _retry_after(answer: RawResponse, problem: Mapping[str, Any], now: datetime) -> float | None:
     """Seconds to wait: the header's number or date, else the document's member; at most an hour."""
     raw = answer.retry_after or problem.get("retry_after")
     if raw is None:
@@ -153,5 +153,5 @@ def _until(date: str, now: datetime) -> float:
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
 
 
-def _call(operation: Operation) -> str:
+def _call(operation: AnyOperation) -> str:
     return f"{operation.method} {operation.path}"

@@ -14,7 +14,7 @@ import pytest
 
 from kb_cli.http_server import _warn_if_unreachable, run
 from kb_server.settings import ServerSettings
-from tests.server_fixtures import FakeEngine, serving
+from tests.support.server_fixtures import FakeEngine, serving
 
 
 @asynccontextmanager

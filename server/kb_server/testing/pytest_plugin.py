@@ -1,8 +1,9 @@
-"""Fixtures for tests of agents, and of anything that talks MCP to kb: `pytest -p kb_cli.pytest_plugin`.
+"""Fixtures for tests of agents, and of anything that talks MCP to kb.
 
-Or, in `conftest.py`: `pytest_plugins = ["kb_cli.pytest_plugin"]`.
+    pytest -p kb_server.testing.pytest_plugin
+    pytest_plugins = ["kb_server.testing.pytest_plugin"]    # or this, in `conftest.py`
 
-    def test_an_agent_is_told_that_the_engine_is_busy(mcp_client, faults):
+    def test_an_agent_learns_that_the_engine_is_busy(mcp_client, faults):
         faults.arm("queue_full", operation="search")
         assert mcp_client.refused("kb_search", query="bees")["error"] == "engine_busy"
 
@@ -24,22 +25,49 @@ asynchronous test may as well connect `mcp.Client(mcp_server.mcp_url)` in its ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
 from kb_server.settings import ServerSettings
+from kb_server.testing import (
+    Advancing,
+    McpClient,
+    McpServer,
+    Mode,
+    WaitlessClock,
+    connected,
+    event_loop,
+    serving,
+)
 
-if TYPE_CHECKING:
-    # pytest is to import it, as a plugin, and to rewrite its assertions.
-    from kb_simulator.pytest_plugin import Engine
-    from kb_simulator.running import Simulator
-
+# By name alone: the server knows no simulator, and pytest is to import the plugin, to rewrite its assertions.
 pytest_plugins = ["kb_simulator.pytest_plugin"]
 
 _SILENCE_MS = 500
+
+
+class _Faults(Protocol):
+    def disarm_all(self) -> object: ...
+
+
+class _Control(Protocol):
+    @property
+    def clock(self) -> Advancing: ...
+    @property
+    def faults(self) -> _Faults: ...
+
+
+class Engine(Protocol):
+    """What the server's fixtures need of the fixture `engine`."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def api_key(self) -> str: ...
+    @property
+    def control(self) -> _Control: ...
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +91,7 @@ def mcp_settings() -> Mapping[str, Any]:
 @pytest.fixture
 def mcp_server(
     engine: Engine,
-    simulator: Simulator,
+    request: pytest.FixtureRequest,
     mcp_settings: Mapping[str, Any],
     _mcp_loop: BlockingPortal,
     tmp_path_factory: pytest.TempPathFactory,
@@ -79,9 +107,10 @@ def mcp_server(
     }
     settings = ServerSettings(**{**fields, **mcp_settings})
     clock = WaitlessClock(engine.control.clock)
-    with serving(_mcp_loop, settings, clock, seed=simulator.settings.seed) as server:
+    seed = request.getfixturevalue("simulator").settings.seed
+    with serving(_mcp_loop, settings, clock, seed=seed) as server:
         yield server
-        # Whoever still hangs is let go, or the server would wait for its calls.
+        # Requests that still hang are let go, or the server would wait for its calls.
         engine.control.faults.disarm_all()
 
 

@@ -36,7 +36,7 @@ from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
 
 Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
-"""How the client begins: by the handshake, by asking what the server speaks, or without a word."""
+"""How the client begins: by the handshake, by discovering what the server speaks, or by neither."""
 
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
 
@@ -152,8 +152,13 @@ async def _serving(
                 services.http_base = http_base(settings, port)
 
             async with _listening(
-                lambda stop, told: serve(
-                    app, settings.host, settings.port, on_bound=told, stop=stop, drain_seconds=_DRAIN_SECONDS
+                lambda stop, on_bound: serve(
+                    app,
+                    settings.host,
+                    settings.port,
+                    on_bound=on_bound,
+                    stop=stop,
+                    drain_seconds=_DRAIN_SECONDS,
                 ),
                 bound,
             ):
@@ -187,12 +192,12 @@ def _clients(settings: ServerSettings, clock: WaitlessClock, seed: int) -> tuple
 
 @asynccontextmanager
 async def _listening(
-    run: Callable[[asyncio.Event, Callable[[str, int], None]], Any], told: Callable[[str, int], None]
+    run: Callable[[asyncio.Event, Callable[[str, int], None]], Any], on_bound: Callable[[str, int], None]
 ) -> AsyncIterator[None]:
     stop, ready = asyncio.Event(), asyncio.Event()
 
     def bound(host: str, port: int) -> None:
-        told(host, port)
+        on_bound(host, port)
         ready.set()
 
     running = asyncio.ensure_future(run(stop, bound))

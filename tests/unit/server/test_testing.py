@@ -15,7 +15,16 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
     """Run tests of another project under the plugin, in a process of their own."""
     pytester.makepyfile(test_other=source)
-    plugins = ("-p", "kb_cli.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error")
+    plugins = (
+        "-p",
+        "kb_server.testing.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-W",
+        "error",
+    )
     return pytester.runpytest_subprocess(*plugins, *options)
 
 
@@ -64,7 +73,7 @@ def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -
     result.stdout.fnmatch_lines(
         [
             "*AssertionError: kb_status did not fail: *",
-            "seed 99; repeat with: python -m pytest -p kb_cli.pytest_plugin --sim-seed 99 *::test_it",
+            "seed 99; repeat with: python -m pytest -p kb_server.testing.* --sim-seed 99 *::test_it",
             "#1 GET /api/v1/status -> 200",
         ]
     )

@@ -1,9 +1,10 @@
-"""The MCP server over HTTP as `kb serve` puts it together: what it says of itself at its start."""
+"""The MCP server over HTTP, put together: what it logs at its start, and how its workers are set up."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_cli.http_server import _warn_if_unreachable, run
+from kb_server.app import serve, warn_if_unreachable
 from kb_server.settings import ServerSettings
+from kb_server.workers.link import encode_settings, read_settings
 from tests.support.server_fixtures import FakeEngine, serving
 
 
@@ -22,7 +24,7 @@ async def started(home: Path, **settings: Any) -> AsyncIterator[str]:
     """A server on a free port; its base URL."""
     bases: asyncio.Queue[str] = asyncio.Queue()
     read = ServerSettings(home=home, port=0, **settings)
-    task = asyncio.create_task(run(read, ["kb"], on_ready=bases.put_nowait))
+    task = asyncio.create_task(serve(read, on_ready=bases.put_nowait))
     try:
         yield await asyncio.wait_for(bases.get(), 30)
     finally:
@@ -53,7 +55,7 @@ class Warnings(logging.Handler):
 @pytest.fixture
 async def warnings() -> AsyncIterator[Warnings]:
     """Of the module under test."""
-    handler, logger = Warnings(), logging.getLogger("kb_cli.http_server")
+    handler, logger = Warnings(), logging.getLogger("kb_server.app")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
@@ -87,8 +89,23 @@ def test_a_server_for_other_machines_says_that_upload_urls_do_not_reach_them(
     given: dict[str, str], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the base that they have, and the setting."""
-    _warn_if_unreachable(ServerSettings(**given), "http://127.0.0.1:3000")  # type: ignore[arg-type]
+    warn_if_unreachable(ServerSettings(**given), "http://127.0.0.1:3000")  # type: ignore[arg-type]
     assert ("KB_PUBLIC_URL" in caplog.text and "http://127.0.0.1:3000" in caplog.text) is is_told
+
+
+def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
+    """Over its stdin, of which it reads no more than that line."""
+    settings = ServerSettings(
+        home=tmp_path, engine_api_key="secret", toolsets=["kb", "ragler"], trusted_proxies=["10.0.0.0/8"]
+    )
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, encode_settings(settings) + b"rest")
+        assert read_settings(reading) == settings
+        assert os.read(reading, 10) == b"rest"
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 async def test_an_engine_that_is_ready_gives_nothing_to_say(tmp_path: Path, warnings: Warnings) -> None:

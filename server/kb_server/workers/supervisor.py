@@ -1,34 +1,34 @@
-"""`kb serve --workers N`: N processes on one port, and this one, which accepts for them.
+"""The parent of `KB_WORKERS` processes that serve one port.
 
-listen ─▶ start the workers ─▶ all are ready: say so ─▶ hand each connection to the next worker in turn
-a worker dies ─▶ the others get its turns ─▶ start it again, after a while that doubles each time
-SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; once more: end now
+listen ─▶ start the workers ─▶ all are ready: report it ─▶ hand each connection to the next worker in turn
+a worker dies ─▶ the others get its turns ─▶ start another one, after a pause that doubles each time
+SIGTERM, SIGINT ─▶ accept no more ─▶ let the workers end their calls ─▶ exit 0; a second signal: end now
 a worker cannot even start the first time ─▶ stop the others ─▶ its exit status
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import errno
 import logging
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kb_cli.child import Child
-from kb_cli.config import config_file
-from kb_cli.exits import CliError, Exit
-from kb_cli.supervised import Supervised
-from kb_cli.worker import Worker
+import msgspec
+
+from kb_server.hosting.serve import CannotListen, PortInUse
 from kb_server.hosting.signals import on_stop_signal
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads.staging import Staging
+from kb_server.workers.child import ChildProcess
+from kb_server.workers.link import Worker, encode_settings
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ LONG_LIVED = 60.0
 """A worker that lived so many seconds died by chance: its pause begins anew."""
 
 _BACKLOG = 1024
+_REPORTED = (1, 2)
+"""Exit statuses of a worker that has said itself, in one line, why it cannot start."""
 
 
 @dataclass(slots=True)
@@ -45,29 +47,28 @@ class _Slot:
     """A place for a worker, which is handed connections while it is `ready`."""
 
     number: int
-    child: Child | None = None
+    child: ChildProcess | None = None
     channel: socket.socket | None = None
     ready: bool = False
     pause: float = FIRST_PAUSE
 
 
-class Workers:
-    """The workers, and the socket that they are served from."""
+class WorkerSupervisor:
+    """The workers, and the socket whose connections they are handed. `on_ready` learns the base URL."""
 
-    def __init__(self, options: argparse.Namespace, settings: ServerSettings) -> None:
-        self._options = options
+    def __init__(self, settings: ServerSettings, on_ready: Callable[[str], object]) -> None:
         self._settings = settings
+        self._on_ready = on_ready
         self._slots = [_Slot(number) for number in range(settings.workers)]
         self._turn = 0
         self._listening = False
 
     async def run(self) -> int:
-        """Serve until told to stop; the exit status.
+        """Serve until SIGTERM or SIGINT; the exit status.
 
         Raises:
-            CliError: the address cannot be listened on.
+            CannotListen: the address cannot be listened on.
         """
-        self._supervised = Supervised.of(self._options)
         self._listener = listener = _listener(self._settings)
         self._port = int(listener.getsockname()[1])
         self._folder = Path(tempfile.mkdtemp(prefix="kb-workers-"))
@@ -95,7 +96,7 @@ class Workers:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         failed = [keeper.result() for keeper in keepers if keeper.done()]
-        return failed[0] if failed else Exit.OK
+        return failed[0] if failed else 0
 
     async def _keep(self, slot: _Slot) -> int:
         """Keep a worker in `slot`; returns only where the very first cannot start, its exit status."""
@@ -111,7 +112,7 @@ class Workers:
                 slot.channel.close()
             slot.child, slot.channel, slot.ready = None, None, False
             if first and not started:
-                return child.status if child.status in (Exit.FAILED, Exit.USAGE) else Exit.FAILED
+                return child.status if child.status in _REPORTED else 1
             first = False
             if loop.time() - began > LONG_LIVED:
                 slot.pause = FIRST_PAUSE
@@ -120,30 +121,19 @@ class Workers:
             await asyncio.sleep(slot.pause)
             slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
 
-    async def _start(self, slot: _Slot) -> Child:
+    async def _start(self, slot: _Slot) -> ChildProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         with theirs:
             worker = Worker(theirs.fileno(), slot.number, self._folder)
-            slot.child = await Child.start("worker", self._arguments(worker), pass_fds=(theirs.fileno(),))
+            slot.child = await ChildProcess.start(
+                "worker",
+                ["-m", "kb_server", "--worker", worker.argument()],
+                stdin=encode_settings(msgspec.structs.replace(self._settings, port=self._port)),
+                pass_fds=(theirs.fileno(),),
+            )
         slot.channel = ours
         return slot.child
-
-    def _arguments(self, worker: Worker) -> list[str]:
-        options, config = self._options, config_file(self._options)
-        flags = {
-            "host": options.host,
-            "port": str(self._port),
-            "home": options.home,
-            "engine-url": options.engine_url,
-            "ragler-url": options.ragler_url,
-            "toolsets": options.toolsets,
-            "log-level": options.log_level,
-            "config": None if config is None else str(config),
-            "worker": worker.argument(),
-        }
-        given = [part for flag, value in flags.items() if value is not None for part in (f"--{flag}", value)]
-        return ["serve", *given]
 
     def _accept_once_all_are_ready(self) -> None:
         if self._listening or not all(slot.ready for slot in self._slots):
@@ -152,7 +142,7 @@ class Workers:
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
         url = http_base(self._settings, self._port)
         log.info("Listening", extra={"fields": {"url": url, "workers": len(self._slots)}})
-        self._supervised.ready(url)
+        self._on_ready(url)
 
     def _stop_accepting(self) -> None:
         if self._listening:
@@ -183,21 +173,14 @@ class Workers:
 
 
 def _listener(settings: ServerSettings) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        CliError: it cannot.
-    """
+    """A socket that listens. Raises CannotListen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     host = settings.host.strip("[]")
     try:
         listener = socket.create_server((host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        reason = "another process listens there already" if taken else error.strerror or str(error)
-        message = (
-            f"cannot listen on {settings.host}:{settings.port}: {reason}; set KB_MCP_PORT to another port"
-        )
-        raise CliError(Exit.FAILED, message) from error
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, settings.port, "another process listens there already") from error
+        raise CannotListen(host, settings.port, error.strerror or str(error)) from error
     listener.setblocking(False)
     return listener

@@ -1,4 +1,4 @@
-"""A part of kb in a process of its own, with a pipe on which it says that it is ready."""
+"""A part of kb in a process of its own, with a pipe on which it reports that it is ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP_SECONDS = 20.0
 calls end for ten."""
 
 
-class Child:
+class ChildProcess:
     """One child. `name` is for people."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, ready: asyncio.StreamReader) -> None:
@@ -23,20 +23,32 @@ class Child:
         self._ready = ready
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], *, pass_fds: Sequence[int] = ()) -> Child:
-        """Run `kb` with `arguments`; it inherits the descriptors `pass_fds`."""
-        listening, telling = os.pipe()
+    async def start(
+        cls, name: str, arguments: Sequence[str], *, stdin: bytes = b"", pass_fds: Sequence[int] = ()
+    ) -> ChildProcess:
+        """Run `python` with `arguments` (`-m`, a module, its flags); it inherits the descriptors `pass_fds`.
+
+        It is told by `--supervised` where to report that it is ready, reads `stdin` first, and ends when the
+        rest of its stdin does.
+        """
+        reading, writing = os.pipe()
         try:
-            with _unhearing():
+            with _sigint_blocked():
                 process = await asyncio.create_subprocess_exec(
                     # -P: a file of the current folder must not stand in for a module.
-                    *(sys.executable, "-P", "-m", "kb_cli.main", *arguments, "--supervised", str(telling)),
+                    *(sys.executable, "-P", *arguments, "--supervised", str(writing)),
                     stdin=asyncio.subprocess.PIPE,
-                    pass_fds=(telling, *pass_fds),
+                    pass_fds=(writing, *pass_fds),
                 )
         finally:
-            os.close(telling)
-        return cls(name, process, await _reader(listening))
+            os.close(writing)
+        assert process.stdin is not None, "a pipe was asked for"
+        process.stdin.write(stdin)
+        ready = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(reading, "rb", buffering=0)
+        )
+        return cls(name, process, ready)
 
     @property
     def status(self) -> int | None:
@@ -69,20 +81,13 @@ class Child:
             self._process.kill()
 
 
-async def _reader(descriptor: int) -> asyncio.StreamReader:
-    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-    await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-    )
-    return reader
-
-
 @contextmanager
-def _unhearing() -> Iterator[None]:
-    """Children started inside do not hear SIGINT.
+def _sigint_blocked() -> Iterator[None]:
+    """Children started inside do not receive SIGINT.
 
-    Ctrl-C goes to everybody at the terminal. The parent alone is to hear it, for it stops the children in
-    their order; a child that heard it too would take our SIGTERM for the second signal, which means: now.
+    Ctrl-C goes to every process of the terminal. Only the parent is to act on it, because it stops the
+    children in their order; a child that received it too would take the parent's SIGTERM for the second
+    signal, which means: at once.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -2,9 +2,9 @@
 
 `Operation[B, R]` takes a JSON body of the type B (None: it takes none) and answers with an R, so that
 whoever calls one by its constant has both checked: `client.call(SEARCH, body=...)` is a `SearchResponse`.
-From the table of all of them come the two OpenAPI documents (the engine API, and RAGler's operations at the root), the
-routes that an engine mounts and the paths that the server's client calls. An operation without a handler
-stops an engine at its start.
+From the table of all of them come the two OpenAPI documents (the engine API, and RAGler's operations at the
+root), the routes that an engine mounts and the paths that clients call. An operation without a handler stops
+an engine at its start.
 """
 
 from __future__ import annotations

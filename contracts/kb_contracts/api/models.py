@@ -15,6 +15,8 @@ Mode = Literal["hybrid", "fts", "vector"]
 DocType = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
 JobKind = Literal["note", "file", "update"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+FINAL_STATUSES: frozenset[JobStatus] = frozenset({"completed", "failed", "cancelled"})
+"""The statuses that a job does not leave."""
 DocumentStatus = Literal["searchable", "empty"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -111,6 +112,10 @@ class DocumentQuery(m.Request):
     chunk_limit: Limit = 200
 
 
+WITHOUT_CHUNKS = DocumentQuery(chunks=False)
+"""Asks for a document alone, as most callers want it."""
+
+
 class ClearQuery(m.Request):
     """`DELETE /documents`."""
 
@@ -184,6 +189,22 @@ class Operation(Generic[B, R]):
     """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
     surface: ApiSurface = ApiSurface.ENGINE
 
+    def fill_path(self, values: Mapping[str, object]) -> str:
+        """The path with `values` for its parameters, percent-encoded.
+
+        Raises:
+            PathStepError: a value is `.` or `..`. Somebody on the way would take it for a step in the path,
+                and a deletion would reach further than asked.
+        """
+        for name, value in values.items():
+            if value in (".", ".."):
+                raise PathStepError(name, str(value))
+        return self.path.format_map({name: quote(str(value), safe="") for name, value in values.items()})
+
+    def model_of(self, status: int) -> type[R]:
+        """The model of a response with this status, one of 2xx."""
+        return self.accepted if self.accepted and status == HTTPStatus.ACCEPTED else self.response_model
+
     @property
     def mutates(self) -> bool:
         """Whether it honours `Idempotency-Key`."""
@@ -198,6 +219,24 @@ class Operation(Generic[B, R]):
     def idempotent(self) -> bool:
         """Whether repeating it unasked is safe even without an idempotency key."""
         return not self.mutates
+
+
+class PathStepError(ValueError):
+    """A path parameter that is `.` or `..`; `parameter` is its name."""
+
+    def __init__(self, parameter: str, value: str) -> None:
+        super().__init__(f"{value!r} is no {parameter}.")
+        self.parameter = parameter
+
+
+def to_params(members: m.Request) -> dict[str, str]:
+    """The members that differ from their defaults, as a query or a form takes them: text as it is, anything
+    else as JSON."""
+    given: dict[str, Any] = msgspec.to_builtins(members)
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in given.items()
+    }
 
 
 AnyOperation: TypeAlias = Operation[Any, Any]

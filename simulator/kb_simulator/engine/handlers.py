@@ -15,10 +15,10 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.http.parsing import check_metadata
-from kb_simulator import submission
-from kb_simulator.call import CURRENT, Call, Upload
+from kb_simulator.engine import submission
+from kb_simulator.engine.call import CURRENT, Call, Upload
+from kb_simulator.engine.idempotency import Retry
 from kb_simulator.extract import Extracted, ExtractionFailed, Format, extract
-from kb_simulator.idempotency import Retry
 
 _AT_ONCE_BYTES = 64 * 1024  # of a file: reading a larger one would hold up the loop
 
@@ -260,5 +260,5 @@ def _retry(incoming: Incoming, upload: Upload | None = None) -> Retry | None:
         credential=incoming.credential,
         operation=incoming.operation.id,
         key=incoming.idempotency_key,
-        asked=hashlib.sha256(canonical).hexdigest(),
+        fingerprint=hashlib.sha256(canonical).hexdigest(),
     )

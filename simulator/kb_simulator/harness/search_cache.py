@@ -1,20 +1,20 @@
-"""Searches asked again, byte for byte: answered with the bytes of the first answer.
+"""Repeated searches are answered with the bytes of the first answer.
 
-A fake must not be what a load test measures. An answer is good for as long as the base stays as it is.
+A fake must not be what a load test measures. An answer is valid until the documents change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kb_simulator.state import State
+from kb_simulator.engine.state import State
 
 KEPT_BYTES = 32 << 20
 """Of requests and answers together; over it, all are forgotten."""
 
 
 @dataclass(slots=True)
-class Repeats:
+class SearchCache:
     """The answers since the last change of one state."""
 
     _answers: dict[bytes, bytes] = field(default_factory=dict)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from kb_simulator.armed import ArmedFault
-from kb_simulator.faults import Data, Match
-from kb_simulator.journal import Entry, Journal
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import Data, Match
+from kb_simulator.harness.journal import Entry, Journal
 
 _STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
 
@@ -68,18 +68,18 @@ def unfired(armed: Iterable[ArmedFault]) -> list[str]:
 
 def strangers(journal: Journal) -> list[str]:
     """Requests that fit no operation: another path, another method, a field that does not exist."""
-    return [f"{entry.asked} ({entry.code})" for entry in journal if entry.code in _STRANGE_CODES]
+    return [f"{entry.request} ({entry.code})" for entry in journal if entry.code in _STRANGE_CODES]
 
 
 def _failure(journal: Journal, wanted: Expectation) -> str | None:
-    found = [entry for entry in journal if not wanted.match.differs(entry.asked)]
+    found = [entry for entry in journal if not wanted.match.differs(entry.request)]
     low, high = _bounds(wanted)
     if len(found) >= low and (high is None or len(found) <= high):
         return None
-    asked_for = f"{wanted.match} was expected {_times(low, high)} and came {_times(len(found), len(found))}"
+    summary = f"{wanted.match} was expected {_times(low, high)} and came {_times(len(found), len(found))}"
     if len(found) < low:
-        return f"{asked_for}; {_nearest(journal, wanted.match)}"
-    return f"{asked_for}: {', '.join(f'#{entry.number}' for entry in found[:10])}"
+        return f"{summary}; {_nearest(journal, wanted.match)}"
+    return f"{summary}: {', '.join(f'#{entry.number}' for entry in found[:10])}"
 
 
 def _bounds(wanted: Expectation) -> tuple[int, int | None]:
@@ -99,15 +99,15 @@ def _times(low: int, high: int | None) -> str:
 
 
 def _nearest(journal: Journal, match: Match) -> str:
-    """Which request came nearest to the one that was asked for, and in what it differs."""
+    """The request that came nearest to the expected one, and in what it differs."""
     misses = [
-        (len(differs := match.differs(entry.asked)), -entry.number, differs, entry) for entry in journal
+        (len(differs := match.differs(entry.request)), -entry.number, differs, entry) for entry in journal
     ]
     misses = [miss for miss in misses if miss[0]]
     if not misses:
         return "the journal holds no other request"
     _, _, differs, entry = min(misses, key=lambda miss: miss[:2])
-    return f"the nearest was #{entry.number} {entry.asked}, another {' and '.join(differs)}"
+    return f"the nearest was #{entry.number} {entry.request}, another {' and '.join(differs)}"
 
 
 def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
@@ -121,9 +121,9 @@ def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
 
 
 def _elsewhere(journal: Journal, match: Match) -> str:
-    numbers = [f"#{entry.number}" for entry in journal if not match.differs(entry.asked)]
+    numbers = [f"#{entry.number}" for entry in journal if not match.differs(entry.request)]
     return f"it came as {', '.join(numbers[:10])}" if numbers else _nearest(journal, match)
 
 
 def _comes(entries: Iterable[Entry], match: Match) -> bool:
-    return any(not match.differs(entry.asked) for entry in entries)
+    return any(not match.differs(entry.request) for entry in entries)

@@ -21,18 +21,18 @@ _RETRY_SECONDS = 1.0
 class Retry:
     """How a retry is recognised: `key` within `credential` and `operation`.
 
-    `asked` is a digest of what the request asks for; under one key it is always the same.
+    `fingerprint` is a digest of the request's parameters; under one key it is always the same.
     """
 
     credential: str
     operation: str
     key: str
-    asked: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    asked: str
+    fingerprint: str
     answer: msgspec.Struct
     at: int
 
@@ -57,7 +57,7 @@ class Answers:
         given = self._given.get(_place(retry))
         if given is None:
             return None
-        if given.asked != retry.asked:
+        if given.fingerprint != retry.fingerprint:
             raise EngineError(
                 "idempotency_mismatch",
                 "This Idempotency-Key came with another request before. Send a new key with a new request.",
@@ -66,7 +66,7 @@ class Answers:
 
     def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
         """Remember an answer."""
-        self._given[_place(retry)] = _Given(retry.asked, answer, now)
+        self._given[_place(retry)] = _Given(retry.fingerprint, answer, now)
 
     def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
         """Another answer from here on, since its job has ended; None: it failed, and the key is free."""

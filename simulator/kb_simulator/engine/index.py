@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TypeVar
 from zlib import crc32
 
-from kb_simulator.words import telling, words_of_query, words_of_text
+from kb_simulator.engine.words import telling, words_of_query, words_of_text
 
 K = TypeVar("K")
 V = TypeVar("V")

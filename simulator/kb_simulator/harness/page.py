@@ -19,10 +19,10 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http.parsing import misfit
-from kb_simulator.control_models import AdvanceRequest, ClockRequest
-from kb_simulator.faults import Fault
-from kb_simulator.namespaces import DEFAULT, Namespace, Namespaces
-from kb_simulator.page_html import SCRIPT, STYLE, render, render_live
+from kb_simulator.harness.control_models import AdvanceRequest, ClockRequest
+from kb_simulator.harness.faults import Fault
+from kb_simulator.harness.namespaces import DEFAULT, Namespace, Namespaces
+from kb_simulator.harness.page_html import SCRIPT, STYLE, render, render_live
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import Operation
 from kb_contracts.http.mount import JSON_BODY_BYTES
 from kb_contracts.http.multipart import receive_file
-from kb_simulator.call import Upload
+from kb_simulator.engine.call import Upload
 from kb_simulator.extract import ExtractionFailed, Format, format_of
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file

@@ -17,12 +17,12 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import PREFIX
-from kb_simulator.chunking import passages, text_of
-from kb_simulator.clock import rfc3339
+from kb_simulator.engine.chunking import passages, text_of
+from kb_simulator.engine.index import Index
+from kb_simulator.engine.submission import Submission, text_of_note, title_of
+from kb_simulator.engine.timestamps import rfc3339
 from kb_simulator.extract import METHOD, Extracted
-from kb_simulator.index import Index
 from kb_simulator.seeded import Seeded
-from kb_simulator.submission import Submission, text_of_note, title_of
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kb_contracts.api import models as m
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract import Extracted, Format
 
 _TITLE_CHARS = 80

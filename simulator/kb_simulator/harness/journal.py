@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kb_simulator.asked import Asked
+from kb_simulator.harness.recorded_request import RecordedRequest
 
 MOST_ENTRIES = 20_000
 """Entries kept; older ones are dropped and counted."""
@@ -25,7 +25,7 @@ class Entry(msgspec.Struct):
 
     number: int
     at: float
-    asked: Asked
+    request: RecordedRequest
     occurrence: int
     status: int | None = None
     code: str | None = None
@@ -33,8 +33,13 @@ class Entry(msgspec.Struct):
     delay: float = 0.0
     done: bool = False
 
+    @property
+    def identity(self) -> str:
+        """Distinguishes the request from all others of a run, and is the same in every run."""
+        return f"{self.request.fingerprint}:{self.occurrence}"
 
-class Lasting(msgspec.Struct, frozen=True, kw_only=True):
+
+class StableRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of an entry, what does not depend on the order of arrival."""
 
     fingerprint: str
@@ -50,7 +55,7 @@ class Lasting(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
 
 
-class Record(Lasting, frozen=True, kw_only=True):
+class Record(StableRecord, frozen=True, kw_only=True):
     """An entry as it is told."""
 
     number: int
@@ -59,7 +64,7 @@ class Record(Lasting, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Journal:
-    """What one namespace was asked and answered, in the order of arrival."""
+    """The requests to one namespace and their answers, in the order of arrival."""
 
     _entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=MOST_ENTRIES))
     _occurrences: dict[str, int] = field(default_factory=dict)
@@ -76,13 +81,15 @@ class Journal:
         """How many entries were too old to keep."""
         return self._count - len(self._entries)
 
-    def begin(self, asked: Asked, at: float) -> Entry:
+    def begin(self, request: RecordedRequest, at: float) -> Entry:
         """Note a request; its answer is written into the entry."""
         self._count += 1
-        occurrence = self._occurrences[asked.fingerprint] = self._occurrences.get(asked.fingerprint, 0) + 1
-        kept = asked
-        if len(asked.body) > _BODY_BYTES:
-            kept = msgspec.structs.replace(asked, body=asked.body[:_BODY_BYTES])
+        occurrence = self._occurrences[request.fingerprint] = (
+            self._occurrences.get(request.fingerprint, 0) + 1
+        )
+        kept = request
+        if len(request.body) > _BODY_BYTES:
+            kept = msgspec.structs.replace(request, body=request.body[:_BODY_BYTES])
         entry = Entry(self._count, at, kept, occurrence)
         self._entries.append(entry)
         return entry
@@ -98,24 +105,24 @@ class Journal:
         Two runs with one seed give the same bytes if they ask the same, in whatever order, and if the
         faults armed do not count arrivals (`nth`, `every` or `times` of a rule) or time (`until`, windows).
         """
-        ordered = sorted(self._entries, key=lambda entry: (entry.asked.fingerprint, entry.occurrence))
-        return b"".join(msgspec.json.encode(_lasting(entry)) + b"\n" for entry in ordered)
+        ordered = sorted(self._entries, key=lambda entry: (entry.request.fingerprint, entry.occurrence))
+        return b"".join(msgspec.json.encode(_stable_record(entry)) + b"\n" for entry in ordered)
 
 
 def record_of(entry: Entry) -> Record:
     """An entry as it is told."""
-    return Record(number=entry.number, at=entry.at, **msgspec.structs.asdict(_lasting(entry)))
+    return Record(number=entry.number, at=entry.at, **msgspec.structs.asdict(_stable_record(entry)))
 
 
-def _lasting(entry: Entry) -> Lasting:
-    asked = entry.asked
-    return Lasting(
-        fingerprint=asked.fingerprint,
+def _stable_record(entry: Entry) -> StableRecord:
+    request = entry.request
+    return StableRecord(
+        fingerprint=request.fingerprint,
         occurrence=entry.occurrence,
-        operation=asked.operation,
-        method=asked.method,
-        target=asked.target,
-        tags=asked.tags,
+        operation=request.operation,
+        method=request.method,
+        target=request.target,
+        tags=request.tags,
         status=entry.status,
         code=entry.code,
         faults=entry.faults,

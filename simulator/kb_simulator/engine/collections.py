@@ -13,8 +13,8 @@ import msgspec
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_simulator.clock import rfc3339
-from kb_simulator.documents import Documents, Stored
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.timestamps import rfc3339
 
 _CHARACTERS_A_TOKEN = 4
 

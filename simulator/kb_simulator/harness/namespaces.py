@@ -1,8 +1,8 @@
 """Namespaces: engines beside one another in one process, each with its own state, time, faults and journal.
 
 A request chooses one by the header `X-Sim-Namespace`, or by the key of a namespace as its bearer key (for
-clients that cannot send a header of their own); else it goes to `default`. A namespace that is asked for
-exists. What a namespace derives from its seed does not depend on its name.
+clients that cannot send a header of their own); else it goes to `default`. A namespace is created when it is
+first named. What a namespace derives from its seed does not depend on its name.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from multidict import istr
 
 from kb_contracts.api.errors import EngineError
-from kb_simulator.armed import Faults
-from kb_simulator.clock import Clock, ClockMode
-from kb_simulator.idempotency import KeysInUse
-from kb_simulator.jobs import AtOnce, Policy
-from kb_simulator.journal import Journal
-from kb_simulator.limits import Limits
-from kb_simulator.repeats import Repeats
+from kb_simulator.engine.idempotency import KeysInUse
+from kb_simulator.engine.jobs import AtOnce, Policy
+from kb_simulator.engine.limits import Limits
+from kb_simulator.engine.state import State
+from kb_simulator.harness.clock import Clock, ClockMode
+from kb_simulator.harness.fault_registry import FaultRegistry
+from kb_simulator.harness.journal import Journal
+from kb_simulator.harness.search_cache import SearchCache
 from kb_simulator.seeded import Seeded
-from kb_simulator.state import State
 
 HEADER = "X-Sim-Namespace"
 DEFAULT = "default"
@@ -42,9 +42,9 @@ class Namespace:
     clock: Clock = field(default_factory=Clock)
     policy: Policy = field(default_factory=AtOnce)
     state: State = field(init=False)
-    faults: Faults = field(init=False)
+    faults: FaultRegistry = field(init=False)
     journal: Journal = field(init=False)
-    repeats: Repeats = field(init=False)
+    search_cache: SearchCache = field(init=False)
     keys: KeysInUse = field(init=False)
     limits: Limits = field(init=False)
     snapshots: dict[str, State] = field(init=False)
@@ -56,9 +56,9 @@ class Namespace:
     def _begin(self) -> None:
         seeded = Seeded(self.seed)
         self.state = State(seeded, self.clock.microseconds, self.policy)
-        self.faults = Faults(seeded, lambda: self.state)
+        self.faults = FaultRegistry(seeded, lambda: self.state)
         self.journal = Journal()
-        self.repeats = Repeats()
+        self.search_cache = SearchCache()
         self.keys = KeysInUse()
         self.limits = Limits(self.clock.microseconds)
         self.snapshots = {}

@@ -20,8 +20,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_simulator.clock import microseconds_of
-from kb_simulator.documents import Documents, Stored
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.timestamps import microseconds_of
 
 WEIGHT = 0.5
 _WEIGHTS: Mapping[m.Mode, float] = {"fts": 0.0, "vector": 1.0, "hybrid": WEIGHT}
@@ -182,7 +182,7 @@ def _tests(request: m.SearchRequest) -> list[Test]:
         (kinds, lambda stored: _source_type(stored) in kinds),
         (prefix, lambda stored: any(path.startswith(prefix or "") for path in stored.document.source_paths)),
     ]
-    return [test for asked, test in tests if asked] + _within(filters)
+    return [test for condition, test in tests if condition] + _within(filters)
 
 
 def _source_type(stored: Stored) -> str | None:

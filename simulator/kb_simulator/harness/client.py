@@ -16,15 +16,15 @@ import httpx
 import msgspec
 
 from kb_contracts.api.errors import Problem
-from kb_simulator import control_models as c
-from kb_simulator.armed import ArmedFault
-from kb_simulator.clock import ClockMode
-from kb_simulator.control import BASE
-from kb_simulator.faults import AnyEffect, Data, Fault, Match, When
-from kb_simulator.jobs import Policy
-from kb_simulator.journal import Record
-from kb_simulator.namespaces import DEFAULT, HEADER
-from kb_simulator.verification import Expectation, Verdict, Verification
+from kb_simulator.engine.jobs import Policy
+from kb_simulator.harness import control_models as c
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.control import BASE
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import AnyEffect, Data, Fault, Match, When
+from kb_simulator.harness.journal import Record
+from kb_simulator.harness.namespaces import DEFAULT, HEADER
+from kb_simulator.harness.verification import Expectation, Verdict, Verification
 
 T = TypeVar("T")
 

@@ -17,12 +17,12 @@ from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.models import Request
 from kb_contracts.api.operations import Method, Operation
 from kb_contracts.http.mount import Handler, Incoming, build_application
-from kb_simulator import control_models as c
-from kb_simulator.armed import ArmedFault
-from kb_simulator.faults import CATALOGUE, Data, Fault
-from kb_simulator.namespaces import DEFAULT, HEADER, Namespace, Namespaces
-from kb_simulator.page import add_page
-from kb_simulator.verification import Verdict, Verification, verify
+from kb_simulator.harness import control_models as c
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import CATALOGUE, Data, Fault
+from kb_simulator.harness.namespaces import DEFAULT, HEADER, Namespace, Namespaces
+from kb_simulator.harness.page import add_page
+from kb_simulator.harness.verification import Verdict, Verification, verify
 
 BASE = "/_sim"
 

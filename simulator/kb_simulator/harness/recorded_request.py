@@ -24,7 +24,7 @@ _TAG_MEMBERS = ("tags", "tags_any")
 _decode = msgspec.json.Decoder().decode
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordedRequest(msgspec.Struct, frozen=True):
     """A request. `path` is without the query, `operation` None where no route fits; `body` may be shortened.
 
     `tags` are all that it names, in the body, the query or the path.
@@ -49,14 +49,14 @@ class Asked(msgspec.Struct, frozen=True):
         return f"{self.method} {self.target}{with_tags}"
 
 
-def asked(
+def record_request(
     method: str, path: str, query: str, operation: str | None, headers: Mapping[str, str], body: bytes
-) -> Asked:
+) -> RecordedRequest:
     """A request as it came; `body` is JSON, or anything else taken as it is."""
     if_match = headers.get("If-Match", "")
     digest = _digest if len(body) <= _CACHED_BODY_BYTES else _digest.__wrapped__
     fingerprint, tags = digest(method, path, query, if_match, body)
-    return Asked(method, path, query, operation, headers, body, tags, fingerprint)
+    return RecordedRequest(method, path, query, operation, headers, body, tags, fingerprint)
 
 
 @lru_cache(maxsize=4096)

@@ -14,9 +14,9 @@ from kb_contracts.http.admission import Admission, Listener, admitting, listen
 from kb_contracts.http.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
 from kb_contracts.http.connection_log import CONNECTION_LOG
 from kb_contracts.http.mount import is_probe, no_room
-from kb_simulator.app import build_app
-from kb_simulator.clock import ClockMode
-from kb_simulator.namespaces import Namespaces
+from kb_simulator.harness.app import build_app
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.namespaces import Namespaces
 from kb_simulator.settings import SimulatorSettings
 
 LOOPBACK = "127.0.0.1"
@@ -70,7 +70,7 @@ class Simulator:
         self._url = await self._listen(app, settings.host, settings.port)
         if settings.control is not None:
             # Imported here: most runs in CI want neither the control plane nor its page.
-            from kb_simulator.control import build_control
+            from kb_simulator.harness.control import build_control
 
             control = build_control(self.namespaces, engine_url=self._url)
             self._control_url = await self._listen(control, LOOPBACK, settings.control)

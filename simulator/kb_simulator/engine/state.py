@@ -20,13 +20,12 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
-from kb_simulator import vector_search
-from kb_simulator.clock import rfc3339
-from kb_simulator.collections import Collections
-from kb_simulator.documents import Documents, Stored
-from kb_simulator.idempotency import Answers, Retry
-from kb_simulator.index import DIMENSIONS
-from kb_simulator.jobs import (
+from kb_simulator.engine import vector_search
+from kb_simulator.engine.collections import Collections
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.idempotency import Answers, Retry
+from kb_simulator.engine.index import DIMENSIONS
+from kb_simulator.engine.jobs import (
     COMPLETED,
     QUEUED,
     STEPS,
@@ -40,9 +39,10 @@ from kb_simulator.jobs import (
     moved,
     requeued,
 )
-from kb_simulator.search import Search
+from kb_simulator.engine.search import Search
+from kb_simulator.engine.submission import Submission, Update
+from kb_simulator.engine.timestamps import rfc3339
 from kb_simulator.seeded import Seeded
-from kb_simulator.submission import Submission, Update
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kb_simulator.stemming import stem
+from kb_simulator.engine.stemming import stem
 
 _CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"

@@ -17,15 +17,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
+
+from kb_simulator.engine.timestamps import microseconds_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """When virtual time starts."""
 
-_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_EPOCH_MICROSECONDS = (EPOCH - _UNIX) // _MICROSECOND
+_EPOCH_MICROSECONDS = microseconds_of(EPOCH)
 
 
 class ClockMode(StrEnum):
@@ -152,14 +152,3 @@ class Clock:
 def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def rfc3339(microseconds: int) -> str:
-    """A time as it stands on the wire; `microseconds` since 1970-01-01T00:00:00Z."""
-    moment = _UNIX + timedelta(microseconds=microseconds)
-    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
-
-
-def microseconds_of(moment: datetime) -> int:
-    """An aware time as microseconds since 1970-01-01T00:00:00Z."""
-    return (moment - _UNIX) // _MICROSECOND

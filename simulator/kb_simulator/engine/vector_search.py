@@ -10,9 +10,9 @@ from msgspec import UNSET
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_simulator.collections import Collections
-from kb_simulator.documents import Documents, Stored
-from kb_simulator.search import TOOK_MS, Search
+from kb_simulator.engine.collections import Collections
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.search import TOOK_MS, Search
 
 DATE_FIELD: m.DateField = "updated_at"
 """Which dates of a document the filters are about."""

@@ -7,12 +7,12 @@ from html import escape
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import BY_ID
-from kb_simulator.armed import ArmedFault
-from kb_simulator.clock import ClockMode
-from kb_simulator.control_models import ClockInfo, clock_info, state_info
-from kb_simulator.faults import CATALOGUE
-from kb_simulator.journal import Record
-from kb_simulator.namespaces import Namespace
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.control_models import ClockInfo, clock_info, state_info
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import CATALOGUE
+from kb_simulator.harness.journal import Record
+from kb_simulator.harness.namespaces import Namespace
 
 _DOCUMENTS = 6
 _JOBS = 6

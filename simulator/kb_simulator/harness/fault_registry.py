@@ -1,7 +1,7 @@
 """The faults that are armed, and which of them a request meets.
 
-Faults are asked in the order in which they were armed. Delays add up; the first fault that takes the
-answer ends the asking, so that one behind it waits for its turn.
+Faults are consulted in the order in which they were armed. Delays add up; the first fault that replaces the
+answer is the last one consulted, so that a fault behind it waits for its turn.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kb_contracts.api.operations import BY_ID
-from kb_simulator.asked import Asked
-from kb_simulator.faults import (
+from kb_simulator.engine.state import State
+from kb_simulator.harness.faults import (
     CATALOGUE,
     AnyEffect,
     Fault,
@@ -27,8 +27,8 @@ from kb_simulator.faults import (
     Uniform,
     When,
 )
+from kb_simulator.harness.recorded_request import RecordedRequest
 from kb_simulator.seeded import Seeded
-from kb_simulator.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ArmedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class _Armed:
+class _Registration:
     id: str
     fault: Fault
     effect: AnyEffect
@@ -70,12 +70,12 @@ class _Armed:
 
 
 @dataclass(slots=True)
-class Faults:
+class FaultRegistry:
     """The armed faults of one namespace. `state` gives the present state, for stale reads to keep."""
 
     seeded: Seeded
     state: Callable[[], State]
-    _armed: dict[str, _Armed] = field(default_factory=dict)
+    _armed: dict[str, _Registration] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
     def __bool__(self) -> bool:
@@ -93,46 +93,46 @@ class Faults:
             raise ValueError(f"a fault with the id {fault_id!r} is armed already")
         effect = fault.effect or CATALOGUE[fault.name]
         before = self.state().copy() if isinstance(effect, StaleRead) else None
-        armed = self._armed[fault_id] = _Armed(fault_id, fault, effect, before)
-        return _shown(armed)
+        armed = self._armed[fault_id] = _Registration(fault_id, fault, effect, before)
+        return _summary(armed)
 
     def disarm(self, fault_id: str) -> ArmedFault:
         """Take a fault away. Raises KeyError where no such fault is armed."""
-        return _shown(self._armed.pop(fault_id))
+        return _summary(self._armed.pop(fault_id))
 
     def disarm_all(self) -> list[ArmedFault]:
         """Take all faults away, and tell what they did."""
-        shown = self.list()
+        summaries = self.list()
         self._armed.clear()
-        return shown
+        return summaries
 
     def list(self) -> list[ArmedFault]:
-        """The armed faults in the order in which they are asked."""
-        return [_shown(armed) for armed in self._armed.values()]
+        """The armed faults in the order in which they are request."""
+        return [_summary(armed) for armed in self._armed.values()]
 
-    def decide(self, asked: Asked, occurrence: int, elapsed: float) -> Plan:
+    def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
         """What a request meets, the `occurrence`-th of its fingerprint; `elapsed` is in virtual seconds."""
         if not self._armed:
             return NOTHING
         fired: list[str] = []
         delay = 0.0
         for armed in self._armed.values():
-            if not _matches(armed, asked) or not self._fires(armed, asked, occurrence, elapsed):
+            if not _is_candidate(armed, request) or not self._fires(armed, request, occurrence, elapsed):
                 continue
-            armed.fired[_counted(armed, asked)] += 1
+            armed.fired[_counted(armed, request)] += 1
             fired.append(armed.id)
             if not isinstance(armed.effect, Latency):
                 wait = max(0.0, armed.refuses_until - elapsed)
                 return Plan(tuple(fired), delay, armed.effect, armed.before, wait)
-            delay += self._seconds(armed, asked, occurrence)
+            delay += self._seconds(armed, request, occurrence)
         return Plan(tuple(fired), delay) if fired else NOTHING
 
-    def _fires(self, armed: _Armed, asked: Asked, occurrence: int, elapsed: float) -> bool:
-        counted = _counted(armed, asked)
+    def _fires(self, armed: _Registration, request: RecordedRequest, occurrence: int, elapsed: float) -> bool:
+        counted = _counted(armed, request)
         armed.matched[counted] += 1
         if elapsed < armed.refuses_until:
             return True
-        key = ("fault", armed.id, asked.fingerprint, occurrence)
+        key = ("fault", armed.id, request.fingerprint, occurrence)
         due = _due(armed.fault.when, armed.matched[counted], armed.fired[counted], elapsed)
         if not due or self.seeded.roll(*key) >= _probability(armed.fault.when):
             return False
@@ -140,8 +140,8 @@ class Faults:
             armed.refuses_until = elapsed + armed.effect.seconds
         return True
 
-    def _seconds(self, armed: _Armed, asked: Asked, occurrence: int) -> float:
-        key = ("delay", armed.id, asked.fingerprint, occurrence)
+    def _seconds(self, armed: _Registration, request: RecordedRequest, occurrence: int) -> float:
+        key = ("delay", armed.id, request.fingerprint, occurrence)
         match armed.effect:
             case Latency(delay=Fixed(seconds=seconds)):
                 return seconds
@@ -153,14 +153,16 @@ class Faults:
                 return 0.0
 
 
-def _matches(armed: _Armed, asked: Asked) -> bool:
-    if isinstance(armed.effect, StaleRead) and (asked.operation is None or BY_ID[asked.operation].mutates):
+def _is_candidate(armed: _Registration, request: RecordedRequest) -> bool:
+    if isinstance(armed.effect, StaleRead) and (
+        request.operation is None or BY_ID[request.operation].mutates
+    ):
         return False
-    return not armed.fault.match.differs(asked)
+    return not armed.fault.match.differs(request)
 
 
-def _counted(armed: _Armed, asked: Asked) -> str:
-    return asked.fingerprint if armed.fault.when.count == "request" else ""
+def _counted(armed: _Registration, request: RecordedRequest) -> str:
+    return request.fingerprint if armed.fault.when.count == "request" else ""
 
 
 def _due(when: When, matched: int, fired: int, elapsed: float) -> bool:
@@ -177,7 +179,7 @@ def _probability(when: When) -> float:
     return 1.0 if when.probability is None else when.probability
 
 
-def _shown(armed: _Armed) -> ArmedFault:
+def _summary(armed: _Registration) -> ArmedFault:
     return ArmedFault(
         id=armed.id, fault=armed.fault, matched=armed.matched.total(), fired=armed.fired.total()
     )

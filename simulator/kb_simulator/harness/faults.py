@@ -40,7 +40,7 @@ from msgspec import Meta
 
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import BY_ID
-from kb_simulator.asked import Asked
+from kb_simulator.harness.recorded_request import RecordedRequest
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -239,24 +239,24 @@ class Match(Data, frozen=True):
         if self.operation is not None:
             _known(self.operation, BY_ID, "operation")
 
-    def differs(self, asked: Asked) -> list[str]:
+    def differs(self, request: RecordedRequest) -> list[str]:
         """The names of what does not hold; empty where the request matches."""
-        return [name for name, holds in self._tests(asked).items() if not holds]
+        return [name for name, holds in self._tests(request).items() if not holds]
 
-    def _tests(self, asked: Asked) -> dict[str, bool]:
+    def _tests(self, request: RecordedRequest) -> dict[str, bool]:
         tests: dict[str, bool] = {}
         if self.operation is not None:
-            tests["operation"] = asked.operation == self.operation
+            tests["operation"] = request.operation == self.operation
         if self.method is not None:
-            tests["method"] = asked.method == self.method.upper()
+            tests["method"] = request.method == self.method.upper()
         if self.path is not None:
-            tests["path"] = asked.path.startswith(self.path)
+            tests["path"] = request.path.startswith(self.path)
         if self.body is not None:
-            tests["body"] = self.body.encode("utf-8", "surrogatepass") in asked.body
+            tests["body"] = self.body.encode("utf-8", "surrogatepass") in request.body
         if self.tag is not None:
-            tests["tag"] = self.tag in asked.tags
+            tests["tag"] = self.tag in request.tags
         if self.header is not None:
-            tests["header"] = _has_header(self.header, asked.headers)
+            tests["header"] = _has_header(self.header, request.headers)
         return tests
 
     def __str__(self) -> str:

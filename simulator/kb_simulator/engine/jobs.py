@@ -22,9 +22,9 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
-from kb_simulator.clock import microseconds_of
-from kb_simulator.idempotency import Retry
-from kb_simulator.submission import Submission, Update
+from kb_simulator.engine.idempotency import Retry
+from kb_simulator.engine.submission import Submission, Update
+from kb_simulator.engine.timestamps import microseconds_of
 
 STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
 """What a job goes through, in order."""

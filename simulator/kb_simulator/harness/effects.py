@@ -1,4 +1,4 @@
-"""Faults carried out at the rim, on the socket itself where HTTP has no word for them."""
+"""Carries out faults: as HTTP answers where HTTP can express them, on the socket itself where it cannot."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from aiohttp import web
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http.mount import problem_response
-from kb_simulator.armed import Plan
-from kb_simulator.clock import Clock
-from kb_simulator.faults import (
+from kb_simulator.harness.clock import Clock
+from kb_simulator.harness.fault_registry import Plan
+from kb_simulator.harness.faults import (
     ContentLength,
     Drip,
     EmptyBody,
@@ -46,12 +46,12 @@ async def answer(plan: Plan, clock: Clock, perform: Perform) -> web.StreamRespon
     match plan.effect:
         case Hang():
             await clock.timer(math.inf)
-            return Severed()
+            return ResetResponse()
         case Reset():
-            return Severed()
+            return ResetResponse()
         case LostAck():
             await perform()
-            return Severed()
+            return ResetResponse()
         case ResetAfter() | ContentLength() | MalformedChunk() | Drip() as effect:
             return _mangled(effect, await perform(), clock)
         case Status() | HttpStatus() | RateLimit() | ExpiredKey() | NotJson() | EmptyBody() as effect:
@@ -103,16 +103,18 @@ def _mangled(
     body = bytes(true.body) if isinstance(true, web.Response) and isinstance(true.body, bytes) else b""
     match effect:
         case ResetAfter(bytes=count):
-            return Wire(_head(true, f"Content-Length: {len(body)}") + body[:count], reset=True)
+            return RawBytesResponse(_head(true, f"Content-Length: {len(body)}") + body[:count], reset=True)
         case ContentLength(off=off):
-            return Wire(_head(true, f"Content-Length: {max(0, len(body) + off)}") + body, reset=False)
+            return RawBytesResponse(
+                _head(true, f"Content-Length: {max(0, len(body) + off)}") + body, reset=False
+            )
         case MalformedChunk():
             half = len(body) // 2
             first = b"%x\r\n%b\r\n" % (half, body[:half]) if half else b""
             rest = b"no size\r\n%b\r\n0\r\n\r\n" % body[half:]
-            return Wire(_head(true, "Transfer-Encoding: chunked") + first + rest, reset=False)
+            return RawBytesResponse(_head(true, "Transfer-Encoding: chunked") + first + rest, reset=False)
         case Drip(bytes=count, seconds=seconds):
-            return Dripping(true, body, count, seconds, clock)
+            return DripResponse(true, body, count, seconds, clock)
 
 
 def _head(true: web.StreamResponse, length: str) -> bytes:
@@ -122,7 +124,7 @@ def _head(true: web.StreamResponse, length: str) -> bytes:
     return "\r\n".join(lines).encode("latin-1", "replace")
 
 
-class Wire(web.StreamResponse):
+class RawBytesResponse(web.StreamResponse):
     """Bytes as they go over the wire, and then the end of the connection: closed, or reset."""
 
     def __init__(self, data: bytes, *, reset: bool) -> None:
@@ -146,14 +148,14 @@ class Wire(web.StreamResponse):
         """All has been written."""
 
 
-class Severed(Wire):
+class ResetResponse(RawBytesResponse):
     """No answer: the connection is reset."""
 
     def __init__(self) -> None:
         super().__init__(b"", reset=True)
 
 
-class Dripping(web.StreamResponse):
+class DripResponse(web.StreamResponse):
     """An answer whose body comes in pieces, each after a pause."""
 
     def __init__(

@@ -20,14 +20,14 @@ from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
 from kb_contracts.http.cross_origin import check_page, check_unrepeated
 from kb_contracts.http.mount import build_application, is_probe, problem_response
-from kb_simulator.armed import NOTHING, Plan
-from kb_simulator.asked import Asked, asked
-from kb_simulator.call import CURRENT, Call, Upload
-from kb_simulator.effects import Severed, answer
-from kb_simulator.handlers import handlers
-from kb_simulator.journal import Entry
-from kb_simulator.namespaces import Namespace, Namespaces, bearer
-from kb_simulator.uploads import read_body
+from kb_simulator.engine.call import CURRENT, Call, Upload
+from kb_simulator.engine.handlers import handlers
+from kb_simulator.engine.uploads import read_body
+from kb_simulator.harness.effects import ResetResponse, answer
+from kb_simulator.harness.fault_registry import NOTHING, Plan
+from kb_simulator.harness.journal import Entry
+from kb_simulator.harness.namespaces import Namespace, Namespaces, bearer
+from kb_simulator.harness.recorded_request import RecordedRequest, record_request
 
 _BY_ROUTE: Mapping[tuple[str, str], Operation] = {
     (operation.method.value, operation.path): operation for operation in OPERATIONS
@@ -89,17 +89,19 @@ async def _answer(
         except EngineError as error:
             refused = error
     operation_id = operation.id if operation else None
-    what = asked(request.method, request.path, request.query_string, operation_id, request.headers, body)
+    recorded = record_request(
+        request.method, request.path, request.query_string, operation_id, request.headers, body
+    )
     elapsed = namespace.clock.elapsed()
-    entry = namespace.journal.begin(what, elapsed)
-    plan = namespace.faults.decide(what, entry.occurrence, elapsed)
-    plain = plan is NOTHING and refused is None and _is_plain_search(what, request)
-    if plain and (known := namespace.repeats.get(namespace.state, body)) is not None:
+    entry = namespace.journal.begin(recorded, elapsed)
+    plan = namespace.faults.decide(recorded, entry.occurrence, elapsed)
+    plain = plan is NOTHING and refused is None and _is_plain_search(recorded, request)
+    if plain and (known := namespace.search_cache.get(namespace.state, body)) is not None:
         entry.status, entry.done = 200, True
         return web.Response(body=known, content_type=_JSON)
     response = await _Exchange(namespace, entry, plan, upload, refused, request, handler).run()
     if plain and response.status == 200 and isinstance(response, web.Response):
-        namespace.repeats.keep(namespace.state, body, response.body)
+        namespace.search_cache.keep(namespace.state, body, response.body)
     return response
 
 
@@ -119,7 +121,7 @@ class _Exchange:
         """The answer; the entry stays without a status where the caller hangs up before it."""
         self.entry.faults, self.entry.delay = self.plan.fired, self.plan.delay
         response = await answer(self.plan, self.namespace.clock, self._perform)
-        if not isinstance(response, Severed):
+        if not isinstance(response, ResetResponse):
             self.entry.status = response.status
             self.entry.code = _code(response)
         return response
@@ -128,16 +130,16 @@ class _Exchange:
         if self.refused is not None:
             return problem_response(self.refused)
         reads = self.plan.stale or self.namespace.state
-        CURRENT.set(Call(self.namespace, self.entry, reads, self.upload))
+        CURRENT.set(Call(self.namespace, self.entry.identity, reads, self.upload))
         response = await self.handler(self.request)
         self.entry.done = response.status < 400
         self.namespace.wake_ended()
         return response
 
 
-def _is_plain_search(what: Asked, request: web.Request) -> bool:
+def _is_plain_search(recorded: RecordedRequest, request: web.Request) -> bool:
     """Whether the body alone makes the answer."""
-    return what.operation == "search" and not what.query and request.content_type == _JSON
+    return recorded.operation == "search" and not recorded.query and request.content_type == _JSON
 
 
 def _route(request: web.Request) -> str:

@@ -8,12 +8,13 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import DocumentsQuery, Limit
-from kb_simulator.armed import ArmedFault
-from kb_simulator.clock import ClockMode, rfc3339
-from kb_simulator.faults import AnyEffect, Data
-from kb_simulator.jobs import Policy
-from kb_simulator.journal import Record
-from kb_simulator.namespaces import Namespace
+from kb_simulator.engine.jobs import Policy
+from kb_simulator.engine.timestamps import rfc3339
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import AnyEffect, Data
+from kb_simulator.harness.journal import Record
+from kb_simulator.harness.namespaces import Namespace
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Advance = Annotated[float, Meta(ge=0, le=1e9, description="seconds to move on by")]
@@ -70,7 +71,7 @@ class NamespaceInfo(m.Answer):
 
 
 class Overview(m.Answer):
-    """The simulator and the namespace that was asked about."""
+    """The simulator and the namespace that the request names."""
 
     engine_url: str
     namespace: NamespaceInfo
@@ -93,7 +94,7 @@ class ClockInfo(m.Answer):
 
 
 class FaultList(m.Answer):
-    """The armed faults in the order in which they are asked."""
+    """The armed faults in the order in which they are consulted."""
 
     faults: list[ArmedFault]
 

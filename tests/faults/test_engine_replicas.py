@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.support.eventually import eventually
 
 from tests.faults.engine_process import SECONDS, Running, documents_of
 from tests.support.engine_http import LONG
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
-from tests.support.waiting import until
 
 SUBMITTED = 152
 KILLED_AFTER = 70
@@ -139,7 +139,7 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
 
 def started(engine: Running, job_id: str) -> None:
     """Wait until somebody works on a job."""
-    until(
+    eventually(
         lambda: engine.get(f"/jobs/{job_id}")["status"],
         lambda status: status == "running",
         seconds=SECONDS,
@@ -169,7 +169,7 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
         assert engine.get("/status")["storage"]["path"].endswith("/base")
         with ThreadPoolExecutor(4) as clients:
             sending = [clients.submit(submit, [engine], number) for number in range(40)]
-            until(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
+            eventually(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
             own_server.stop(how)
             expect_not_ready(engine)
             own_server.start()
@@ -182,7 +182,9 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
 
 def expect_not_ready(engine: Running) -> None:
     """Who asks is told so, and when to come again."""
-    down = until(lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready")
+    down = eventually(
+        lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
+    )
     assert down == (503, "not_ready")
     refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
     assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")

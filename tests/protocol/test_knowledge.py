@@ -29,7 +29,6 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
-from tests.support.waiting import until
 
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 

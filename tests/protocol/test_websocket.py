@@ -21,7 +21,6 @@ from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.knowledge import SEVEN, Knowledge
 from tests.support.mcp_messages import PLAIN, call, initialize, modern, request
-from tests.support.waiting import until
 
 KEY = "a-secret-key"
 

@@ -21,7 +21,6 @@ from tests.protocol.test_knowledge import states
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import Knowledge
 from tests.support.mcp_messages import call, request
-from tests.support.waiting import until
 
 KEY = "a-secret-key"
 

@@ -27,7 +27,6 @@ from tests.protocol.sockets import (
 from tests.protocol.sockets import connect as connect
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
 from tests.support.mcp_messages import call, request
-from tests.support.waiting import until
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 

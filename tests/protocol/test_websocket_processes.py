@@ -15,7 +15,6 @@ from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
 from tests.support.mcp_messages import call
 from tests.support.stack import Process, free_port
-from tests.support.waiting import until
 
 START_SECONDS = 60.0
 

@@ -18,8 +18,8 @@ from kb_load.budgets import (
     broken_by_soak,
     read_budgets,
 )
-from kb_load.processes import ROOT
 from kb_load.sampling import Sample
+from tests.stack import ROOT
 
 
 def entry(tool: str = "kb_search", *, calls: int = 100, failures: int = 0, p95: float = 20) -> Entry:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from kb_cli.exits import Exit
-from tests.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
+from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
 
 KEY = "agents-secret"
 

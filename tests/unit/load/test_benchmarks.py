@@ -1,4 +1,4 @@
-"""`kb bench`: its benchmarks are importable, take their options from their own parameters, and run anywhere."""
+"""`kb bench`: the benchmarks take their options from their own parameters, and run anywhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_options_of_a_benchmark_are_parameters_with_their_defaults(name: str
     assert options
 
 
-@pytest.mark.parametrize("arguments", [["hosts", "--rounds", "0"], ["engine", "--sizes", "1,x"], ["nothing"]])
+@pytest.mark.parametrize("arguments", [["hosts", "--rounds", "0"], ["engine", "--sizes", "x"], ["nothing"]])
 def test_a_wrong_option_ends_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:

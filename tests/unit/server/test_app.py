@@ -16,7 +16,7 @@ import pytest
 from kb_server.app import serve, warn_if_unreachable
 from kb_server.settings import ServerSettings
 from kb_server.workers.link import encode_settings, read_settings
-from tests.server_fixtures import FakeEngine, serving
+from tests.support.server_fixtures import FakeEngine, serving
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from kb_cli.dispatch import dispatch
 from kb_cli.exits import Exit
 from kb_load.bench import BENCHMARKS
 from kb_load.bench.__main__ import parser_for
-from tests.stack import clean_environment
+from tests.support.stack import clean_environment
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

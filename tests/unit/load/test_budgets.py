@@ -19,7 +19,7 @@ from kb_load.budgets import (
     read_budgets,
 )
 from kb_load.sampling import Sample
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 
 def entry(tool: str = "kb_search", *, calls: int = 100, failures: int = 0, p95: float = 20) -> Entry:

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 import pytest
 from aiohttp import web
-from tests.support.eventually import eventually
 
 from kb_cli.commands.verify import Verdict
 from kb_config.installing import install_command
@@ -24,6 +23,7 @@ from kb_verify.report import html
 from kb_verify.run import SUITE
 from tests.contract.verifying import kb_verify
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.eventually import eventually
 from tests.support.stack import Process
 
 UUID = "00000000-0000-4000-8000-000000000000"

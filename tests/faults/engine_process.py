@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.support.eventually import eventually
 
+from tests.support.eventually import eventually
 from tests.support.stack import Process, free_port, wait_until_ready
 
 SECONDS = 100.0

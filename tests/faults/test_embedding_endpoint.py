@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
 from tests.faults.test_engine_kill import SECONDS, Running, running
 from tests.support.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
+from tests.support.eventually import eventually
 from tests.support.postgres import give_back, new_database
 from tests.support.stack import Process
 

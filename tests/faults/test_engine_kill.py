@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
+from tests.support.eventually import eventually
 from tests.support.stack import Process
 
 NOTES = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,10 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.faults.engine_process import SECONDS, Running, documents_of
 from tests.support.engine_http import LONG
+from tests.support.eventually import eventually
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
 
 SUBMITTED = 152
@@ -58,19 +59,20 @@ def submit(engines: list[Running], number: int) -> str:
     asked: dict[str, Any] = (
         {"json": {"text": text}} if number % 2 else {"files": {"file": (f"{number}.txt", text.encode())}}
     )
-    never = threading.Event()
-    for attempt in range(600):
+    turns = itertools.cycle(engines[number % len(engines) :] + engines[: number % len(engines)])
+
+    def accepted() -> str | None:
+        engine = next(turns)
         try:
-            engine = engines[(number + attempt) % len(engines)]
             response = engine.http.post("/api/v1/jobs", headers=key, **asked)
         except httpx.TransportError:
-            never.wait(0.05)
-            continue
+            return None
         if response.status_code == 202:
             return str(response.json()["id"])
         assert response.json()["code"] in {"not_ready", "in_progress"}, engine.process.output()[-4000:]
-        never.wait(0.1)
-    raise AssertionError(f"{number} was accepted by nobody")
+        return None
+
+    return str(eventually(accepted, seconds=SECONDS, what=f"accepting {number}"))
 
 
 def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import Stack, running_stack
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.support.eventually import eventually
 
 from kb_contracts.api.models import Document
 from kb_server.engine_client.breaker import Breaker
@@ -19,6 +18,7 @@ from kb_server.engine_client.retries import RetryPolicy
 from kb_server.testing import MODES, Mode
 from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
+from tests.support.eventually import eventually
 
 COLLECTIONS = ("documents", "memory", "workspace")
 ERRORS = {"engine_unreachable", "engine_timeout", "engine_busy", "engine_failed", "engine_bad_answer"}

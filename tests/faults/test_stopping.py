@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.faults.engine_process import Running
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, free_port, wait_until_ready
 

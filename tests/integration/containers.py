@@ -18,9 +18,9 @@ from typing import Any, cast
 import httpx
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
-from tests.support.eventually import eventually
 
 from tests.integration.docker_engine import docker, inspect, labels
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
 

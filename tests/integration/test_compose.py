@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
 

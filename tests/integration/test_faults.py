@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.integration.conftest import Images, Report
 from tests.integration.containers import Engine, Lab, Server, error_of
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 
 WRITERS = 4

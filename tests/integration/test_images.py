@@ -8,11 +8,11 @@ import threading
 from typing import Any
 
 import pytest
-from tests.support.eventually import eventually
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
+from tests.support.eventually import eventually
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
 WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}

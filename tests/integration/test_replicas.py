@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
 

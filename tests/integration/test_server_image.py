@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from mcp import Client
-from tests.support.eventually import eventually
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab
+from tests.support.eventually import eventually
 from tests.support.stack import ROOT
 
 NINE = 9

@@ -14,12 +14,12 @@ from mcp import Client, StdioServerParameters
 from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
-from tests.support.eventually import eventually
 
 from kb_simulator import ControlClient, Simulator, Stuck
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.documents import docx_of, large_pdf, pdf_of, sentence_of_page
+from tests.support.eventually import eventually, eventually_async
 from tests.support.knowledge import SEVEN
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern, request
@@ -293,8 +293,11 @@ async def test_a_task_is_cancelled_over_a_pipe(
     else:
         assert "result" in await process.ask(sent(cancel))
     status = call("knowledge-task-status", 3, task_id=task_id)
-    while (await process.ask(sent(status)))["result"]["structuredContent"]["status"] != "cancelled":
-        pass  # a notification is not answered; the test's own bound ends a wait that has no end
+    await eventually_async(
+        lambda: process.ask(sent(status)),
+        lambda answer: answer["result"]["structuredContent"]["status"] == "cancelled",
+        what="the cancel, which as a notification is not answered",
+    )
 
 
 async def test_a_call_that_is_cancelled_over_a_pipe_cancels_its_task(

@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 from mcp import Client, StdioServerParameters
-from tests.support.eventually import eventually
 
 from tests.protocol.conftest import WAIT, Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern
 from tests.support.ragler import NOWHERE, THREE

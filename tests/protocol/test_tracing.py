@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp import web
-from tests.support.eventually import eventually
 
 from kb_config.installing import install_command
 from tests.support.collector import ERROR, SERVER, Collector, SeenSpan, collecting
 from tests.support.engines import API_KEY, engine
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH
 from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
 

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from tests.support.eventually import eventually
 
 from kb_cli.exits import Exit
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, Stack, free_port, running_stack
 

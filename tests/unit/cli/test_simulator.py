@@ -6,10 +6,10 @@ import re
 
 import httpx
 import pytest
-from tests.support.eventually import eventually
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
+from tests.support.eventually import eventually
 from tests.support.stack import Process
 
 

@@ -20,17 +20,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from load.machine import Machine, describe
-from load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
-from load.plots import Sheet
-from load.processes import LOOPBACK, Running, free_port, running
-from load.sampling import MEBIBYTE, Sampler
-from load.stats import table
+from kb_load.bench import Option
+from kb_load.machine import Machine, describe
+from kb_load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
+from kb_load.plots import Sheet
+from kb_load.processes import LOOPBACK, Running, free_port, running
+from kb_load.sampling import MEBIBYTE, Sampler
+from kb_load.stats import table
 
 CHUNK_BYTES = 4 * MEBIBYTE
 KEY = "a-key-for-the-benchmark"
@@ -86,7 +87,11 @@ class _Place:
 
 
 def run(
-    *, mib: int = 256, small_mib: int = 32, rounds: int = 6, note: Callable[[str], None] = print
+    *,
+    mib: Annotated[int, Option("size of the large file")] = 256,
+    small_mib: int = 32,
+    rounds: Annotated[int, Option("turns")] = 6,
+    note: Callable[[str], None] = print,
 ) -> UploadsReport:
     """Measure; files of `small_mib` and of `mib`.
 
@@ -273,9 +278,9 @@ def _asked(
 @contextmanager
 def _places(folder: Path, mib: int) -> Iterator[list[_Place]]:
     engine_port, port, bare_port = free_port(), free_port(), free_port()
-    engine = ["-m", "load.bench.stub_engine", "--port", str(engine_port)]
+    engine = ["-m", "kb_load.bench.stub_engine", "--port", str(engine_port)]
     serve = ["-m", "kb_cli.main", "serve", "--port", str(port)]
-    bare = ["-m", "load.bench.bare_uploads", "--port", str(bare_port), "--folder", str(folder / "bare")]
+    bare = ["-m", "kb_load.bench.bare_uploads", "--port", str(bare_port), "--folder", str(folder / "bare")]
     (folder / "bare").mkdir()
     settings = {
         "KB_ENGINE_URL": f"http://{LOOPBACK}:{engine_port}",

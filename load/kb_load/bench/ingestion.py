@@ -13,20 +13,22 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
 
-from load.machine import Machine, describe
-from load.plots import Sheet
-from load.stats import percentile, table
-from tests.support.documents import large_pdf, looping_pdf, text_of_page
-from tests.support.stack import Stack, running_stack
+from kb_load.bench import Option
+from kb_load.files import looping_pdf, page_of_text, scanned_pdf, text_pdf
+from kb_load.machine import Machine, describe
+from kb_load.plots import Sheet
+from kb_load.processes import LOOPBACK, free_port, running
+from kb_load.stats import percentile, table
 
 WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
 QUIET_CALLS = 300
@@ -46,6 +48,23 @@ _WAIT_SECONDS = 30
 _ids = count(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A `kb up` that runs; the base URLs of its parts."""
+
+    engine_url: str
+    server_url: str
+
+
+@contextmanager
+def running_stack(folder: Path) -> Iterator[Stack]:
+    """`kb up` with its data in `folder`."""
+    port, engine_port = free_port(), free_port()
+    settings = {"KB_HOME": str(folder), "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}
+    with running("kb up", ["-m", "kb_cli.main", "up"], folder, port=port, **settings):
+        yield Stack(f"http://{LOOPBACK}:{engine_port}", f"http://{LOOPBACK}:{port}")
+
+
 async def call(
     session: aiohttp.ClientSession, stack: Stack, tool: str, arguments: dict[str, Any]
 ) -> dict[str, Any]:
@@ -56,7 +75,7 @@ async def call(
         "method": "tools/call",
         "params": {"name": tool, "arguments": arguments},
     }
-    async with session.post(stack.mcp_url, json=message) as response:
+    async with session.post(f"{stack.server_url}/mcp", json=message) as response:
         answer = await response.json()
     if "error" in answer or answer["result"].get("isError"):
         raise RuntimeError(f"{tool}: {answer}")
@@ -73,7 +92,7 @@ async def timed_search(session: aiohttp.ClientSession, stack: Stack, rng: random
 
 async def upload(session: aiohttp.ClientSession, stack: Stack, pages: int, seed: int) -> str:
     """Send a PDF through the server; the id of its job."""
-    data = large_pdf(pages, seed=seed)
+    data = text_pdf(pages, seed=seed)
     start = await call(
         session, stack, "kb_upload_start", {"filename": f"{seed}.pdf", "total_size": len(data)}
     )
@@ -114,7 +133,11 @@ async def measure(stack: Stack, pages: int, rounds: int) -> tuple[list[float], l
 
 async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -> dict[str, list[float]]:
     """Milliseconds from `kb_addnote` until the note can be searched, by what is taken in meanwhile."""
-    files = {"folder": _folder(), "scan": [("scan.pdf", _scan())], "loop": [("loop.pdf", looping_pdf())]}
+    files = {
+        "folder": _folder(),
+        "scan": [("scan.pdf", scanned_pdf(SCAN_PAGES))],
+        "loop": [("loop.pdf", looping_pdf())],
+    }
     found: dict[str, list[float]] = {}
     async with aiohttp.ClientSession() as session:
         await timed_note(session, stack, 0)  # the model is loaded
@@ -132,7 +155,7 @@ async def timed_note(session: aiohttp.ClientSession, stack: Stack, number: int) 
         RuntimeError: it is not found.
     """
     word = f"note{number}x{random.Random(number).getrandbits(32):x}"
-    text = f"{word}. " + " ".join(text_of_page(number + 1, seed=11))[:600]
+    text = f"{word}. " + " ".join(page_of_text(number + 1, seed=11))[:600]
     arguments = {"text": text, "collection": "memory", "wait_seconds": _WAIT_SECONDS}
     started = time.perf_counter()
     job = await call(session, stack, "kb_addnote", arguments)
@@ -208,15 +231,8 @@ async def _queue(session: aiohttp.ClientSession, stack: Stack) -> dict[str, int]
 
 def _folder() -> list[tuple[str, bytes]]:
     """Markdown files of some ten passages each."""
-    texts = ["\n\n".join("\n".join(text_of_page(4 * n + k, seed=5)) for k in range(1, 5)) for n in range(200)]
+    texts = ["\n\n".join("\n".join(page_of_text(4 * n + k, seed=5)) for k in range(1, 5)) for n in range(200)]
     return [(f"{n}.md", text.encode()) for n, text in enumerate(texts[:FOLDER_FILES])]
-
-
-def _scan() -> bytes:
-    from tests.support.scans import pdf_of_sheets, scan  # needs Pillow, which the report needs too
-
-    sheet = scan([f"Line {line} of a page that was scanned" for line in range(25)])
-    return pdf_of_sheets([sheet] * SCAN_PAGES)
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -233,7 +249,11 @@ class IngestionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    *, notes: int = 100, pages: int = 100, rounds: int = 3, note: Callable[[str], None] = print
+    *,
+    notes: Annotated[int, Option("notes behind each kind")] = 100,
+    pages: Annotated[int, Option("pages of the PDF")] = 100,
+    rounds: Annotated[int, Option("turns")] = 3,
+    note: Callable[[str], None] = print,
 ) -> IngestionReport:
     """Start the stack and measure `notes` notes behind each background, then searches."""
     machine = describe()

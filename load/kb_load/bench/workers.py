@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import msgspec
 
+from kb_load.bench import Option
+from kb_load.bench.generator import client_name
+from kb_load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
+from kb_load.machine import describe
+from kb_load.messages import ERAS, Era
+from kb_load.plots import Sheet
+from kb_load.processes import Running
+from kb_load.stats import table
 from kb_server.observability.cells import kept_in
-from load.bench.generator import client_name
-from load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
-from load.machine import describe
-from load.messages import ERAS, Era
-from load.plots import Sheet
-from load.processes import Running
-from load.stats import table
 
 WORKERS = (1, 2)
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
@@ -67,7 +69,11 @@ class WorkersReport(Circumstances, frozen=True, kw_only=True):
 
 
 def run(
-    *, rounds: int = 7, seconds: int = 2, connections: int = 32, note: Callable[[str], None] = print
+    *,
+    rounds: Annotated[int, Option("turns")] = 7,
+    seconds: Annotated[int, Option("how long each turn takes")] = 2,
+    connections: Annotated[int, Option("how many are busy")] = 32,
+    note: Callable[[str], None] = print,
 ) -> WorkersReport:
     """Measure in turns: short ones and many, for neighbours on the machine come and go.
 
@@ -75,7 +81,7 @@ def run(
 
     Raises:
         CallFailed: an answer is wrong, or calls failed.
-        load.processes.NotReady: a server did not start.
+        kb_load.processes.NotReady: a server did not start.
     """
     machine = describe()
     done: list[Round] = []

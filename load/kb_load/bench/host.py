@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from load.bench.generator import Load, Target, generate
-from load.bench.stub_engine import search_response
-from load.machine import Machine
-from load.messages import CallFailed, Era, result_of, tool_call
-from load.processes import LOOPBACK, Running, free_port, running
+from kb_load.bench.generator import Load, Target, generate
+from kb_load.bench.stub_engine import search_response
+from kb_load.machine import Machine
+from kb_load.messages import CallFailed, Era, result_of, tool_call
+from kb_load.processes import LOOPBACK, Running, free_port, running
 
 KEY = "a-key-for-the-benchmark"
 ARGUMENTS = {"query": "how are pensions revalued when prices rise", "top": 10}
@@ -67,7 +67,7 @@ class Standing:
 def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
     """The engine behind every host, and its URL."""
     port = free_port()
-    arguments = ["-m", "load.bench.stub_engine", "--port", str(port)]
+    arguments = ["-m", "kb_load.bench.stub_engine", "--port", str(port)]
     with running("stub engine", arguments, folder, port=port) as engine:
         yield engine, f"http://{LOOPBACK}:{port}"
 

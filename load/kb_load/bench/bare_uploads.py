@@ -1,6 +1,6 @@
 """The ceiling of uploads: bare handlers that do the same decoding and writing, and nothing else.
 
-    python -m load.bench.bare_uploads --port 8903 --folder /tmp/uploads
+    python -m kb_load.bench.bare_uploads --port 8903 --folder /tmp/uploads
 
 `POST /chunk` takes the same message as `kb_upload_chunk`: parsed and decoded with the libraries of this
 server, written to a file of its own aside and renamed; both in a thread, as a server must whose other
@@ -21,7 +21,7 @@ import pybase64
 import uvloop
 from aiohttp import web
 
-from load.bench.stub_engine import serve
+from kb_load.bench.stub_engine import serve
 
 BLOCK_BYTES = 1 << 20
 _READ_BYTES = 1 << 18

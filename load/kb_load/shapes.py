@@ -6,7 +6,7 @@ import os
 
 from locust import LoadTestShape
 
-from load.plan import Plan, ShapeName
+from kb_load.plan import Plan, ShapeName
 
 
 class _Planned(LoadTestShape):

@@ -1,4 +1,4 @@
-"""What a server answers while strangers hold on to its connections: `python -m load.bench.connections`.
+"""What a server answers while strangers hold on to its connections: `kb bench connections`.
 
 Against `kb serve` over a stub engine:
 
@@ -14,7 +14,6 @@ Meanwhile a client in a process of its own calls a tool, on a new connection eac
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import os
@@ -28,16 +27,18 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import psutil
 
 from kb_contracts.http.connection_limits import connections_within_descriptors
-from load.bench.host import ARGUMENTS, KEY, stub_engine
-from load.machine import Machine, describe
-from load.messages import MODERN, tool_call
-from load.processes import LOOPBACK, Running, free_port, running
-from load.stats import percentile, table
+from kb_load.bench import Option
+from kb_load.bench.host import ARGUMENTS, KEY, stub_engine
+from kb_load.machine import Machine, describe
+from kb_load.messages import MODERN, tool_call
+from kb_load.processes import LOOPBACK, Running, free_port, running
+from kb_load.stats import percentile, table
 
 _CALL_SECONDS = 20.0
 _LOOK_SECONDS = 1.0
@@ -78,16 +79,27 @@ class ConnectionsReport(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[Stage]
 
 
-async def measure(
+def run(
     *,
-    half_open: int = 1100,
-    sockets: int = 5000,
-    drops: int = 20_000,
-    descriptors: int = 1024,
-    seconds: float = 10.0,
+    half_open: Annotated[int, Option("connections with half a header", 1, 100_000)] = 1100,
+    sockets: Annotated[int, Option("WebSockets that stay open", 1, 100_000)] = 5000,
+    drops: Annotated[int, Option("WebSockets that are reset", 2, 1_000_000)] = 20_000,
+    descriptors: Annotated[int, Option("limit of the server's open files", 64, 1_000_000)] = 1024,
+    seconds: Annotated[int, Option("of each stage, at least")] = 10,
     note: Callable[[str], None] = print,
 ) -> ConnectionsReport:
     """Run all stages, each for `seconds` at least."""
+    return asyncio.run(_measure(half_open, sockets, drops, descriptors, seconds, note))
+
+
+async def _measure(
+    half_open: int,
+    sockets: int,
+    drops: int,
+    descriptors: int,
+    seconds: int,
+    note: Callable[[str], None],
+) -> ConnectionsReport:
     connections_within_descriptors(half_open + sockets)
     stages: list[Stage] = []
 
@@ -344,18 +356,3 @@ def _line(stage: Stage) -> str:
     held = f"{stage.held} held, {stage.refused} refused"
     calls = f"{stage.calls} calls, {stage.failed} failed, p99 {stage.p99:.1f} ms"
     return f"{stage.name}: {held}, {calls}, {stage.resident_mib:.0f} MiB"
-
-
-def main() -> None:
-    """Measure with the numbers of the command line, and print the table."""
-    parser = argparse.ArgumentParser(description="a server whose connections are held")
-    parser.add_argument("--half-open", type=int, default=1100)
-    parser.add_argument("--sockets", type=int, default=5000)
-    parser.add_argument("--drops", type=int, default=20_000)
-    parser.add_argument("--descriptors", type=int, default=1024, help="limit of the server's open files")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each stage, at least")
-    print(text(asyncio.run(measure(**vars(parser.parse_args())))))  # a command's output
-
-
-if __name__ == "__main__":
-    main()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from load.budgets import Budgets, Figures
-from load.history import Moment
-from load.machine import Machine
-from load.plots import Line, Sheet
-from load.sampling import Sample, of, slope
+from kb_load.budgets import Budgets, Figures
+from kb_load.history import Moment
+from kb_load.machine import Machine
+from kb_load.plots import Line, Sheet
+from kb_load.sampling import Sample, of, slope
 
 _STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}

@@ -1,6 +1,6 @@
-"""The file that Locust runs: `locust -f load/locustfile.py --host http://127.0.0.1:3000`.
+"""The file that Locust runs: `locust -f load/kb_load/locustfile.py --host http://127.0.0.1:3000`.
 
-`python -m load.run` starts what is to be loaded and calls Locust with this; alone it loads any URL. The
+`python -m kb_load.run` starts what is to be loaded and calls Locust with this; alone it loads any URL. The
 environment says the rest: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (without a shape Locust's page
 decides), KB_LOAD_BUDGETS (a file; what it broke makes the exit status 1), KB_LOAD_FIGURES (a file to
 write), KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY
@@ -14,18 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# `locust -f` knows this file alone.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import msgspec
 from locust import events
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from load import shapes
-from load.budgets import Entry, Figures, broken, read_budgets
-from load.loaded_base import ANYWAY, LoadedBase, refusal
-from load.users import HandshakeAgent, ModernAgent
+from kb_load import shapes
+from kb_load.budgets import Entry, Figures, broken, read_budgets
+from kb_load.loaded_base import ANYWAY, LoadedBase, refusal
+from kb_load.users import HandshakeAgent, ModernAgent
 
 __all__ = ["HandshakeAgent", "ModernAgent"]
 
@@ -43,7 +40,7 @@ def look(environment: Environment, **_more: Any) -> None:
     if reason := refusal(base, anyway=bool(os.environ.get(ANYWAY))):
         sys.stderr.write(f"load: {reason}\n")
         environment.process_exit_code = REFUSED
-        environment.events.quitting.remove_listener(judge)
+        environment.events.quitting.remove_listener(judge)  # type: ignore[no-untyped-call]  # Locust's
         if environment.runner is not None:
             environment.runner.quit()
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from load.sampling import Sample, of, slope
+from kb_load.sampling import Sample, of, slope
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Milliseconds = Annotated[float, Meta(gt=0)]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 90.0
 _STOP_SECONDS = 20.0
@@ -37,8 +36,7 @@ def free_port() -> int:
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without any setting of kb, and with `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
-    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **extra}
+    return {**kept, **extra}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def start(name: str, arguments: Sequence[str], folder: Path, **environment: str)
         popen = subprocess.Popen(
             [sys.executable, *arguments],
             env=clean_environment(**environment),
-            cwd=ROOT,
+            cwd=folder,  # where no kb.toml lies
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

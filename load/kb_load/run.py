@@ -1,10 +1,10 @@
 """A load run from nothing: starts what is to be loaded, runs Locust against it, leaves a report.
 
-    python -m load.run                                     a minute against the simulator
-    python -m load.run --target engine --shape ramp        against the engine with its real model
-    python -m load.run --shape soak --seconds 600          does anything grow?
-    python -m load.run --target http://127.0.0.1:3000      against a server that runs already, its base empty
-    python -m load.run --page                              with Locust's own page, until Ctrl-C
+    python -m kb_load.run                                     a minute against the simulator
+    python -m kb_load.run --target engine --shape ramp        against the engine with its real model
+    python -m kb_load.run --shape soak --seconds 600          does anything grow?
+    python -m kb_load.run --target http://127.0.0.1:3000      against a running server, its base empty
+    python -m kb_load.run --page                              with Locust's own page, until Ctrl-C
 
 Exit status: 0 all budgets were kept, 1 some were broken or Locust failed, 2 the command line is wrong or the
 base is not empty.
@@ -26,18 +26,18 @@ from pathlib import Path
 
 import msgspec
 
-from load.budgets import BudgetsUnreadable, Figures, broken, broken_by_soak, read_budgets
-from load.history import read_history
-from load.loaded_base import LoadedBase, refusal
-from load.machine import describe
-from load.plan import CURVES, Plan
-from load.processes import LOOPBACK, ROOT, NotReady, clean_environment, free_port, running
-from load.report import Run, summary, write_report
-from load.sampling import Sampler
+from kb_load.budgets import BudgetsUnreadable, Figures, broken, broken_by_soak, read_budgets
+from kb_load.history import read_history
+from kb_load.loaded_base import LoadedBase, refusal
+from kb_load.machine import describe
+from kb_load.plan import CURVES, Plan
+from kb_load.processes import LOOPBACK, NotReady, clean_environment, free_port, running
+from kb_load.report import Run, summary, write_report
+from kb_load.sampling import Sampler
 
 KEY = "a-key-for-the-load"
 FIGURES = "figures.json"
-_FOLDER = ROOT / "load"
+_FOLDER = Path(__file__).resolve().parent
 _GRACE_SECONDS = 60
 _MOST_PROCESSES = 64
 
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, BudgetsUnreadable) as error:
         sys.stderr.write(f"load: {error}\n")
         return 2
+    options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     machine = describe()
     try:
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Run(
         title=f"{plan.shape.capitalize()} load on {options.target}, {plan.peak} users, {plan.seconds} s",
         machine=machine,
-        command=shlex.join(["python", "-m", "load.run", *given]),
+        command=shlex.join(["python", "-m", "kb_load.run", *given]),
         figures=figures,
         history=read_history(options.out / "locust_stats_history.csv"),
         samples=sampler.samples,
@@ -124,7 +125,7 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
     )
     with (options.out / "locust.log").open("wb") as log:
         locust = subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            command, env=environment, cwd=options.out, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
         try:
@@ -188,7 +189,7 @@ def _budgets_for(target: str) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m load.run",
+        prog="python -m kb_load.run",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -207,7 +208,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="of all texts (default 7)")
     parser.add_argument(
-        "--budgets", type=Path, metavar="FILE", help="default: load/budgets.toml, -engine.toml"
+        "--budgets",
+        type=Path,
+        metavar="FILE",
+        help="default: this package's own, by target",
     )
     parser.add_argument(
         "--serve-flags", default="", metavar="TEXT", help="further flags for kb serve, such as '--workers 2'"
@@ -215,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--anyway", action="store_true", help="load a base that is not empty")
     parser.add_argument("--page", action="store_true", help="Locust's own page instead of headless")
     parser.add_argument("--page-port", type=int, default=8089, metavar="PORT", help="default 8089")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "load", metavar="DIR", help="out/load")
+    parser.add_argument("--out", type=Path, default=Path("out/load"), metavar="DIR", help="out/load")
     return parser
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from load.messages import HANDSHAKE, CallFailed, structured, tool_call
+from kb_load.messages import HANDSHAKE, CallFailed, structured, tool_call
 
 ANYWAY = "KB_LOAD_ANYWAY"
 """The environment variable that allows a base which is not empty."""
@@ -49,7 +49,8 @@ class LoadedBase:
     def _made_by(self, http: httpx.Client, job_id: str) -> int | None:
         found = self._call(http, "/mcp/kb", "kb_jobs", {"job_id": job_id, "wait_seconds": _WAIT_SECONDS})
         (job,) = found["jobs"]
-        return job["document_id"]
+        document_id: int | None = job["document_id"]
+        return document_id
 
     def _call(self, http: httpx.Client, path: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         message = tool_call(HANDSHAKE, tool, arguments, key=self._key)

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from locust import between, task
 from locust.contrib.fasthttp import FastHttpUser
 
-from load.content import Content, File
-from load.loaded_base import LoadedBase
-from load.messages import (
+from kb_load.content import Content, File
+from kb_load.loaded_base import LoadedBase
+from kb_load.messages import (
     CLIENT,
     HANDSHAKE,
     MODERN,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import httpx
 import msgspec
@@ -45,14 +46,14 @@ from kb_engine.store import (
     SqliteStore,
     open_sqlite,
 )
-from load.machine import Machine, describe
-from load.plots import Sheet
-from load.processes import LOOPBACK, Running, free_port, running
-from load.stats import percentile, table
+from kb_load.bench import Option
+from kb_load.machine import Machine, describe
+from kb_load.plots import Sheet
+from kb_load.processes import LOOPBACK, Running, free_port, running
+from kb_load.stats import percentile, table
 
 SEED = 7
 SIZES = (1_000, 10_000, 100_000)
-ROUNDS = 5
 FILTER_TAG = "team:actuaries"
 MODES: tuple[m.Mode, ...] = ("hybrid", "fts")
 CHUNKS_EACH = 50
@@ -184,10 +185,10 @@ def _prepared(texts: Texts, centres: NDArray[np.float32]) -> Prepared:
 
 def run(
     *,
-    sizes: Sequence[int] = SIZES,
-    calls: int = 300,
-    rounds: int = ROUNDS,
-    ingest_chunks: int = 2_000,
+    sizes: Annotated[Sequence[int], Option("chunks in the base", 50, 10_000_000)] = SIZES,
+    calls: Annotated[int, Option("questions of each kind")] = 300,
+    rounds: Annotated[int, Option("turns")] = 5,
+    ingest_chunks: Annotated[int, Option("chunks to take in; 0: none", 0, 10_000_000)] = 2_000,
     embedder: str = "minilm",
     note: Callable[[str], None] = print,
 ) -> EngineReport:
@@ -195,7 +196,7 @@ def run(
 
     Raises:
         EngineFailed: a job failed, or the engine did not answer as agreed.
-        load.processes.NotReady: it did not start.
+        kb_load.processes.NotReady: it did not start.
     """
     machine = describe()
     texts = Texts.seeded(SEED)

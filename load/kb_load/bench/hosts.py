@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import msgspec
 
-from load.bench.generator import client_name
-from load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
-from load.machine import describe
-from load.messages import ERAS
-from load.plots import Sheet
-from load.processes import Running, free_port, running
-from load.stats import table
+from kb_load.bench import Option
+from kb_load.bench.generator import client_name
+from kb_load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
+from kb_load.machine import describe
+from kb_load.messages import ERAS
+from kb_load.plots import Sheet
+from kb_load.processes import Running, free_port, running
+from kb_load.stats import table
 
 CEILING = "bare"
 HOSTS = ("kb", "sdk", "fastmcp", CEILING)
@@ -66,9 +68,9 @@ class HostsReport(Circumstances, frozen=True, kw_only=True):
 
 def run(
     *,
-    rounds: int = 5,
-    seconds: int = 5,
-    connections: int = 32,
+    rounds: Annotated[int, Option("turns")] = 5,
+    seconds: Annotated[int, Option("how long each turn takes")] = 5,
+    connections: Annotated[int, Option("how many are busy")] = 32,
     hosts: tuple[str, ...] = HOSTS,
     note: Callable[[str], None] = print,
 ) -> HostsReport:
@@ -76,7 +78,7 @@ def run(
 
     Raises:
         CallFailed: a host's answer is wrong; nothing is timed then.
-        load.processes.NotReady: one did not start.
+        kb_load.processes.NotReady: one did not start.
     """
     machine = describe()
     done: list[Round] = []
@@ -176,7 +178,7 @@ def _host(name: str, engine_url: str, folder: Path) -> AbstractContextManager[St
 @contextmanager
 def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
     port = free_port()
-    arguments = ["-m", "load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
+    arguments = ["-m", "kb_load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
         yield Standing(process, port)
 

@@ -1,6 +1,6 @@
 """An engine that answers at once with fixed bytes: what a host costs is then what is left.
 
-    python -m load.bench.stub_engine --port 8901
+    python -m kb_load.bench.stub_engine --port 8901
 
 A search is answered with seven results of realistic texts, made by seed; a file is read to its end and
 its bytes are counted. Nothing is stored.

@@ -1,6 +1,6 @@
 """Hosts to compare with: the same `kb_search` over the same engine, as others would write it.
 
-    python -m load.bench.contenders bare --port 8902 --engine http://127.0.0.1:8901
+    python -m kb_load.bench.contenders bare --port 8902 --engine http://127.0.0.1:8901
 
 `bare` is the ceiling: an aiohttp handler that parses the message with the JSON library of this server,
 asks the engine and dumps the answer, with no check, key, log or metric. `sdk` is the `MCPServer` of the
@@ -27,7 +27,7 @@ def bare(engine_url: str, port: int) -> None:
     import uvloop
     from aiohttp import web
 
-    from load.bench.stub_engine import serve
+    from kb_load.bench.stub_engine import serve
 
     url = f"{engine_url}/api/v1/search"
     headers = {"Content-Type": "application/json"}

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from load.messages import Message
-from load.stats import percentile
+from kb_load.messages import Message
+from kb_load.stats import percentile
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

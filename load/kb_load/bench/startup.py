@@ -15,13 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from load.machine import Machine, describe
-from load.plots import Sheet
-from load.processes import clean_environment
-from load.stats import table
+from kb_load.bench import Option
+from kb_load.machine import Machine, describe
+from kb_load.plots import Sheet
+from kb_load.processes import clean_environment
+from kb_load.stats import table
 
 FILE_BYTES = 10 * 1024 * 1024
 REQUEST = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
@@ -74,7 +76,7 @@ def first_answer_seconds(*arguments: str) -> float:
     return seconds
 
 
-def run(*, rounds: int = 7, note: Callable[[str], None] = print) -> StartupReport:
+def run(*, rounds: Annotated[int, Option("turns")] = 7, note: Callable[[str], None] = print) -> StartupReport:
     """Measure in turns; the first turn fills the caches of the disk and does not count."""
     machine = describe()
     seconds: dict[str, list[float]] = {name: [] for name in CASES}

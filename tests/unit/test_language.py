@@ -1,7 +1,7 @@
 """Names in the source are plain technical English: no word of the dialect that this project once spoke.
 
 A name says what a thing is or does, not how somebody spoke of it. Modules, classes, functions, parameters,
-variables and attributes are read; a word is what stands between underscores or capitals. The names of tests are
+variables and attributes are read; a word is what stands between underscores or capitals. Tests' names are
 sentences and may have any verb.
 """
 

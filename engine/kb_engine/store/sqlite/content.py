@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import apsw
 import numpy as np
 
-from kb_engine.store.connection import value
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.rules import one_vector_each
+from kb_engine.store.sqlite.connection import value
+from kb_engine.store.sqlite.write import Write, new_uid
 from kb_engine.store.tokens import index_text
-from kb_engine.store.write import Write, new_uid
 from kb_engine.vectors import Batch
 
 VECTOR_TYPE = "<f4"

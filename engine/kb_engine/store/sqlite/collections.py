@@ -12,9 +12,9 @@ import apsw
 
 from kb_contracts.api import ragler as r
 from kb_engine.store import described
-from kb_engine.store.connection import row, rows, value
 from kb_engine.store.described import BEYOND, DESCRIBED, IN_USE, NAMES, RANGE, Described, Figures
-from kb_engine.store.write import Write
+from kb_engine.store.sqlite.connection import row, rows, value
+from kb_engine.store.sqlite.write import Write
 
 # Row after row of the index alone: SQLite would take the table by its key, and read the metadata on the way.
 _FIGURES = """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from kb_engine.store.schema import set_meta
+from kb_engine.store.sqlite.schema import set_meta
 from kb_engine.vectors import Changes
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_engine.store import rules
-from kb_engine.store.connection import row
 from kb_engine.store.port import Idempotency
-from kb_engine.store.write import Write
+from kb_engine.store.sqlite.connection import row
+from kb_engine.store.sqlite.write import Write
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import apsw
 import numpy as np
 
-from kb_engine.store.connection import connect, value
-from kb_engine.store.content import VECTOR_TYPE
 from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseInUse, BaseUnwritable, NotABase
-from kb_engine.store.lock import BaseLock
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.schema import bind_embedder, migrate
+from kb_engine.store.sqlite.connection import connect, value
+from kb_engine.store.sqlite.content import VECTOR_TYPE
+from kb_engine.store.sqlite.lock import BaseLock
+from kb_engine.store.sqlite.schema import bind_embedder, migrate
 from kb_engine.vectors import Batch, Changes, ExactIndex
 
 

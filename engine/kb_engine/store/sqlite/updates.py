@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import documents, jobs, rules
-from kb_engine.store.connection import row
-from kb_engine.store.idempotency import once_joined, settle
+from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
 from kb_engine.store.rows import leased_job
-from kb_engine.store.write import Write
+from kb_engine.store.sqlite import documents, jobs
+from kb_engine.store.sqlite.connection import row
+from kb_engine.store.sqlite.idempotency import once_joined, settle
+from kb_engine.store.sqlite.write import Write
 
 
 def accept(

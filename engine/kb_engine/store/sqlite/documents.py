@@ -8,12 +8,13 @@ from typing import Any
 import apsw
 
 from kb_contracts.api import models as m
-from kb_engine.store import content, jobs, rules, tags
-from kb_engine.store.connection import marks, row, rows, value
+from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
 from kb_engine.store.rows import CHUNK_COLUMNS, DOCUMENT_COLUMNS, chunk, document, document_fields
+from kb_engine.store.sqlite import content, jobs, tags
+from kb_engine.store.sqlite.connection import marks, row, rows, value
+from kb_engine.store.sqlite.write import Write, new_uid
 from kb_engine.store.times import following
-from kb_engine.store.write import Write, new_uid
 
 
 def find(db: apsw.Connection, key: int | str) -> m.Document:

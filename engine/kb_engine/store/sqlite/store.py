@@ -20,11 +20,6 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import collections, documents, ingest, jobs, search, state, tags, updates
-from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
-from kb_engine.store.idempotency import once, stored
-from kb_engine.store.lock import BaseLock
-from kb_engine.store.opening import own, prepare
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -37,11 +32,16 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.reserve import Reserve
-from kb_engine.store.schema import set_meta
+from kb_engine.store.sqlite import collections, documents, ingest, jobs, search, state, tags, updates
+from kb_engine.store.sqlite.connection import Journal, Threads, connect, roll_back, value
+from kb_engine.store.sqlite.idempotency import once, stored
+from kb_engine.store.sqlite.lock import BaseLock
+from kb_engine.store.sqlite.opening import own, prepare
+from kb_engine.store.sqlite.reserve import Reserve
+from kb_engine.store.sqlite.schema import set_meta
+from kb_engine.store.sqlite.words import Words
+from kb_engine.store.sqlite.write import Write
 from kb_engine.store.times import stamp
-from kb_engine.store.words import Words
-from kb_engine.store.write import Write
 from kb_engine.turns import LANES, Lane
 from kb_engine.vectors import Changes, Snapshot, VectorIndex
 

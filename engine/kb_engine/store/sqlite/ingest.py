@@ -8,10 +8,11 @@ from __future__ import annotations
 import apsw
 
 from kb_contracts.api import models as m
-from kb_engine.store import documents, jobs, rules, tags, updates
-from kb_engine.store.connection import value
+from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
-from kb_engine.store.write import Write
+from kb_engine.store.sqlite import documents, jobs, tags, updates
+from kb_engine.store.sqlite.connection import value
+from kb_engine.store.sqlite.write import Write
 
 
 def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:

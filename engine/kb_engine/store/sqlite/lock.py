@@ -15,8 +15,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from kb_engine.store.connection import connect
 from kb_engine.store.failures import BaseInUse, BaseLinked, BaseUnwritable, NotABase
+from kb_engine.store.sqlite.connection import connect
 
 PRIVATE = 0o600
 _BEHIND_ALL_DATA = 1 << 62

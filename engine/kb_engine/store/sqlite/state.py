@@ -9,8 +9,8 @@ from typing import Any
 import apsw
 
 from kb_contracts.api import models as m
-from kb_engine.store.connection import rows, value
 from kb_engine.store.port import Counts
+from kb_engine.store.sqlite.connection import rows, value
 
 Row = Sequence[Any]
 

@@ -20,8 +20,8 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.store.connection import row, value
 from kb_engine.store.selection import numbers
+from kb_engine.store.sqlite.connection import row, value
 from kb_engine.store.tokens import phrases
 from kb_engine.vectors.port import Ids
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_engine.store import selection
-from kb_engine.store.connection import marks, rows
 from kb_engine.store.port import Found, Query, Scoring
 from kb_engine.store.rows import CHUNK_COLUMNS, SUMMARY_COLUMNS, chunk, summary
-from kb_engine.store.words import Corpus, Words
+from kb_engine.store.sqlite.connection import marks, rows
+from kb_engine.store.sqlite.words import Corpus, Words
 from kb_engine.vectors.port import Ids, VectorSnapshot
 
 Floats = NDArray[np.float64]

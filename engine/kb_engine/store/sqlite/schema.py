@@ -12,9 +12,9 @@ from pathlib import Path
 
 import apsw
 
-from kb_engine.store.connection import rows, transaction
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.sqlite.connection import rows, transaction
 from kb_engine.store.tokens import TOKENIZER, index_text
 from kb_engine.turns import SHORT_BYTES
 

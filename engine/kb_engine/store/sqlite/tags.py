@@ -8,8 +8,8 @@ import apsw
 
 from kb_contracts.api import models as m
 from kb_engine.store import rules
-from kb_engine.store.connection import rows, value
-from kb_engine.store.write import Write
+from kb_engine.store.sqlite.connection import rows, value
+from kb_engine.store.sqlite.write import Write
 
 _LAST = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000

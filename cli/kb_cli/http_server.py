@@ -11,8 +11,8 @@ import msgspec
 
 from kb_cli.worker import Worker
 from kb_contracts.http.connection_limits import connections_within_descriptors
-from kb_server.hosting.endpoints import endpoints_for
-from kb_server.hosting.http import Readiness, build_app
+from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve
 from kb_server.observability.cells import SharedCells
 from kb_server.observability.metrics import Metrics
@@ -20,6 +20,7 @@ from kb_server.services import Services, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, offered
 from kb_server.uploads.routes import routes
+from mcp_aiohttp.transport.http import Readiness
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ async def run(
         toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
         app = build_app(
             settings,
-            endpoints_for(toolsets, shown),
+            mount(toolsets, shown),
             routes=routes(lambda: services.uploads),
             ready=lambda: _readiness(services, shown),
             metrics=metrics,

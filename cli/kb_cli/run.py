@@ -29,8 +29,8 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
         return asyncio.run(Workers(options, settings).run())
     from kb_cli.http_server import run as run_server
     from kb_cli.worker import Worker
-    from kb_server.hosting.serve import CannotListen, PortInUse
     from kb_server.observability.tracing import exporting
+    from mcp_aiohttp.transport.serve import CannotListen, PortInUse
 
     worker = None if options.worker is None else Worker.of(options.worker)
     try:
@@ -68,13 +68,14 @@ def stdio(options: argparse.Namespace, _out: Output) -> int:
 
 
 async def _serve_stdio(settings: ServerSettings, names: list[str]) -> None:
-    from kb_server.hosting.endpoints import combine
-    from kb_server.hosting.stdio import serve_stdio
+    from kb_server.hosting.mounts import combine
+    from kb_server.hosting.toolset_server import hosted
     from kb_server.services import Services
     from kb_server.toolsets import build_toolset
+    from mcp_aiohttp.transport.stdio import serve_stdio
 
     async with Services(settings) as services:
-        await serve_stdio(combine([build_toolset(name, services) for name in names]))
+        await serve_stdio(hosted(combine([build_toolset(name, services) for name in names])))
 
 
 def engine(options: argparse.Namespace, _out: Output) -> int:

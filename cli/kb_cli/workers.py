@@ -25,10 +25,10 @@ from kb_cli.config import config_file
 from kb_cli.exits import CliError, Exit
 from kb_cli.supervised import Supervised
 from kb_cli.worker import Worker
-from kb_server.hosting.signals import on_stop_signal
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads.staging import Staging
+from mcp_aiohttp.transport.signals import on_stop_signal
 
 log = logging.getLogger(__name__)
 

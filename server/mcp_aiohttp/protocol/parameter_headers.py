@@ -11,8 +11,8 @@ from typing import Any
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS, validate_mcp_param_headers, x_mcp_header_map
 
-from kb_server.hosting.jsonrpc import Request
-from kb_server.hosting.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Request
+from mcp_aiohttp.protocol.refusal import Refusal
 
 SchemaLookup = Callable[[str], Mapping[str, Any] | None]
 """The input schema of a tool by name; None where there is nothing to compare."""

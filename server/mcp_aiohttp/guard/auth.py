@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+from functools import lru_cache
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.connection_limits import is_loopback
-from kb_server.hosting.caller import ANONYMOUS, Caller, digest
-from kb_server.hosting.proxies import PROXIES, TrustedProxies
-from kb_server.hosting.refusal import UNAUTHORIZED, Refusal
-
-KEY_HEADER = "Authorization: Bearer <KB_MCP_API_KEY>"
-"""What a caller sends."""
+from mcp_aiohttp.guard.proxies import PROXIES, TrustedProxies, is_loopback
+from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller
+from mcp_aiohttp.protocol.refusal import UNAUTHORIZED, Refusal
 
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
@@ -23,7 +21,11 @@ class KeyCheck:
     White space around the key is dropped: it ends up there from files, and no header could carry it.
     """
 
-    def __init__(self, key: str, proxies: TrustedProxies | None = None) -> None:
+    def __init__(self, key: str, proxies: TrustedProxies | None = None, *, name: str = "key") -> None:
+        """`name` is what messages call the key."""
+        self.name = name
+        self.header = f"Authorization: Bearer <{name}>"
+        """What a caller sends."""
         self._key = key.strip().encode()
         self._proxies = proxies or TrustedProxies()
 
@@ -44,9 +46,9 @@ class KeyCheck:
             return
         token = bearer(request)
         if token is None:
-            raise _refused(f"A key is needed: send the header `{KEY_HEADER}`.")
+            raise _refused(f"A key is needed: send the header `{self.header}`.")
         if not hmac.compare_digest(_octets(token), self._key):
-            raise _refused("The bearer token is not this server's key (KB_MCP_API_KEY).")
+            raise _refused(f"The bearer token is not this server's key ({self.name}).")
 
     def require_unless_local(self, request: web.Request) -> None:
         """As `require`, but a peer on this machine passes; behind a proxy nobody counts as one.
@@ -57,6 +59,12 @@ class KeyCheck:
         proxied = any(header in request.headers for header in _FORWARDED)
         if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
             self.require(request)
+
+
+@lru_cache(maxsize=256)
+def digest(token: str) -> str:
+    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
+    return hashlib.sha256(_octets(token)).hexdigest()[:16]
 
 
 def bearer(request: web.Request) -> str | None:

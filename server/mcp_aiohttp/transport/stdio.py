@@ -1,7 +1,7 @@
-"""Serves a toolset over stdin and stdout, in the era that the client opens with.
+"""Serves one server over stdin and stdout, in the era that the client opens with.
 
-The SDK writes the answers. Reading is ours: lines are bounded, and no thread is left blocked on stdin when
-the server is told to stop.
+The SDK writes the answers. Reading is done here: lines are bounded, and no thread is left blocked on stdin
+when the server stops.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from typing import cast
 import anyio
 from mcp.server.stdio import stdio_server
 
-from kb_server.hosting import jsonrpc
-from kb_server.hosting.duplex import session
-from kb_server.hosting.protocol import ProtocolServer
-from kb_server.hosting.signals import on_stop_signal
-from kb_server.tool import Toolset
+from mcp_aiohttp.options import MAX_MESSAGE_BYTES
+from mcp_aiohttp.protocol import jsonrpc
+from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.session import session
+from mcp_aiohttp.transport.signals import on_stop_signal
 
 log = logging.getLogger(__name__)
 
-MAX_LINE_BYTES = 12 * 1024 * 1024
-"""The limit on one message, as over HTTP."""
 LAST_ANSWERS_SECONDS = 2.0
 """How long calls in flight may take to end once stdin has ended: a shell pipe wants its answers."""
 
 _PIECE_BYTES = 1 << 18
 
 
-async def serve_stdio(toolset: Toolset, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-    """Serve `toolset` on this process's stdin and stdout until stdin ends.
+async def serve_stdio(server: HostedServer, *, max_line_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    """Serve `server` on this process's stdin and stdout until stdin ends.
 
-    SIGTERM and SIGINT end it too, and so does a client that closes its end of stdout. The toolset's
+    SIGTERM and SIGINT end it too, and so does a client that closes its end of stdout. The server's
     lifespan is left in every case. What is printed by accident goes to stderr, never to the client.
     """
-    server = ProtocolServer(toolset)
-    async with toolset.lifespan():
-        log.info("Serving on stdio", extra={"fields": {"server": toolset.server_name}})
+    async with server.lifespan():
+        log.info("Serving on stdio", extra={"fields": {"server": server.sdk.name}})
         try:
             with anyio.CancelScope() as scope, on_stop_signal(scope.cancel):
                 await _serve(server, max_line_bytes)
@@ -49,9 +46,9 @@ async def serve_stdio(toolset: Toolset, *, max_line_bytes: int = MAX_LINE_BYTES)
     log.info("Stopped serving on stdio")
 
 
-async def _serve(server: ProtocolServer, max_line_bytes: int) -> None:
-    # The SDK's own reader is handed nothing to read: it drops what it cannot parse, of any length.
-    with _taken_stdin() as stdin:
+async def _serve(server: HostedServer, max_line_bytes: int) -> None:
+    # The SDK's own reader gets nothing to read: it drops what it cannot parse, of any length.
+    with _private_stdin() as stdin:
         async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _Nothing())) as (unread, write):
             await unread.aclose()
             async with session(server, write) as client:
@@ -119,7 +116,7 @@ def _read_into(descriptor: int, piece: asyncio.Future[bytes]) -> None:
 
 
 @contextmanager
-def _taken_stdin() -> Iterator[int]:
+def _private_stdin() -> Iterator[int]:
     """A descriptor of our own for stdin, whose number leads nowhere meanwhile: a child must not read it."""
     own = os.dup(0)
     nowhere = os.open(os.devnull, os.O_RDONLY)

@@ -31,30 +31,22 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
-from kb_server.hosting import cancelling, jsonrpc, strict_json
-from kb_server.hosting.caller import Caller
-from kb_server.hosting.express import Express, Write
-from kb_server.hosting.protocol import ReadyServer
-from kb_server.hosting.refusal import TOO_MANY_CALLS
+from mcp_aiohttp.fastpath.session_fast_path import SessionFastPath, Write
+from mcp_aiohttp.options import Bounds
+from mcp_aiohttp.protocol import jsonrpc, strict_json
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.kernel import HostedServer, NotificationHandler
+from mcp_aiohttp.protocol.refusal import TOO_MANY_CALLS
 
 log = logging.getLogger(__name__)
 
-_GREETING, _GREETED = "initialize", "notifications/initialized"
-_GIVEN_UP = "notifications/cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What may be in flight on one connection. A call is, until its answer has been written."""
-
-    calls: int
-    bytes: int
-    """Of the messages that asked for them."""
+_INITIALIZE, _INITIALIZED = "initialize", "notifications/initialized"
+_CANCELLED = "notifications/cancelled"
 
 
 @asynccontextmanager
 async def session(
-    server: ReadyServer,
+    server: HostedServer,
     stream: WriteStream[SessionMessage],
     *,
     caller: Caller | None = None,
@@ -65,35 +57,41 @@ async def session(
 
     Calls past `bounds` are refused, and any number is taken without. A client that opens with another request
     than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
-    bytes where `stream` puts messages, plain calls take the lane.
+    bytes where `stream` puts messages, plain calls take the fast path.
     """
     caller = caller or Caller()
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
     async with receive, anyio.create_task_group() as tasks:
-        express = None if write is None or server.lane is None else Express(server.lane, caller, write, tasks)
-        flying = _InFlight()
-        answers = _Answers(stream, flying, express)
+        fast_path = None
+        if write is not None and server.fast_path is not None:
+            fast_path = SessionFastPath(server.fast_path, caller, write, tasks)
+        in_flight = _InFlight()
+        answers = _Responses(stream, in_flight, fast_path)
 
         async def drive() -> None:
             await serve_dual_era_loop(
-                server.sdk, receive, answers, lifespan_state=None, init_options=server.initialization
+                server.sdk,
+                receive,
+                answers,
+                lifespan_state=server.lifespan_state,
+                init_options=server.initialization,
             )
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(drive)
         async with send:
-            inward = _Inward(server, send, tasks, express, caller)
-            yield Session(inward, answers, flying, bounds)
+            inward = _Inward(server, send, tasks, fast_path, caller)
+            yield Session(inward, answers, in_flight, bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inward:
     """Where messages of the `caller` go: into the SDK's loop, or past it into tasks beside it."""
 
-    server: ReadyServer
+    server: HostedServer
     loop: MemoryObjectSendStream[SessionMessage | Exception]
     tasks: TaskGroup
-    express: Express | None
+    fast_path: SessionFastPath | None
     caller: Caller
 
 
@@ -103,13 +101,13 @@ class Session:
     def __init__(
         self,
         inward: _Inward,
-        answers: _Answers,
-        flying: _InFlight,
+        answers: _Responses,
+        in_flight: _InFlight,
         bounds: Bounds | None,
     ) -> None:
         self._inward = inward
         self._answers = answers
-        self._flying = flying
+        self._in_flight = in_flight
         self._bounds = bounds
         self._opened = False
 
@@ -119,7 +117,7 @@ class Session:
         Returns before a call has ended, so that the next message can be taken meanwhile.
         """
         try:
-            message = jsonrpc.as_message(await strict_json.parse_aside(data))
+            message = jsonrpc.as_message(await strict_json.parse_in_thread_if_long(data))
         except strict_json.ParseError as error:
             await self.refuse(None, jsonrpc.PARSE_ERROR, f"Parse error: {error}")
         except jsonrpc.InvalidRequestError as error:
@@ -129,7 +127,7 @@ class Session:
                 await self._request(message, len(data))
             elif isinstance(message, jsonrpc.Notification):
                 await self._notification(message, len(data))
-            # A response is passed over: nothing is asked of a client here.
+            # A response is passed over: a client is sent no requests.
 
     async def refuse(
         self, request_id: jsonrpc.RequestId | None, code: int, message: str, data: Any = None
@@ -140,42 +138,41 @@ class Session:
 
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
-        await self._flying.settled(seconds)
+        await self._in_flight.settled(seconds)
 
     async def _request(self, request: jsonrpc.Request, size: int) -> None:
-        if request.id in self._flying:
+        if request.id in self._in_flight:
             words = "Invalid request: a request with this `id` is still in flight"
             await self.refuse(request.id, jsonrpc.INVALID_REQUEST, words)
-        elif self._bounds is not None and self._flying.would_exceed(self._bounds, size):
+        elif self._bounds is not None and self._in_flight.would_exceed(self._bounds, size):
             await self._refuse_for_now(request.id, self._bounds)
         else:
-            self._flying.add(request.id, size)
+            self._in_flight.add(request.id, size)
             await self._begin(request)
 
     async def _begin(self, request: jsonrpc.Request) -> None:
-        express = self._inward.express
-        if express is not None and (passage := express.admits(request)) is not None:
-            express.begin(passage, self._flying.discard)
+        fast_path = self._inward.fast_path
+        if fast_path is not None and fast_path.start(request, self._in_flight.discard):
             return
         if not self._opened:
             await self._open(request)
-        if request.method == _GREETING:
+        if request.method == _INITIALIZE:
             self._answers.await_version(request.id)
         await self._pass(
             JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params)
         )
 
     async def _open(self, request: jsonrpc.Request) -> None:
-        """Note the era that the first request opens; that it comes without a handshake the SDK is told."""
+        """Note the era that the first request opens, and open the SDK's loop where no handshake comes."""
         self._opened = True
         version = None
         if _has_envelope(request):
             version = LATEST_MODERN_VERSION
-        elif request.method != _GREETING:
+        elif request.method != _INITIALIZE:
             version = LATEST_HANDSHAKE_VERSION
-            await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_GREETED))
-        if self._inward.express is not None:
-            self._inward.express.version = version
+            await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_INITIALIZED))
+        if self._inward.fast_path is not None:
+            self._inward.fast_path.version = version
 
     async def _refuse_for_now(self, request_id: jsonrpc.RequestId, bounds: Bounds) -> None:
         words = (
@@ -187,32 +184,36 @@ class Session:
         await self.refuse(request_id, TOO_MANY_CALLS, words, data)
 
     async def _notification(self, notification: jsonrpc.Notification, size: int) -> None:
-        if notification.method == cancelling.METHOD:
+        handler = self._inward.server.notification_handlers.get(notification.method)
+        if handler is not None:
             # Not by the SDK, which would run any number of them at once and tells nobody when they end.
-            self._note_aside(notification, size)
+            self._start_handler(handler, notification, size)
             return
-        if notification.method == _GIVEN_UP and self._inward.express is not None:
-            self._inward.express.give_up(notification)
+        if notification.method == _CANCELLED and self._inward.fast_path is not None:
+            self._inward.fast_path.cancel(notification)
         await self._pass(
             JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
         )
 
-    def _note_aside(self, notification: jsonrpc.Notification, size: int) -> None:
-        if self._bounds is not None and self._flying.would_exceed(self._bounds, size):
+    def _start_handler(
+        self, handler: NotificationHandler, notification: jsonrpc.Notification, size: int
+    ) -> None:
+        if self._bounds is not None and self._in_flight.would_exceed(self._bounds, size):
             log.info("Passed over a notification: too much is in flight")
             return
         mark = object()
-        self._flying.add(mark, size)
-        self._inward.tasks.start_soon(self._note, notification, mark)
+        self._in_flight.add(mark, size)
 
-    async def _note(self, notification: jsonrpc.Notification, mark: object) -> None:
-        await self._inward.server.note(notification, self._inward.caller)
-        self._flying.discard(mark)
+        async def run() -> None:
+            await handler(notification.params, self._inward.caller)
+            self._in_flight.discard(mark)
+
+        self._inward.tasks.start_soon(run)
 
     async def _pass(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
         async def unanswered() -> None:
             if isinstance(message, JSONRPCRequest):
-                self._flying.discard(message.id)
+                self._in_flight.discard(message.id)
 
         metadata = ServerMessageMetadata(
             request_context=self._inward.caller, on_request_unanswered=unanswered, can_send_request=False
@@ -223,7 +224,7 @@ class Session:
 def _has_envelope(request: jsonrpc.Request) -> bool:
     """Whether the request opens a connection of 2026-07-28, as the SDK sees it."""
     meta = request.params.get("_meta") if request.params else None
-    return request.method != _GREETING and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
+    return request.method != _INITIALIZE and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
 
 
 class _InFlight:
@@ -247,7 +248,7 @@ class _InFlight:
         self._bytes += size
 
     def discard(self, key: Hashable) -> None:
-        """Note that what it asked for is over, answered or not."""
+        """Note that its work is over, answered or not."""
         self._bytes -= self._sizes.pop(key, 0)
         self._settled.set()
 
@@ -259,22 +260,22 @@ class _InFlight:
                 await self._settled.wait()
 
 
-class _Answers:
-    """The SDK's write stream: each answer ends what it answers, and that to a greeting tells the version."""
+class _Responses:
+    """The SDK's write stream: a response ends its request, and that to `initialize` settles the version."""
 
     def __init__(
-        self, stream: WriteStream[SessionMessage], flying: _InFlight, express: Express | None
+        self, stream: WriteStream[SessionMessage], in_flight: _InFlight, fast_path: SessionFastPath | None
     ) -> None:
         self._stream = stream
-        self._flying = flying
-        self._express = express
-        self._greeting: jsonrpc.RequestId | None = None
+        self._in_flight = in_flight
+        self._fast_path = fast_path
+        self._initialize_id: jsonrpc.RequestId | None = None
 
-    def await_version(self, greeting: jsonrpc.RequestId) -> None:
+    def await_version(self, initialize_id: jsonrpc.RequestId) -> None:
         """The request of this id agrees on a version; until it is answered none is known."""
-        self._greeting = greeting
-        if self._express is not None:
-            self._express.version = None
+        self._initialize_id = initialize_id
+        if self._fast_path is not None:
+            self._fast_path.version = None
 
     async def write(self, message: JSONRPCError) -> None:
         """Write an error that answers nothing in flight."""
@@ -285,7 +286,7 @@ class _Answers:
         """Write what the SDK answers or tells."""
         message = item.message
         if isinstance(message, JSONRPCResponse):
-            self._learn(message)
+            self._note_version(message)
         try:
             if isinstance(message, JSONRPCError):
                 await self.write(message)
@@ -293,18 +294,18 @@ class _Answers:
                 await self._stream.send(item)
         finally:
             if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                self._flying.discard(message.id)
+                self._in_flight.discard(message.id)
 
-    def _learn(self, response: JSONRPCResponse) -> None:
-        if self._greeting is not None and response.id == self._greeting:
-            self._greeting = None
-            if self._express is not None:
-                self._express.version = response.result.get("protocolVersion")
+    def _note_version(self, response: JSONRPCResponse) -> None:
+        if self._initialize_id is not None and response.id == self._initialize_id:
+            self._initialize_id = None
+            if self._fast_path is not None:
+                self._fast_path.version = response.result.get("protocolVersion")
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def __aenter__(self) -> _Answers:
+    async def __aenter__(self) -> _Responses:
         return self
 
     async def __aexit__(

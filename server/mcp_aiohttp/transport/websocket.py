@@ -1,8 +1,8 @@
 """MCP over WebSocket (RFC 6455): a connection is one client, and carries what stdio carries.
 
-The door is that of every request: key, Host and Origin are checked before the upgrade, and browsers send
-Origin with every upgrade, so that a page of a stranger opens nothing. Messages are text; what is none of the
-protocol is answered in it, and what is no proper frame closes the connection:
+The checks are those of every request: key, Host and Origin are checked before the upgrade, and browsers send
+Origin with every upgrade, so that a page of a stranger opens nothing. Messages are text; what is no message
+of the protocol is answered with an error, and what is no proper frame closes the connection:
 
 | code | why |
 |---|---|
@@ -14,8 +14,8 @@ protocol is answered in it, and what is no proper frame closes the connection:
 | 1011 | a fault of ours |
 
 Many calls run at once. Each counts as in flight until its answer has left, and too many are refused, so
-that a client that asks and does not read cannot fill memory; reading goes on meanwhile, for a cancel must be
-heard. When the connection ends, its calls are cancelled.
+that a client that sends and does not read cannot fill memory; reading goes on meanwhile, for a cancel must
+take effect. When the connection ends, its calls are cancelled.
 """
 
 from __future__ import annotations
@@ -36,16 +36,14 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from kb_contracts.http.admission import RETRY_SECONDS
-from kb_contracts.http.connection_limits import owner_of
-from kb_server.hosting.auth import caller_of
-from kb_server.hosting.body import MAX_MESSAGE_BYTES
-from kb_server.hosting.duplex import Bounds, Session, session
-from kb_server.hosting.exchange import STALLED_SECONDS
-from kb_server.hosting.jsonrpc import error_bytes, notification_bytes, result_bytes
-from kb_server.hosting.protocol import ReadyServer
-from kb_server.hosting.proxies import TrustedProxies
-from kb_server.hosting.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
+from mcp_aiohttp.guard.auth import caller_of
+from mcp_aiohttp.guard.proxies import TrustedProxies
+from mcp_aiohttp.options import Bounds, SocketLimits
+from mcp_aiohttp.protocol.jsonrpc import error_bytes, notification_bytes, result_bytes
+from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
+from mcp_aiohttp.protocol.session import Session, session
+from mcp_aiohttp.transport.exchange import STALLED_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -56,25 +54,8 @@ CLOSE_SECONDS = 1.0
 _GRACE = 0.9
 """The share of the time to stop in which calls may end; the rest is for cancelling and closing."""
 
+_RETRY_SECONDS = 5
 _BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
-
-# Its warning quotes the subprotocols that a client offers, and some clients put a token there.
-logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
-
-
-BOUNDS = Bounds(calls=128, bytes=4 * MAX_MESSAGE_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class SocketLimits:
-    """What one connection may ask for."""
-
-    bounds: Bounds = BOUNDS
-    heartbeat: float = 120.0
-    """Seconds of silence before the peer is asked whether it is there; it has half as long to answer.
-
-    The question waits behind what is being sent: one that reads slowly needs the time.
-    """
 
 
 def asks_for_websocket(http: web.Request) -> bool:
@@ -85,9 +66,8 @@ def asks_for_websocket(http: web.Request) -> bool:
 class SocketPlaces:
     """So many WebSockets may be open at once, on all endpoints together, and so many from one address."""
 
-    def __init__(self, total: int, per_address: int, proxies: TrustedProxies) -> None:
-        self._total = total
-        self._per_address = per_address
+    def __init__(self, limits: SocketLimits, proxies: TrustedProxies) -> None:
+        self._limits = limits
         self._proxies = proxies
         self._open = 0
         self._of: Counter[str] = Counter()
@@ -100,11 +80,11 @@ class SocketPlaces:
             Refusal: 503, there is none.
         """
         address = self._proxies.client_of(http) or http.remote or ""
-        owner = owner_of(address) if self._proxies.is_bounded(address) else None
-        if self._open >= self._total:
-            raise _no_place(f"{self._total} WebSockets are open, as many as this server keeps.", self._total)
-        if owner is not None and self._of[owner] >= self._per_address:
-            raise _no_place(f"{self._per_address} WebSockets are open from your address.", self._per_address)
+        owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
+        if self._open >= (limit := self._limits.open):
+            raise _no_place(f"{limit} WebSockets are open, as many as this server keeps.", limit)
+        if owner is not None and self._of[owner] >= (limit := self._limits.per_address):
+            raise _no_place(f"{limit} WebSockets are open from your address.", limit)
         self._open += 1
         if owner is not None:
             self._of[owner] += 1
@@ -124,7 +104,7 @@ def _no_place(words: str, limit: int) -> Refusal:
         TOO_MANY_CONNECTIONS,
         "too_many_websockets",
         f"{words} Close some, or send messages by POST.",
-        headers={hdrs.RETRY_AFTER: str(RETRY_SECONDS)},
+        headers={hdrs.RETRY_AFTER: str(_RETRY_SECONDS)},
         details={"limit": limit},
     )
 
@@ -134,16 +114,19 @@ class WebSockets:
 
     def __init__(
         self,
-        server: ReadyServer,
+        server: HostedServer,
         limits: SocketLimits | None = None,
         places: SocketPlaces | None = None,
     ) -> None:
+        # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
+        # there.
+        logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
         self._server = server
         self._limits = limits or SocketLimits()
         self._places = places
         self._open: set[_Connection] = set()
         self._grace: float | None = None
-        """Seconds that calls may take to end, once the server has been told to stop."""
+        """Seconds that calls may take to end, once the server stops."""
 
     async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
         """Serve one connection until it ends; a message has at most `max_bytes`.
@@ -169,7 +152,7 @@ class WebSockets:
         connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
         self._open.add(connection)
         if self._grace is not None:
-            connection.stop(self._grace)  # its upgrade was under way when the others were told
+            connection.stop(self._grace)  # its upgrade was under way when the others were stopped
         try:
             await connection.serve(self._server, self._limits.bounds)
         finally:
@@ -204,12 +187,12 @@ class _Socket(web.WebSocketResponse):
     """aiohttp's, with an end that does not wait for a peer that does not read."""
 
     refused: int | None = None
-    """The code that the peer was told when its reader met what is no frame."""
+    """The code that the peer was sent when its reader met what is no frame."""
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = False) -> bool:
         """Close the connection; where its reader refuses what came, only tell the peer why.
 
-        A connection that is closed while its peer still sends is reset, and what it was told is lost.
+        A connection that is closed while its peer still sends is reset, and what was sent to it is lost.
         """
         if code in _BY_READER and self.refused is None:
             self.refused = code
@@ -311,7 +294,7 @@ def _encoded(item: SessionMessage) -> bytes:
         case JSONRPCNotification():
             return notification_bytes(message.method, message.params)
         case JSONRPCRequest():
-            raise anyio.BrokenResourceError  # nothing is asked of a client here: its answer would be dropped
+            raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
 
 
 @dataclass(eq=False, slots=True)
@@ -336,7 +319,7 @@ class _Connection:
         self.stopping, self.grace = True, grace
         self.reading.cancel()
 
-    async def serve(self, server: ReadyServer, bounds: Bounds) -> None:
+    async def serve(self, server: HostedServer, bounds: Bounds) -> None:
         """Serve the client until the connection ends."""
         try:
             await self._close(await self._converse(server, bounds))
@@ -353,7 +336,7 @@ class _Connection:
                 await self.socket.close()
             log.info("A WebSocket ended", extra={"fields": self._fields()})
 
-    async def _converse(self, server: ReadyServer, bounds: Bounds) -> int:
+    async def _converse(self, server: HostedServer, bounds: Bounds) -> int:
         """Serve until there is no more to read; the code to close with.
 
         The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names

@@ -1,7 +1,7 @@
 """`tools/cancel`: ends a task by its id, whichever request or process began it.
 
-A method of its own beside `tools/call`, served where a toolset has tasks that outlive their requests. It is
-asked as a request, or told as a notification; who tells it learns nothing of the outcome.
+A method of its own beside `tools/call`, served where a toolset has tasks that outlive their requests. It
+comes as a request, or as a notification, whose sender learns nothing of the outcome.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from kb_server.hosting.caller import Caller, new_call
-from kb_server.hosting.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
+from kb_server.hosting.call_context import new_call
 from kb_server.tool import INVALID, CancelTask, ToolError
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 
 log = logging.getLogger(__name__)
 
@@ -33,27 +34,27 @@ class _Params(types.RequestParams):
     task_id: str
 
 
-class Cancelling:
+class TaskCancellation:
     """Serves the method over what a toolset does to cancel a task."""
 
     def __init__(self, cancel: CancelTask) -> None:
         self._cancel = cancel
 
     def add_to(self, server: Server[None]) -> None:
-        """Let `server` take the request; who reads a notification off the wire calls `tell`."""
-        server.add_request_handler(METHOD, _Params, self._asked)
+        """Let `server` take the request."""
+        server.add_request_handler(METHOD, _Params, self._on_request)
 
-    async def tell(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
+    async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
         """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
         try:
             task_id = _Params.model_validate(params or {}, by_name=False).task_id
             await self._run(task_id, params, caller)
         except ValidationError:
-            log.info("Was told to cancel a task without being told which")
+            log.info("A notification to cancel a task names none")
         except MCPError as error:
             log.info("A task was not cancelled", extra={"fields": {"error": error.error.data}})
 
-    async def _asked(self, context: _Context, params: _Params) -> dict[str, Any]:
+    async def _on_request(self, context: _Context, params: _Params) -> dict[str, Any]:
         await self._run(params.task_id, context.params, context.request or Caller())
         return {}
 
@@ -61,10 +62,10 @@ class Cancelling:
         """Cancel the task.
 
         Raises:
-            MCPError: in the words of the toolset, or without any where it broke.
+            MCPError: with the toolset's error, or without words where it broke.
         """
         call = new_call((params or {}).get("_meta"), caller)
-        told = {"fields": {"correlation_id": call.correlation_id}}
+        fields = {"fields": {"correlation_id": call.correlation_id}}
         try:
             await self._cancel(task_id, call)
         except ToolError as error:
@@ -72,9 +73,9 @@ class Cancelling:
             raise MCPError(code, error.message, _data(error)) from None
         except Exception:
             # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
-            log.exception("Cancelling a task broke", extra=told)
+            log.exception("Cancelling a task broke", extra=fields)
             raise MCPError(INTERNAL_ERROR, "Internal error") from None
-        log.info("Cancelled a task", extra=told)
+        log.info("Cancelled a task", extra=fields)
 
 
 def _data(error: ToolError) -> dict[str, Any]:

@@ -7,22 +7,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aiohttp import hdrs, web
+from mcp.server.connection import Connection
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from kb_server.hosting.auth import caller_of
-from kb_server.hosting.body import BodyLimits, check_announced, read_body
-from kb_server.hosting.eras import (
-    DEFAULT_VERSION,
-    Handshake,
-    Modern,
-    era_of,
-    handshake_body,
-    header_version,
-    serve_handshake,
-    serve_modern,
-)
-from kb_server.hosting.exchange import KEEP_ALIVE_SECONDS, Channel, Exchange
-from kb_server.hosting.jsonrpc import (
+from mcp_aiohttp.fastpath.http_fast_path import HttpFastPath
+from mcp_aiohttp.guard.auth import caller_of
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.eras import DEFAULT_VERSION, Handshake, Modern, era_of, header_version
+from mcp_aiohttp.protocol.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
     InvalidRequestError,
@@ -31,12 +24,13 @@ from kb_server.hosting.jsonrpc import (
     as_message,
     error_bytes,
 )
-from kb_server.hosting.lane import Lane, Passage
-from kb_server.hosting.parameter_headers import check_parameter_headers
-from kb_server.hosting.protocol import ReadyServer
-from kb_server.hosting.refusal import METHOD_NOT_ALLOWED, Refusal
-from kb_server.hosting.strict_json import ParseError, parse_aside
-from kb_server.hosting.websocket import SocketLimits, SocketPlaces, WebSockets, asks_for_websocket
+from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.parameter_headers import check_parameter_headers
+from mcp_aiohttp.protocol.refusal import METHOD_NOT_ALLOWED, Refusal
+from mcp_aiohttp.protocol.strict_json import ParseError, parse_in_thread_if_long
+from mcp_aiohttp.transport.body import check_announced, read_body
+from mcp_aiohttp.transport.exchange import Exchange
+from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets, asks_for_websocket
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
@@ -50,19 +44,16 @@ class McpEndpoint:
     """Answers the requests of one path."""
 
     def __init__(
-        self,
-        server: ReadyServer,
-        *,
-        limits: BodyLimits | None = None,
-        keep_alive: float = KEEP_ALIVE_SECONDS,
-        sockets: SocketLimits | None = None,
-        places: SocketPlaces | None = None,
+        self, server: HostedServer, options: HostingOptions, places: SocketPlaces | None = None
     ) -> None:
         self._server = server
-        self._sockets = WebSockets(server, sockets, places)
-        self._limits = limits or BodyLimits()
-        self._keep_alive = keep_alive
+        self._sockets = WebSockets(server, options.sockets, places)
+        self._limits = options.body
+        self._keep_alive = options.keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
+        self._fast_path = None
+        if server.fast_path is not None:
+            self._fast_path = HttpFastPath(server.fast_path, self._detach, options.keep_alive)
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one HTTP request.
@@ -75,7 +66,7 @@ class McpEndpoint:
         self.check(http)
         value = await _parsed(await read_body(http, self._limits))
         if isinstance(value, list):
-            _check_batch(value, header_version(http))
+            _check_batch(value, header_version(http.headers))
             return await self._detach(self._batch(http, value))
         try:
             message = as_message(value)
@@ -83,15 +74,15 @@ class McpEndpoint:
             return _refused(error)
         if isinstance(message, Request):
             return await self._request(http, message)
-        version = header_version(http)
+        version = header_version(http.headers)
         if isinstance(message, Notification):
-            return await self._detach(self._noted(http, message))
+            return await self._detach(self._notification(http, message))
         if version in MODERN_PROTOCOL_VERSIONS:
             raise _bad_request("This protocol version takes no responses.")
         return web.Response(status=202)
 
     def check(self, http: web.Request) -> None:
-        """What can be told before the body is read.
+        """Check the request before its body is read.
 
         Raises:
             Refusal: the method, the media type or the announced length is not for this endpoint.
@@ -122,12 +113,11 @@ class McpEndpoint:
 
     async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
         try:
-            version = header_version(http, request)
-            lane = self._server.lane
-            if lane is not None and (
-                passage := lane.admits(request, version or DEFAULT_VERSION, http.headers)
-            ):
-                return await self._pass(http, lane, passage)
+            version = header_version(http.headers, request)
+            if self._fast_path is not None:
+                response = await self._fast_path.serve(http, request, version or DEFAULT_VERSION)
+                if response is not None:
+                    return response
             era = era_of(request, version, http.headers)
             if isinstance(era, Modern):
                 check_parameter_headers(request, http.headers, self._server.sdk.get_tool_input_schema)
@@ -137,31 +127,37 @@ class McpEndpoint:
         exchange = self._exchange(http, request)
         if isinstance(era, Modern):
             # Runs in the handler's own task: when the client closes the stream, the work is cancelled.
-            return await serve_modern(self._server, era, exchange, request)
-        return await self._detach(serve_handshake(self._server, era, exchange, request))
+            return await self._modern(era, exchange, request)
+        return await self._detach(self._handshake(era, exchange, request))
 
-    async def _pass(self, http: web.Request, lane: Lane, passage: Passage) -> web.StreamResponse:
-        if passage.listing is not None:
-            return web.Response(body=lane.listed(passage), content_type="application/json")
-        work = self._passed(http, lane, passage)
-        # As for every request: 2026-07-28 is cancelled with its stream, the handshake versions are not.
-        return await (work if passage.modern else self._detach(work))
+    async def _modern(self, era: Modern, exchange: Exchange, request: Request) -> web.StreamResponse:
+        """Answer a 2026-07-28 request; errors carry the HTTP status of their code."""
+        route = era.route
+        connection = Connection.from_envelope(
+            route.protocol_version, route.client_info, route.client_capabilities
+        )
+        body, code = await self._respond(connection, exchange, request)
+        status = 200 if code is None else ERROR_CODE_HTTP_STATUS.get(code, 200)
+        return await exchange.answer(body, status)
 
-    async def _passed(self, http: web.Request, lane: Lane, passage: Passage) -> web.StreamResponse:
-        channel = Channel(http, keep_alive=self._keep_alive)
+    async def _handshake(self, era: Handshake, exchange: Exchange, request: Request) -> web.StreamResponse:
+        """Answer a handshake-era request; once it is understood its HTTP status is 200, error or not."""
+        body, _ = await self._respond(Connection.from_envelope(era.version, None, None), exchange, request)
+        return await exchange.answer(body)
+
+    async def _respond(
+        self, connection: Connection, exchange: Exchange, request: Request
+    ) -> tuple[bytes, int | None]:
         try:
-            body = await lane.answer(passage, caller_of(http))
-            if passage.modern:
-                # One turn of the loop later, as where a task of its own comes between, so that answers that
-                # are ready together go out together: waking the client for each costs more than all of this.
-                await asyncio.sleep(0)
+            return await self._server.respond(connection, exchange, request)
         except asyncio.CancelledError:
-            await channel.close()
+            await exchange.close()
             raise
-        return await channel.answer(body)
 
-    async def _noted(self, http: web.Request, notification: Notification) -> web.Response:
-        await self._server.note(notification, caller_of(http))
+    async def _notification(self, http: web.Request, notification: Notification) -> web.Response:
+        # The protocol's own concern sessions, of which there are none here.
+        if (handler := self._server.notification_handlers.get(notification.method)) is not None:
+            await handler(notification.params, caller_of(http))
         return web.Response(status=202)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
@@ -182,7 +178,7 @@ class McpEndpoint:
         try:
             message = as_message(value)
             if isinstance(message, Notification):
-                await self._noted(http, message)
+                await self._notification(http, message)
             if not isinstance(message, Request):
                 return None
             if message.method == "initialize":
@@ -191,7 +187,8 @@ class McpEndpoint:
             return _invalid(error)
         exchange = self._exchange(http, message, streaming=False)
         try:
-            return await handshake_body(self._server, Handshake(BATCH_VERSION), exchange, message)
+            connection = Connection.from_envelope(BATCH_VERSION, None, None)
+            return (await self._respond(connection, exchange, message))[0]
         finally:
             await exchange.close()
 
@@ -202,7 +199,7 @@ class McpEndpoint:
 
 async def _parsed(body: bytes) -> Any:
     try:
-        return await parse_aside(body)
+        return await parse_in_thread_if_long(body)
     except ParseError as error:
         raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
 

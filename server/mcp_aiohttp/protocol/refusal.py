@@ -18,7 +18,7 @@ Refusal
 ```
 
 Codes -32009 to -32019 are ours, within the range the protocol leaves to implementations. TOO_MANY_CALLS is
-told only where one connection carries many calls at once, which goes on.
+answered only where one connection carries many calls at once; the connection goes on.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp.shared.message import ServerMessageMetadata
 from mcp.shared.transport_context import TransportContext
 
-from kb_server.hosting.caller import Caller
-from kb_server.hosting.jsonrpc import Request, notification_bytes
+from mcp_aiohttp.options import KEEP_ALIVE_SECONDS
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.jsonrpc import Request, notification_bytes
 
-KEEP_ALIVE_SECONDS = 15.0
 STALLED_SECONDS = 60.0
 """How long a client may leave a stream unread before it counts as gone."""
 

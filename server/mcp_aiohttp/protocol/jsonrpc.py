@@ -14,7 +14,7 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 SERVER_ERROR = -32000
-"""The first of the codes that are left to servers: a method of ours cannot do what it is asked."""
+"""The first of the codes that are left to servers: a method of its own cannot do its work."""
 
 _ERROR_TYPES = {
     PARSE_ERROR: "parse_error",

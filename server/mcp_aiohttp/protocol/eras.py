@@ -1,4 +1,4 @@
-"""Which protocol era a request belongs to, and how it is answered there.
+"""Which protocol era a request belongs to.
 
 2026-07-28 is stateless: each request carries its envelope in `params._meta`, repeated in routing
 headers that must agree with it. The handshake versions negotiate once and name the version in a header
@@ -15,14 +15,10 @@ afterwards; here they are served without sessions, so any replica answers any re
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-from mcp.server.connection import Connection
-from mcp.server.runner import aclose_shielded, modern_error_data
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
     MCP_METHOD_HEADER,
@@ -36,11 +32,10 @@ from mcp.shared.inbound import (
 )
 from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from multidict import CIMultiDictProxy
 
-from kb_server.hosting.exchange import Exchange
-from kb_server.hosting.jsonrpc import Request, error_bytes, result_bytes
-from kb_server.hosting.protocol import ReadyServer
-from kb_server.hosting.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Request
+from mcp_aiohttp.protocol.refusal import Refusal
 
 DEFAULT_VERSION = "2025-03-26"
 """The version of a request that names none, as the transport of 2025-06-18 and later says."""
@@ -63,16 +58,16 @@ class Handshake:
     version: str
 
 
-def header_version(http: web.Request, request: Request | None = None) -> str | None:
+def header_version(headers: CIMultiDictProxy[str], request: Request | None = None) -> str | None:
     """The value of `MCP-Protocol-Version`, None without one; it came with `request`, or with no request.
 
     Raises:
         Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
     """
     for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
-        if len(http.headers.getall(name, ())) > 1:
+        if len(headers.getall(name, ())) > 1:
             raise _mismatch(f"The header {name} comes more than once.")
-    version = http.headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     served = _SERVED
     if version is not None and version not in served:
         if request is not None and _envelope_version(request) is not None:
@@ -98,49 +93,6 @@ def era_of(request: Request, version: str | None, headers: Mapping[str, str]) ->
             raise _mismatch("The MCP-Protocol-Version header and the version in params._meta disagree.")
         return _modern(request, _connector_headers(request, headers))
     return Handshake(version or DEFAULT_VERSION)
-
-
-async def serve_modern(
-    server: ReadyServer, modern: Modern, exchange: Exchange, request: Request
-) -> web.StreamResponse:
-    """Answer a 2026-07-28 request; errors carry the HTTP status of their code."""
-    route = modern.route
-    connection = Connection.from_envelope(
-        route.protocol_version, route.client_info, route.client_capabilities
-    )
-    body, code = await _run(server, connection, exchange, request)
-    return await exchange.answer(body, ERROR_CODE_HTTP_STATUS.get(code, 200) if code is not None else 200)
-
-
-async def serve_handshake(
-    server: ReadyServer, era: Handshake, exchange: Exchange, request: Request
-) -> web.StreamResponse:
-    """Answer a handshake-era request; once it is understood its HTTP status is 200, error or not."""
-    return await exchange.answer(await handshake_body(server, era, exchange, request))
-
-
-async def handshake_body(server: ReadyServer, era: Handshake, exchange: Exchange, request: Request) -> bytes:
-    """The JSON-RPC response to a handshake-era request."""
-    connection = Connection.from_envelope(era.version, None, None)
-    body, _ = await _run(server, connection, exchange, request)
-    return body
-
-
-async def _run(
-    server: ReadyServer, connection: Connection, exchange: Exchange, request: Request
-) -> tuple[bytes, int | None]:
-    """The response to `request` and, where it is an error, its code."""
-    try:
-        result = await server.respond(connection, exchange, request)
-        return result_bytes(request.id, result), None
-    except asyncio.CancelledError:
-        await exchange.close()
-        raise
-    except Exception as error:  # noqa: BLE001 - the boundary: the SDK's table says what may be told
-        told = modern_error_data(error)
-        return error_bytes(request.id, told.code, told.message, told.data), told.code
-    finally:
-        await aclose_shielded(connection)
 
 
 def _modern(request: Request, headers: Mapping[str, str]) -> Modern:

@@ -11,13 +11,11 @@ from ipaddress import ip_address, ip_network
 
 from aiohttp import web
 
-from kb_contracts.http.connection_limits import is_loopback
-
 _FORWARDED_FOR = "X-Forwarded-For"
 
 
 class TrustedProxies:
-    """The addresses and networks in `KB_TRUSTED_PROXIES`."""
+    """The addresses and networks of the proxies in front."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._networks = [ip_network(name, strict=False) for name in names]
@@ -53,6 +51,14 @@ class TrustedProxies:
 
 PROXIES = web.AppKey("PROXIES", TrustedProxies)
 """The proxies that an application trusts."""
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address is this machine's own, by its form."""
+    try:
+        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _without_port(value: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Which toolset answers where: `/mcp` shows the chosen ones, `/mcp/<name>` each one of its own."""
+"""Which toolset answers where: `/mcp` the chosen ones, `/mcp/<name>` each one of its own."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ ROOT = "/mcp"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Mount:
     """A path and the toolset served there."""
 
     path: str
     toolset: Toolset
 
 
-def endpoints_for(toolsets: Sequence[Toolset], shown: Sequence[str]) -> list[Endpoint]:
-    """`/mcp` with the toolsets named in `shown`, then `/mcp/<name>` for each of `toolsets`.
+def mount(toolsets: Sequence[Toolset], at_root: Sequence[str]) -> list[Mount]:
+    """`/mcp` with the toolsets named in `at_root`, then `/mcp/<name>` for each of `toolsets`.
 
     Raises:
-        KeyError: `shown` names none of `toolsets`.
-        ValueError: `shown` is empty, or two toolsets shown together have a tool of the same name.
+        KeyError: `at_root` names none of `toolsets`.
+        ValueError: `at_root` is empty, or two toolsets there have a tool of the same name.
     """
     by_name = {toolset.name: toolset for toolset in toolsets}
-    chosen = combine([by_name[name] for name in shown])
-    if len(shown) > 1:
-        # Its parts are entered at their own endpoints; entering them here too would build them twice.
+    chosen = combine([by_name[name] for name in at_root])
+    if len(at_root) > 1:
+        # Its parts are entered at their own paths; entering them here too would build them twice.
         chosen = replace(chosen, lifespan=nullcontext)
-    own = [Endpoint(f"{ROOT}/{toolset.name}", toolset) for toolset in toolsets]
-    return [Endpoint(ROOT, chosen), *own]
+    own = [Mount(f"{ROOT}/{toolset.name}", toolset) for toolset in toolsets]
+    return [Mount(ROOT, chosen), *own]
 
 
 def combine(toolsets: Sequence[Toolset]) -> Toolset:

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from kb_server.hosting.jsonrpc import PARSE_ERROR
-from kb_server.hosting.refusal import (
+from mcp_aiohttp.options import BodyLimits
+from mcp_aiohttp.protocol.jsonrpc import PARSE_ERROR
+from mcp_aiohttp.protocol.refusal import (
     BODY_TIMEOUT,
     MESSAGE_TOO_LARGE,
     UNSUPPORTED_MEDIA_TYPE,
     Refusal,
 )
-
-MAX_MESSAGE_BYTES = 12 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """How much body there may be (bytes), and how long it may take (seconds)."""
-
-    max_bytes: int = MAX_MESSAGE_BYTES
-    silence: float = 20.0
-    """Between two pieces."""
-    total: float = 120.0
 
 
 def check_announced(request: web.Request, limits: BodyLimits) -> None:

@@ -1,44 +1,22 @@
-"""Who calls: what the transport knows of a caller, reduced to what a tool may see."""
+"""What comes with a call: what the transport knows of a caller, reduced to what a tool may see."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from kb_server.observability import tracing
 from kb_server.tool import Call, Progress, no_progress
-
-ANONYMOUS = "anonymous"
+from mcp_aiohttp.guard.auth import digest
+from mcp_aiohttp.protocol.caller import Caller
 
 _MAX_CORRELATION = 128
 _MAX_AGENT = 200
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What came beside a message. On stdio there are no headers, and the caller is anonymous."""
-
-    credential: str = ANONYMOUS
-    headers: Mapping[str, str] | None = None
-    address: str = ""
-
-    def header(self, name: str) -> str | None:
-        """The header `name`, or None; aiohttp's mappings ignore case."""
-        return self.headers.get(name) if self.headers is not None else None
-
-
-@lru_cache(maxsize=256)
-def digest(token: str) -> str:
-    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:

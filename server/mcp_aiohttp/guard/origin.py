@@ -1,15 +1,16 @@
 """Host and Origin: keeps web pages of strangers away from a server on this machine or network.
 
-A page that resolves its own name to this server's address (DNS rebinding) is told by the name it uses,
+A page that resolves its own name to this server's address (DNS rebinding) is recognized by the name it uses,
 and a page that simply sends requests here by its Origin, which browsers put on every POST and on every
 WebSocket that they open.
 
-Host: accepted are loopback names and addresses, the address listened on, the name in `KB_PUBLIC_URL`,
-and `KB_ALLOWED_HOSTS`. A server that listens on every address (0.0.0.0, as in a container) and has no
-`KB_ALLOWED_HOSTS` cannot know the names it is reached by, a service name or a load balancer's: there
-Host is not looked at, and Origin alone keeps browsers out. Set `KB_ALLOWED_HOSTS` to check both.
+Host: accepted are loopback names and addresses, the address listened on, the name in `public_url`, and
+`allowed_hosts`. A server that listens on every address (0.0.0.0, as in a container) and has no
+`allowed_hosts` cannot know the names it is reached by, a service name or a load balancer's: there
+Host is not checked, and Origin alone keeps browsers out. Set `allowed_hosts` to check both.
 
-Origin: accepted are loopback origins and `KB_ALLOWED_ORIGINS`; a request without one is no browser's.
+Origin: accepted are loopback origins and `allowed_origins`; a request without one does not come from a
+browser.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.connection_limits import is_loopback
-from kb_server.hosting.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, Refusal
-from kb_server.settings import ServerSettings
+from mcp_aiohttp.guard.proxies import is_loopback
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, Refusal
 
 ANY = "*"
 
@@ -38,11 +39,12 @@ _ALLOWED_HEADERS = (
 class OriginCheck:
     """Decides by the headers Host and Origin whether a request comes from where it may."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._origins = {origin.rstrip("/").lower() for origin in settings.allowed_origins}
-        names = _names(settings)
-        self._any_host = ANY in names or (not settings.allowed_hosts and _is_wildcard(settings.host))
+    def __init__(self, options: HostingOptions) -> None:
+        self._origins = {origin.rstrip("/").lower() for origin in options.allowed_origins}
+        names = _names(options)
+        self._any_host = ANY in names or (not options.allowed_hosts and _is_wildcard(options.host))
         self._hosts = names
+        self._setting_names = options.names
         self._known: dict[str, bool] = {}
 
     def require(self, request: web.Request) -> None:
@@ -57,7 +59,8 @@ class OriginCheck:
                 421,
                 HOST_NOT_ALLOWED,
                 "host_not_allowed",
-                "This server is not reached by that Host. Add it to KB_ALLOWED_HOSTS where it should be.",
+                "This server is not reached by that Host. Add it to "
+                f"{self._setting_names.allowed_hosts} where it should be.",
             )
         origins = request.headers.getall(hdrs.ORIGIN, ())
         if len(origins) > 1:
@@ -67,7 +70,8 @@ class OriginCheck:
                 403,
                 ORIGIN_NOT_ALLOWED,
                 "origin_not_allowed",
-                "Web pages of that Origin may not call. Add it to KB_ALLOWED_ORIGINS where they should.",
+                "Web pages of that Origin may not call. Add it to "
+                f"{self._setting_names.allowed_origins} where they should.",
             )
 
     def admits(self, origin: str) -> bool:
@@ -120,11 +124,11 @@ def preflight_answer() -> web.Response:
     return web.Response(status=204, headers=headers)
 
 
-def _names(settings: ServerSettings) -> frozenset[str]:
+def _names(options: HostingOptions) -> frozenset[str]:
     """Accepted Host values in lower case: bare names, and names with a port where so configured."""
-    allowed: Iterable[str] = (host.lower() for host in settings.allowed_hosts)
-    own = [] if _is_wildcard(settings.host) else [settings.host.lower().strip("[]")]
-    public = _split(settings.public_url)
+    allowed: Iterable[str] = (host.lower() for host in options.allowed_hosts)
+    own = [] if _is_wildcard(options.host) else [options.host.lower().strip("[]")]
+    public = _split(options.public_url)
     if public is not None and public.hostname:
         own.append(public.hostname)
     # An IPv6 address is written in brackets in a Host header, and read without them by `_knows`.

@@ -14,7 +14,7 @@ from kb_server.observability import configure_logging
 from kb_server.tool import Call
 from mcp_aiohttp.options import MAX_MESSAGE_BYTES
 from mcp_aiohttp.transport.stdio import serve_stdio
-from tests.protocol.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
+from tests.support.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
 
 
 class PrintingTool(EchoTool):

@@ -17,8 +17,8 @@ from kb_server.settings import ServerSettings
 from mcp_aiohttp.transport.http import Readiness
 from mcp_aiohttp.transport.serve import CannotListen, PortInUse, serve
 from tests.protocol.conftest import BOUND, ServeToolset, serving
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import BOTH, PLAIN, call
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import BOTH, PLAIN, call
 
 KEY = "a-secret-key"
 

@@ -19,9 +19,9 @@ from kb_server.settings import ServerSettings
 from mcp_aiohttp.options import BodyLimits, HostingOptions
 from mcp_aiohttp.protocol import jsonrpc, strict_json
 from tests.protocol.conftest import BOUND, Served, serving
-from tests.protocol.fake_toolset import Fake
 from tests.protocol.sockets import Bare, frame
 from tests.protocol.test_http_fuzz import messages
+from tests.support.fake_toolset import Fake
 
 END = "the last one"
 FUZZ = settings(

@@ -329,7 +329,6 @@ def _parameters() -> list[str]:
 
 FEW = settings(
     max_examples=300,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[

@@ -18,10 +18,10 @@ from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.knowledge import SEVEN, Knowledge
 from tests.support.mcp_messages import PLAIN, call, initialize, modern, request
-from tests.support.waiting import until
 
 KEY = "a-secret-key"
 
@@ -104,8 +104,8 @@ async def test_a_task_is_cancelled_by_its_id(
     else:
         del message["id"]
         await wire.send(message)
-        await asyncio.to_thread(
-            until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="it"
+        await eventually_async(
+            lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="it"
         )
 
 
@@ -311,8 +311,7 @@ async def test_a_call_is_logged_and_counted_as_any(
     text = metrics.render()
     assert 'mcp_requests_total{tool="echo",status="success"} 1' in text
     assert 'mcp_requests_total{tool="refusing",status="error"} 1' in text
-    await asyncio.to_thread(
-        until,
+    await eventually_async(
         lambda: [record.message for record in caplog.records],
         lambda told: "A WebSocket ended" in told,
         seconds=BOUND,

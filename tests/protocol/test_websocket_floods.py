@@ -24,9 +24,9 @@ from tests.protocol.sockets import (
     upgrade,
 )
 from tests.protocol.sockets import connect as connect
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
 from tests.support.mcp_messages import call, request
-from tests.support.waiting import until
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
@@ -168,11 +168,9 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     async with _unread(served) as connection:
         with pytest.raises((TimeoutError, ConnectionError)):
             await _poured(connection, flood, 10_000)
-        await asyncio.to_thread(
-            until,
+        await eventually_async(
             lambda: [record.message for record in caplog.records],
             lambda told: "A WebSocket ended" in told,
-            seconds=2 * BOUND,
             what="the end",
         )
     assert "A WebSocket broke" not in caplog.text

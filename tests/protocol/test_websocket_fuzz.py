@@ -26,7 +26,6 @@ from tests.support.fake_toolset import Fake
 END = "the last one"
 FUZZ = settings(
     max_examples=200,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -160,7 +160,6 @@ def test_an_origin_is_loopback_or_allowed(origin: str | None, allowed: list[str]
     assert status(origin=origin, allowed_origins=allowed) == expected
 
 
-@settings(deadline=None)
 @given(host=st.text(max_size=30), origin=st.none() | st.text(max_size=30))
 def test_any_headers_pass_or_are_refused(host: str, origin: str | None) -> None:
     """Never another exception."""

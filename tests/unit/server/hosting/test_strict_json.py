@@ -25,7 +25,6 @@ def read(body: bytes) -> str:
         return f"refused: {error}".partition(" at character ")[0]
 
 
-@settings(deadline=None)
 @given(values)
 def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     """Escaped or not."""
@@ -33,7 +32,6 @@ def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     """Never another exception, and what is read can be written again."""
@@ -132,7 +130,7 @@ damages = st.lists(
 """Where a body is cut, how much is taken out, and what is put in."""
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(values, st.booleans(), damages)
 @example({"a": ":", "b": 1}, True, [(1, 0, b'"b":":",')])
 @example({"a": 1}, True, [(1, 0, b'"a" :1,')])

@@ -16,7 +16,7 @@ from kb_contracts.api.models import Document
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.testing import MODES, Mode
-from kb_simulator.faults import RateLimit
+from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
 from tests.support.eventually import eventually
 

@@ -29,7 +29,7 @@ format: $(VENV)/.test ## let ruff put the code in order
 	$(BIN)/ruff format .
 
 load: $(VENV)/.load ## a short load test, with a report in out/load
-	@$(BIN)/python -m load.run $(FLAGS)
+	@$(BIN)/python -m kb_load.run $(FLAGS)
 
 contracts: $(VENV)/.test ## write the generated contract documents
 	$(BIN)/python -m kb_contracts.openapi

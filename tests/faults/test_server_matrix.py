@@ -10,7 +10,7 @@ import pytest
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
-from kb_simulator.faults import CATALOGUE
+from kb_simulator.harness.faults import CATALOGUE
 from tests.faults.matrix import EXPECTED, LASTS, TRIALS, Matrix, encoded, markdown, matrix
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"

@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
 from kb_server.toolsets.textfile import TextFile, build_over
 from tests.support.stack import clean_environment
@@ -277,7 +277,7 @@ def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> No
 async def test_the_same_toolset_is_served_over_http(notes: Path) -> None:
     """The tools know nothing of their transport."""
     toolset = build_over(TextFile(str(notes)), "Sizes")
-    app = build_app(ServerSettings(), endpoints_for([toolset], ["textfile"]))
+    app = build_app(ServerSettings(), mount([toolset], ["textfile"]))
     async with TestClient(TestServer(app)) as client:
         response = await client.post("/mcp/textfile", json=tool_call(1, "get_kb_content"))
         answer = await response.json()

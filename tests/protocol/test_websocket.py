@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.caller import Caller
-from kb_server.hosting.lane import Lane, Passage
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
+from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.protocol.caller import Caller
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
@@ -235,13 +235,13 @@ async def test_a_plain_call_takes_the_lane_once_the_era_is_settled(
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""
     taken: list[Any] = []
-    answer = Lane.answer
+    answer = FastPath.answer
 
-    async def noted(lane: Lane, passage: Passage, caller: Caller) -> bytes:
-        taken.append(passage.id)
-        return await answer(lane, passage, caller)
+    async def noted(fast_path: FastPath, request: FastRequest, caller: Caller) -> bytes:
+        taken.append(request.id)
+        return await answer(fast_path, request, caller)
 
-    monkeypatch.setattr(Lane, "answer", noted)
+    monkeypatch.setattr(FastPath, "answer", noted)
     wire = await connect(await serve_toolset(fake.toolset))
     first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
     shape = modern if era == "modern" else dict

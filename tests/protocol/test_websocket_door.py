@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 
-from kb_server.hosting.websocket import SocketLimits, WebSockets
 from kb_simulator import Stuck
+from mcp_aiohttp.options import SocketLimits
+from mcp_aiohttp.transport.websocket import WebSockets
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect

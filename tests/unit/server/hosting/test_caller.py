@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_server.hosting.caller import Caller, correlation_id, digest, new_call
+from kb_server.hosting.call_context import correlation_id, new_call
+from mcp_aiohttp.guard.auth import digest
+from mcp_aiohttp.protocol.caller import Caller
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from kb_server.hosting.jsonrpc import (
+from mcp_aiohttp.protocol.jsonrpc import (
     InvalidRequestError,
     Notification,
     Reply,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from kb_server.hosting.origin import OriginCheck
-from kb_server.hosting.refusal import Refusal
-from kb_server.settings import ServerSettings
+from mcp_aiohttp.guard.origin import OriginCheck
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.refusal import Refusal
 
 
 def status(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:
@@ -28,7 +28,7 @@ def status(*, host: str | None = "localhost:3000", origin: str | None = None, **
 
 def _status(request: web.Request, settings: dict[str, Any]) -> int:
     try:
-        OriginCheck(ServerSettings(**settings)).require(request)
+        OriginCheck(HostingOptions(**settings)).require(request)
     except Refusal as refusal:
         return refusal.status
     return 200

@@ -8,9 +8,9 @@ from typing import Any
 import apsw
 import numpy as np
 
-from kb_engine.store.connection import marks, value
 from kb_engine.store.port import Selection
-from kb_engine.store.tags import starts_with
+from kb_engine.store.sqlite.connection import marks, value
+from kb_engine.store.sqlite.tags import starts_with
 from kb_engine.store.times import stamp
 from kb_engine.vectors.port import Ids
 

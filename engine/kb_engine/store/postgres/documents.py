@@ -20,8 +20,8 @@ from kb_engine.store.rows import (
     document_fields,
     summary,
 )
+from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import following
-from kb_engine.store.write import new_uid
 
 _TAGS = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
 _SOURCES = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"

@@ -1,6 +1,6 @@
 """Search: every chunk that the filters leave gets its exact score in one statement, and the best are told.
 
-The formula is that of `kb_engine.store.search`; here the database computes it, so that no vectors travel.
+The formula is that of `store/sqlite/search.py`; here the database computes it, so that no vectors travel.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.postgres.words import Asked, Words
 from kb_engine.store.postgres.write import expect_embedder, expect_length
 from kb_engine.store.rows import CHUNK_COLUMNS, chunk
-from kb_engine.store.search import DECIMALS
-from kb_engine.store.words import Extent
+from kb_engine.store.sqlite.search import DECIMALS
+from kb_engine.store.sqlite.words import Extent
 
 K1, B = 1.2, 0.75
 """Those of FTS5."""

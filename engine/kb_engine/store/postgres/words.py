@@ -1,4 +1,4 @@
-"""Which words of a query have a say, and how much each weighs, by the rules of `kb_engine.store.words`.
+"""Which words of a query have a say, and how much each weighs, by the rules of `store/sqlite/words.py`.
 
 The words that are asked for and the weights are found here; the scores are summed where the postings lie, by
 `search.py`.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kb_engine.store.postgres.connection import Db, rows
-from kb_engine.store.words import Counts, Extent, Known, affordable, weight
+from kb_engine.store.sqlite.words import Counts, Extent, Known, affordable, weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import apsw
 import numpy as np
 import pytest
 
-from kb_engine.store import words
+from kb_engine.store.sqlite import words
 from tests.support.stores import Base, Place, axis, new_file, opened, prepared
 
 

@@ -11,8 +11,9 @@ import apsw
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.store import Found, Prepared, words
+from kb_engine.store import Found, Prepared
 from kb_engine.store.postgres import postings
+from kb_engine.store.sqlite import words
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
 

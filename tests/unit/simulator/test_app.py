@@ -153,7 +153,7 @@ async def test_whoever_waits_is_woken_by_whatever_ends_the_job(running: Running,
             await running.http.get(path)
         case "restore":
             running.namespace.restore(snapshot)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         answer = (await waiting).json()
     expected = {"cancel": "cancelled", "clear": "cancelled", "poll": "completed", "restore": "running"}
     assert answer["status"] == expected[ending]

@@ -207,9 +207,9 @@ def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
         '<row r="1048576"><c r="A1048576"><v>5</v></c><c r="XFD1048576"><v>6</v></c></row>',
         '<dimension ref="A1:XFD1048576"/>',
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert rows(data) == ["| 1 |  |  | 4 |", "| 5 | … | 6 |"]
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

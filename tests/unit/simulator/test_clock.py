@@ -42,7 +42,6 @@ async def test_autojump_wakes_concurrent_sleepers_by_deadline() -> None:
 
 
 async def test_manual_sleeps_wait_for_advance() -> None:
-    """Not a moment earlier."""
     clock = Clock(ClockMode.MANUAL)
     sleeper = asyncio.ensure_future(clock.sleep(10))
     await turn()

@@ -12,11 +12,12 @@ from pathlib import Path
 import apsw
 import numpy as np
 
+from kb_engine.index.port import Vectors
 from kb_engine.store.connection import rows, transaction, value
 from kb_engine.store.content import VECTOR_TYPE
 from kb_engine.store.failures import NotABase
 from kb_engine.store.opening import latest, own
-from kb_engine.store.port import EmbedderIdentity, Vectors
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.schema import set_embedder, set_meta
 
 BATCH = 32

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import apsw
 
+from kb_engine.index.tokens import TOKENIZER, index_text
 from kb_engine.store.connection import rows, transaction
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.tokens import TOKENIZER, index_text
 from kb_engine.turns import SHORT_BYTES
 
 Migration = Callable[[apsw.Connection], None]

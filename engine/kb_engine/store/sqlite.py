@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import apsw
 import msgspec
@@ -20,8 +20,11 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import collections, documents, ingest, jobs, search, state, tags, updates
-from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
+from kb_engine.index.embedded.search import search
+from kb_engine.index.embedded.vectors import Changes, ExactVectors
+from kb_engine.index.embedded.words import Words
+from kb_engine.store import collections, documents, filters, ingest, jobs, results, state, tags, updates
+from kb_engine.store.connection import Journal, Threads, connect, marks, roll_back, rows, value
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
 from kb_engine.store.opening import own, prepare
@@ -38,12 +41,11 @@ from kb_engine.store.port import (
     Query,
 )
 from kb_engine.store.reserve import Reserve
+from kb_engine.store.rows import SUMMARY_COLUMNS
 from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
-from kb_engine.store.words import Words
 from kb_engine.store.write import Write
 from kb_engine.turns import LANES, Lane
-from kb_engine.vectors import Changes, Snapshot, VectorIndex
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -51,6 +53,8 @@ T = TypeVar("T")
 Clock = Callable[[], datetime]
 
 READERS = 3
+
+_DIALECT = results.Dialect(SUMMARY_COLUMNS, lambda row: row, lambda ids: (f"IN ({marks(len(ids))})", ids))
 
 
 def _utc_now() -> datetime:
@@ -92,7 +96,7 @@ class SqliteStore:
         self,
         lock: BaseLock,
         reserve: Reserve,
-        index: VectorIndex[Snapshot],
+        index: ExactVectors,
         max_queued: int,
         clock: Clock,
     ) -> None:
@@ -200,7 +204,15 @@ class SqliteStore:
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 vectors = self._index.snapshot
-            return search.search(db, vectors, self._words, query)
+            documents = filters.documents(db, query.selection)
+            candidates = search(db, vectors, self._words, documents, query)
+            reads = results.found(query, candidates, _DIALECT)
+            try:
+                statement = next(reads)
+                while True:
+                    statement = reads.send(rows(db, *statement))
+            except StopIteration as end:
+                return cast("Found", end.value)
         finally:
             roll_back(db)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import apsw
 
+from kb_engine.index.embedded.vectors import Changes
 from kb_engine.store.schema import set_meta
-from kb_engine.vectors import Changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from typing import Any
 import apsw
 import pytest
 
+from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.connection import rows
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, numbered
-from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.schema import MIGRATIONS, migrate
 from tests.postgres import Database, new_database
 from tests.unit.engine.store_parts import DIMENSIONS, Place, all_documents, axis, opened

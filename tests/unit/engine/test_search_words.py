@@ -9,7 +9,8 @@ import apsw
 import numpy as np
 import pytest
 
-from kb_engine.store import words
+from kb_engine.index import words
+from kb_engine.index.embedded.words import Corpus, Words
 from tests.unit.engine.store_parts import Base, Place, axis, new_file, opened, prepared
 
 
@@ -177,7 +178,7 @@ async def fresh_score(base: Base) -> float:
 
     def score(db: apsw.Connection) -> float:
         ids = np.arange(1, db.execute("SELECT count(*) FROM chunks").get + 1)
-        found = words.Words().scores(db, "apple pear plum", words.Corpus(len(ids), len(ids), 0, ids))
+        found = Words().scores(db, "apple pear plum", Corpus(len(ids), len(ids), 0, ids))
         return float(found.max())
 
     return await base.store._readers.run(score)

@@ -18,7 +18,6 @@ from kb_engine.store.rows import (
     chunk,
     document,
     document_fields,
-    summary,
 )
 from kb_engine.store.times import following
 from kb_engine.store.write import new_uid
@@ -50,10 +49,10 @@ def _with_lists(found: Sequence[Any]) -> list[Any]:
     return [*values, texts(sources), texts(tags)]
 
 
-def told(found: Sequence[Any]) -> tuple[m.DocumentSummary, list[str]]:
-    """What a result tells of its document, and the tags, from `SUMMARY_COLUMNS`."""
+def with_tags(found: Sequence[Any]) -> list[Any]:
+    """A row of `SUMMARY_COLUMNS`, with its tags as they were given."""
     *values, tags = found
-    return summary([*values, texts(tags)])
+    return [*values, texts(tags)]
 
 
 async def detail(db: Db, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import asyncpg
 import msgspec
@@ -21,6 +21,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
+from kb_engine.index.postgres.search import search
+from kb_engine.index.postgres.words import Words
+from kb_engine.store import results
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -33,7 +36,7 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.postgres import collections, documents, ingest, jobs, search, state, tags, updates
+from kb_engine.store.postgres import collections, documents, ingest, jobs, state, tags, updates
 from kb_engine.store.postgres.connection import (
     GONE,
     READ_SECONDS,
@@ -51,7 +54,6 @@ from kb_engine.store.postgres.idempotency import once, stored
 from kb_engine.store.postgres.keeping import Beats, Ear
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.spool import PostgresSpool
-from kb_engine.store.postgres.words import Words
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.times import stamp
 from kb_engine.turns import LANES, Lane
@@ -67,6 +69,10 @@ BEATS = 3
 """Signs of life in that time."""
 _FILE_LEASES = 4
 """An upload that nobody accepts is kept for so many leases."""
+
+_DIALECT = results.Dialect(
+    documents.SUMMARY_COLUMNS, documents.with_tags, lambda ids: ("= ANY (?::bigint[])", (ids,))
+)
 
 
 def _utc_now() -> datetime:
@@ -440,7 +446,17 @@ class PostgresStore:
 
     async def search(self, query: Query) -> Found:
         """The best chunks, best first."""
-        return await self._read(lambda db: search.search(db, self._embedder, self._words, query))
+        return await self._read(partial(self._search, query))
+
+    async def _search(self, query: Query, db: Db) -> Found:
+        candidates = await search(db, self._embedder, self._words, query)
+        reads = results.found(query, candidates, _DIALECT)
+        try:
+            statement = next(reads)
+            while True:
+                statement = reads.send(await rows(db, *statement))
+        except StopIteration as end:
+            return cast("Found", end.value)
 
     async def counts(self) -> Counts:
         """Totals for `/status`."""

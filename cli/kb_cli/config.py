@@ -14,7 +14,7 @@ import msgspec
 
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_config.settings import Described, Setting, Settings, SettingsError
+from kb_config.settings import Setting, Settings
 
 S = TypeVar("S", bound=Settings)
 
@@ -45,12 +45,10 @@ def read(
     """The settings of one part.
 
     Raises:
-        CliError: a value does not fit, or the file is missing, unreadable or names an unknown setting.
+        SettingsError: a value does not fit, or the file is unreadable.
+        CliError: the file is missing, or names an unknown setting.
     """
-    try:
-        return kind.read(environ, file=config_file(options, environ), **flags)
-    except SettingsError as error:
-        raise CliError(Exit.USAGE, str(error)) from error
+    return kind.read(environ, file=config_file(options, environ), **flags)
 
 
 def is_set(
@@ -92,22 +90,15 @@ def described(options: argparse.Namespace, environ: Mapping[str, str] = os.envir
     """All settings of all parts, one row a variable, in alphabetical order.
 
     Raises:
-        CliError: as `read`.
+        CliError, SettingsError: as `read`.
     """
     file = config_file(options, environ)
     rows: dict[str, Row] = {}
-    try:
-        for part, kind in _parts().items():
-            for entry in kind.describe(environ, file=file):
-                _add(rows, part, entry)
-    except SettingsError as error:
-        raise CliError(Exit.USAGE, str(error)) from error
+    for part, kind in _parts().items():
+        for entry in kind.describe(environ, file=file):
+            new = Row(entry.variable, entry.value, entry.source, entry.help, [])
+            rows.setdefault(entry.variable, new).parts.append(part)
     return [rows[variable] for variable in sorted(rows)]
-
-
-def _add(rows: dict[str, Row], part: str, entry: Described) -> None:
-    fresh = Row(entry.variable, entry.value, entry.source, entry.help, [])
-    rows.setdefault(entry.variable, fresh).parts.append(part)
 
 
 def _parts() -> dict[str, type[Settings]]:

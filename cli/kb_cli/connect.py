@@ -15,7 +15,7 @@ def settings_of(options: argparse.Namespace) -> ClientSettings:
     """Where the engine is, and its key.
 
     Raises:
-        CliError: a setting cannot be used.
+        SettingsError, CliError: a setting cannot be used.
     """
     return read(ClientSettings, options, engine_url=options.url, api_key=options.api_key)
 
@@ -24,7 +24,7 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """A client, to be used as a context manager; `user` as `EngineClient` has it.
 
     Raises:
-        CliError: a setting cannot be used.
+        SettingsError, CliError: a setting cannot be used.
     """
     from kb_cli.client import EngineClient
 

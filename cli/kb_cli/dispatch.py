@@ -14,6 +14,7 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_cli.parser import build_parser
 from kb_config.installing import install_command
+from kb_config.settings import SettingsError
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -38,6 +39,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except CliError as error:
         return _say(options, error.message, error.status)
+    except SettingsError as error:
+        return _say(options, str(error), Exit.USAGE)
     except KeyboardInterrupt:
         return _say(options, "interrupted", Exit.INTERRUPTED)
     except BrokenPipeError:
@@ -46,7 +49,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         return Exit.BROKEN_PIPE
     except ModuleNotFoundError as error:
         return _say(options, _missing(options.command, error), Exit.FAILED)
-    except Exception as error:  # noqa: BLE001 - the rim: people get a line, and the traceback when they ask
+    except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
         if os.environ.get("LOG_LEVEL") == "debug":
             traceback.print_exc()
         message = f"a fault of kb itself: {type(error).__name__}: {error} (LOG_LEVEL=debug shows where)"

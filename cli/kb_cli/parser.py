@@ -118,8 +118,6 @@ def _add_servers(commands: Any, groups: _Groups) -> None:
     serve.add_argument("--ragler-url", metavar="URL", help="RAGler's backend")
     serve.add_argument("--toolsets", metavar="NAME,...", help="what /mcp shows")
     serve.add_argument("--workers", metavar="N", help="processes that share the port (default 1)")
-    # For the workers themselves: where connections come from, and what they share.
-    serve.add_argument("--worker", metavar="FD,SLOT,DIR", help=argparse.SUPPRESS)
     _add_level(serve)
     _add_supervision(serve)
 

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kb_cli.child import Child
 from kb_cli.config import config_file, is_set, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_cli.run import known
 from kb_engine.settings import EngineSettings
 from kb_server.settings import ServerSettings
+from kb_server.toolsets import checked_names
+from kb_server.workers.child import ChildProcess
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where everything is listened on
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     # Looked at here too, so that what cannot work is told in one line before the engine opens its base.
     server = read(ServerSettings, options, home=options.home, port=options.port, toolsets=options.toolsets)
     engine = read(EngineSettings, options, home=options.home, port=options.engine_port)
-    known(server.toolsets)
+    checked_names(server.toolsets)
     _check_free(server.host, server.port, "KB_MCP_PORT")
     _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
     has_ragler = is_set(ServerSettings, "RAGLER_API_URL", options)
@@ -63,7 +63,7 @@ class Up:
         self._has_ragler = has_ragler
         self._settings = settings
         self._out = out
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
 
     async def run(self) -> int:
         """Start both, wait, stop both; the exit status.
@@ -94,7 +94,7 @@ class Up:
         ended = next(child for end, child in ends.items() if end.done())
         raise CliError(Exit.FAILED, f"the {ended.name} {await ended.ended()}; stopping")
 
-    async def _start(self) -> Child | None:
+    async def _start(self) -> ChildProcess | None:
         """Start both; the one that ended before it was ready, if one did."""
         options = self._options
         engine = await self._child("engine", "engine", home=options.home, port=options.engine_port)
@@ -117,7 +117,7 @@ class Up:
         self._announce(url, engine_url)
         return None
 
-    async def _child(self, name: str, command: str, **flags: str | None) -> Child:
+    async def _child(self, name: str, command: str, **flags: str | None) -> ChildProcess:
         flags |= {"log_level": self._options.log_level, "config": _text(config_file(self._options))}
         arguments = [
             part
@@ -125,7 +125,7 @@ class Up:
             if value is not None
             for part in (f"--{flag.replace('_', '-')}", value)
         ]
-        child = await Child.start(name, [command, *arguments])
+        child = await ChildProcess.start(name, ["-m", "kb_cli.main", command, *arguments])
         self._children.append(child)
         return child
 
@@ -150,7 +150,7 @@ class Up:
             child.kill()
 
 
-async def _status_of(child: Child) -> int:
+async def _status_of(child: ChildProcess) -> int:
     """The exit status of a child that did not start: its own, for it has told why in a line of its own."""
     how = await child.ended()
     if child.status in (Exit.FAILED, Exit.USAGE):

@@ -25,23 +25,31 @@ logger = logging.getLogger("kb_engine")
 def main() -> int:
     """Serve until asked to stop; the exit status."""
     try:
-        settings = EngineSettings.read(os.environ)
+        start(EngineSettings.read(os.environ))
     except SettingsError as error:
         return _refuse(2, error)
-    configure_logging(settings.log_level)
-    try:
-        _run()(serve(settings, on_ready=lambda url: logger.info("ready", extra={"url": url})))
     except (StartError, BaseRefused) as error:
         return _refuse(1, error)
     return 0
 
 
-def _run() -> Callable[[Coroutine[Any, Any, None]], None]:
+def start(settings: EngineSettings, *, on_ready: Callable[[str], object] = str) -> None:
+    """Serve until SIGTERM or SIGINT, under uvloop where it is installed. `on_ready` learns the base URL.
+
+    Raises:
+        StartError, kb_engine.store.BaseRefused: it cannot start.
+    """
+    configure_logging(settings.log_level)
     try:
         run: Callable[[Coroutine[Any, Any, None]], None] = import_module("uvloop").run
     except ImportError:
         run = asyncio.run
-    return run
+
+    def ready(url: str) -> None:
+        logger.info("ready", extra={"url": url})
+        on_ready(url)
+
+    run(serve(settings, on_ready=ready))
 
 
 def _refuse(status: int, error: Exception) -> int:

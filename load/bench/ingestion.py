@@ -25,8 +25,8 @@ import msgspec
 from load.machine import Machine, describe
 from load.plots import Sheet
 from load.stats import percentile, table
-from tests.documents import large_pdf, looping_pdf, text_of_page
-from tests.stack import Stack, running_stack
+from tests.support.documents import large_pdf, looping_pdf, text_of_page
+from tests.support.stack import Stack, running_stack
 
 WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
 QUIET_CALLS = 300
@@ -213,7 +213,7 @@ def _folder() -> list[tuple[str, bytes]]:
 
 
 def _scan() -> bytes:
-    from tests.scans import pdf_of_sheets, scan  # needs Pillow, which the report needs too
+    from tests.support.scans import pdf_of_sheets, scan  # needs Pillow, which the report needs too
 
     sheet = scan([f"Line {line} of a page that was scanned" for line in range(25)])
     return pdf_of_sheets([sheet] * SCAN_PAGES)

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from tests.conformance import node
 from tests.conformance.verdict import Verdict, judge, read_expected, read_results
-from tests.stack import ROOT, Process, clean_environment, free_port, wait_until_ready
+from tests.support.stack import ROOT, Process, clean_environment, free_port, wait_until_ready
 
 VERSIONS = ("2025-11-25", "2026-07-28")
 MODES = ("legacy", "auto", "2026-07-28")

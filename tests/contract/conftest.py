@@ -12,7 +12,7 @@ from aiohttp import web
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
-from tests.contract.caller import Caller
+from tests.support.engine_http import Caller
 
 COUNTS = "contract"
 """The property of a test that tells what the suite asked of engine or simulator, and was answered."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.caller import LONG, Caller, answered, problem
 from tests.contract.conftest import Start
+from tests.support.engine_http import LONG, Caller, answered, problem
 
 QUARTZ = " ".join(f"quartz sentence number {number} about rivers and ledgers." for number in range(400))
 

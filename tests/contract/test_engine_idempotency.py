@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.contract.caller import Caller, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, Raw, file_part
+from tests.support.engine_http import Caller, answered, problem
 
 KEY = {"Idempotency-Key": "key-1"}
 JOBS = "/api/v1/jobs"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.contract.caller import LONG, Caller, answered, problem
 from tests.contract.conftest import Start
+from tests.support.engine_http import LONG, Caller, answered, problem
 
 
 async def test_waiting_in_vain_answers_the_job_as_it_is(kb: Caller) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kb_engine.address import address_of
-from tests.contract.caller import Caller
 from tests.contract.conftest import Start
-from tests.postgres import PASSWORD, new_server
+from tests.support.engine_http import Caller
+from tests.support.postgres import PASSWORD, new_server
 
 
 @pytest.mark.requirement("K52")

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from tests.contract.caller import LONG, Caller, Json, answered, problem
 from tests.contract.conftest import Start
+from tests.support.engine_http import LONG, Caller, Json, answered, problem
 
 KEY = {"Idempotency-Key": "key-1"}
 

@@ -13,9 +13,9 @@ from openpyxl import Workbook
 from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
-from tests.contract.caller import Caller, Json, answered, problem
 from tests.contract.conftest import Start
 from tests.contract.raw import END, HEADERS, Raw, file_part, part
+from tests.support.engine_http import Caller, Json, answered, problem
 
 
 async def post(kb: Caller, body: bytes) -> httpx.Response:

@@ -16,9 +16,9 @@ from kb_cli.commands.verify import Verdict
 from kb_contracts.api.operations import OPERATIONS
 from kb_verify import Status
 from tests.contract.conftest import COUNTS
-from tests.contract.serving import engine, simulator
 from tests.contract.verifying import kb_verify
-from tests.postgres import new_database
+from tests.support.engines import engine, simulator
+from tests.support.postgres import new_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

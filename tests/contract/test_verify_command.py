@@ -21,10 +21,10 @@ from kb_contracts.http.mount import problem_response
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
 from kb_verify.run import SUITE
-from tests.contract.serving import API_KEY, engine, simulator
 from tests.contract.verifying import kb_verify
-from tests.stack import Process
-from tests.waiting import until
+from tests.support.engines import API_KEY, engine, simulator
+from tests.support.stack import Process
+from tests.support.waiting import until
 
 UUID = "00000000-0000-4000-8000-000000000000"
 

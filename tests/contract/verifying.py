@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.contract.serving import API_KEY
+from tests.support.engines import API_KEY
 
 
 def kb_verify(

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.documents import large_pdf, sentence_of_page
-from tests.stack import ROOT, Stack, clean_environment, running_stack
+from tests.support.documents import large_pdf, sentence_of_page
+from tests.support.stack import ROOT, Stack, clean_environment, running_stack
 
 BIN = Path(sys.executable).parent
 MADE_BY_THE_FIXTURE = {"make run", "make test"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from tests.stack import Process, free_port, wait_until_ready
-from tests.waiting import until
+from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.waiting import until
 
 SECONDS = 100.0
 

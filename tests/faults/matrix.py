@@ -37,10 +37,10 @@ from mcp.types import CallToolResult, TextContent
 from rich.console import Console
 from rich.table import Table
 
-from kb_cli.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
 from kb_contracts.api.models import Document, DocumentList
 from kb_contracts.api.ragler import collection_id
 from kb_server.settings import ServerSettings
+from kb_server.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
 from kb_simulator.client import ControlClient
 from kb_simulator.faults import CATALOGUE
 from kb_simulator.running import Simulator, in_thread

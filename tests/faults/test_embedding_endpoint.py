@@ -13,11 +13,11 @@ import pytest
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
-from tests.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
 from tests.faults.test_engine_kill import SECONDS, Running, running
-from tests.postgres import give_back, new_database
-from tests.stack import Process
-from tests.waiting import until
+from tests.support.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
+from tests.support.postgres import give_back, new_database
+from tests.support.stack import Process
+from tests.support.waiting import until
 
 KEY = "sk-a-key-that-nobody-may-see"
 WAITING = "Waiting for the embedding model"

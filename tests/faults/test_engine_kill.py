@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
-from tests.stack import Process
-from tests.waiting import until
+from tests.support.stack import Process
+from tests.support.waiting import until
 
 NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))

@@ -14,10 +14,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.contract.caller import LONG
 from tests.faults.engine_process import SECONDS, Running, documents_of
-from tests.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
-from tests.waiting import until
+from tests.support.engine_http import LONG
+from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
+from tests.support.waiting import until
 
 SUBMITTED = 152
 KILLED_AFTER = 70

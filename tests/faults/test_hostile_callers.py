@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.mcp_http import Caller
-from tests.stack import Stack, running_stack
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
 
 KEY = "the-right-key"
 DATA = base64.b64encode(b"abc").decode()

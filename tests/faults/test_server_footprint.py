@@ -14,9 +14,9 @@ from kb_simulator.client import ControlClient
 from kb_simulator.running import in_thread
 from kb_simulator.settings import SimulatorSettings
 from tests.faults.test_server_histories import DONE_FAULTS, SERVER
-from tests.mcp_http import Caller
-from tests.stack import Process, free_port, wait_until_ready
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.waiting import until
 
 CALLERS = 16
 WARM_UP, CALLS = 320, 800

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from kb_cli.testing import MODES, Mode
 from kb_contracts.api.models import Document
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.retries import RetryPolicy
+from kb_server.testing import MODES, Mode
 from kb_simulator.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
-from tests.waiting import until
+from tests.support.waiting import until
 
 COLLECTIONS = ("documents", "memory", "workspace")
 ERRORS = {"engine_unreachable", "engine_timeout", "engine_busy", "engine_failed", "engine_bad_answer"}

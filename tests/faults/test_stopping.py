@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from tests.faults.engine_process import Running
-from tests.protocol.messages import BOTH, call
-from tests.stack import Process, free_port, wait_until_ready
-from tests.waiting import until
+from tests.support.mcp_messages import BOTH, call
+from tests.support.stack import Process, free_port, wait_until_ready
+from tests.support.waiting import until
 
 NOTE = json.dumps({"text": "The bees sleep in winter."}).encode()
 

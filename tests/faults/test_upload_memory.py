@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.mcp_http import Caller
-from tests.stack import Process, free_port, wait_until_ready
+from tests.support.mcp_http import Caller
+from tests.support.stack import Process, free_port, wait_until_ready
 
 MEBIBYTE = 1024 * 1024
 SIZE = 500 * MEBIBYTE

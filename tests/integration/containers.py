@@ -20,9 +20,9 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
 from tests.integration.docker_engine import docker, inspect, labels
-from tests.mcp_http import Caller
-from tests.stack import ROOT, free_port
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.stack import ROOT, free_port
+from tests.support.waiting import until
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 30

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 LABEL = "kb.test"
 OWNER_LABEL = "kb.test.owner"

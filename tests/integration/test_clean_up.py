@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from tests.integration.docker_engine import LABEL, OWNER_LABEL, docker, owner, remove_orphans
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 
 def volume(made_by: str) -> str:

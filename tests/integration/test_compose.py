@@ -13,9 +13,9 @@ import pytest
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
-from tests.mcp_http import Caller
-from tests.stack import ROOT, free_port
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.stack import ROOT, free_port
+from tests.support.waiting import until
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
 UP_SECONDS = 200.0

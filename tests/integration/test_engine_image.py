@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import Engine, Lab
-from tests.scans import pdf_of_sheets, scan
-from tests.stack import ROOT
+from tests.support.scans import pdf_of_sheets, scan
+from tests.support.stack import ROOT
 
 DOCUMENTS = ROOT / "examples" / "documents"
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.integration.conftest import Images, Report
 from tests.integration.containers import Engine, Lab, Server, error_of
-from tests.mcp_http import Caller
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.waiting import until
 
 WRITERS = 4
 NOTES_EACH = 30

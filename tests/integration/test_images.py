@@ -12,7 +12,7 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
-from tests.waiting import until
+from tests.support.waiting import until
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
 WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}

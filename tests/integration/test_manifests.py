@@ -15,7 +15,7 @@ import yaml
 
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 RELEASES = ("1.29", "1.33", kubernetes_validate.latest_version())

@@ -13,9 +13,9 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
-from tests.mcp_http import Caller
-from tests.stack import ROOT, free_port
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.stack import ROOT, free_port
+from tests.support.waiting import until
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
 

@@ -14,8 +14,8 @@ from mcp import Client
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab
-from tests.stack import ROOT
-from tests.waiting import until
+from tests.support.stack import ROOT
+from tests.support.waiting import until
 
 NINE = 9
 TITLE = "Starlings"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.conftest import Images
 from tests.integration.containers import Server, Simulator, error_of, lab
-from tests.mcp_http import Caller
+from tests.support.mcp_http import Caller
 
 
 @pytest.fixture(scope="module")

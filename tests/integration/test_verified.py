@@ -18,7 +18,7 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server
-from tests.stack import ROOT
+from tests.support.stack import ROOT
 
 FOREIGN = ROOT / "tests" / "integration" / "foreign_engine"
 VERIFY_SECONDS = 400.0

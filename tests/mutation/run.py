@@ -20,9 +20,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from kb_verify import Results, Status, Target, run
 from kb_verify.run import SUITE, SuiteError
-from tests.contract.serving import API_KEY, simulator
 from tests.mutation.breaking import Mutant
 from tests.mutation.mutants import MUTANTS
+from tests.support.engines import API_KEY, simulator
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.contract.serving import API_KEY, engine, simulator
 from tests.mutation.mutants import MUTANTS
 from tests.parity.comparing import Difference, Entry, differences, ledger
 from tests.parity.history import Story
 from tests.parity.playing import Played, Side
+from tests.support.engines import API_KEY, engine, simulator
 
 SEED = 7
 STEPS = 400

@@ -21,11 +21,11 @@ from kb_server.hosting.http import build_app
 from kb_server.hosting.serve import serve
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
-from tests.knowledge import knowledge as knowledge
-from tests.knowledge import knowledge_with as knowledge_with
-from tests.knowledge import simulated as simulated
-from tests.knowledge import simulator as simulator
-from tests.protocol.fake_toolset import Fake
+from tests.support.fake_toolset import Fake
+from tests.support.knowledge import knowledge as knowledge
+from tests.support.knowledge import knowledge_with as knowledge_with
+from tests.support.knowledge import simulated as simulated
+from tests.support.knowledge import simulator as simulator
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.knowledge import SEVEN
+from tests.support.knowledge import SEVEN
 
 NINE = (
     "kb_search",

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from tests.protocol.conftest import BOUND, Served
-from tests.protocol.messages import initialize, modern, request
+from tests.support.mcp_messages import initialize, modern, request
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 

@@ -12,7 +12,7 @@ import sys
 from kb_server.hosting.stdio import MAX_LINE_BYTES, serve_stdio
 from kb_server.observability import configure_logging
 from kb_server.tool import Call
-from tests.protocol.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
+from tests.support.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
 
 
 class PrintingTool(EchoTool):

@@ -16,8 +16,8 @@ from kb_server.hosting.http import Readiness, build_app
 from kb_server.hosting.serve import CannotListen, PortInUse, serve
 from kb_server.settings import ServerSettings
 from tests.protocol.conftest import BOUND, ServeToolset, serving
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import BOTH, PLAIN, call
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import BOTH, PLAIN, call
 
 KEY = "a-secret-key"
 

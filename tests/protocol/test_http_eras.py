@@ -10,8 +10,8 @@ import pytest
 
 from kb_server.hosting.endpoints import endpoints_for
 from tests.protocol.conftest import ServeToolset
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import (
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import (
     BOTH,
     LATEST_HANDSHAKE,
     MODERN,

@@ -17,8 +17,8 @@ from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
 from kb_server.settings import ServerSettings
 from tests.protocol.conftest import BOUND, serving
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import ENVELOPE, MODERN
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import ENVELOPE, MODERN
 
 text = st.text(max_size=12)
 json_values = st.recursive(

@@ -12,8 +12,8 @@ import pytest
 
 from kb_server.hosting.body import BodyLimits
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import PLAIN, call, request
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import PLAIN, call, request
 
 KEY = "a-secret-key"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")

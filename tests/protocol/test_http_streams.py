@@ -11,8 +11,8 @@ import pytest
 
 from kb_server.tool import Call, NoArguments
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Empty, Fake
-from tests.protocol.messages import BOTH, PLAIN, call, events, modern, modern_headers
+from tests.support.fake_toolset import Empty, Fake
+from tests.support.mcp_messages import BOTH, PLAIN, call, events, modern, modern_headers
 
 TOKEN = {"progressToken": "p1"}
 SHORT = 0.01

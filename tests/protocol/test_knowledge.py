@@ -15,10 +15,11 @@ from mcp import Client
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, ToolError
 from kb_simulator import AfterTime, Stuck
-from tests.knowledge import SEVEN, Knowledge
 from tests.protocol.conftest import BOUND, Served, ServeToolset
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import (
+from tests.protocol.test_official_client import MODES, Mode
+from tests.support.fake_toolset import Fake
+from tests.support.knowledge import SEVEN, Knowledge
+from tests.support.mcp_messages import (
     BOTH,
     PLAIN,
     call,
@@ -28,8 +29,7 @@ from tests.protocol.messages import (
     modern_headers,
     request,
 )
-from tests.protocol.test_official_client import MODES, Mode
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 

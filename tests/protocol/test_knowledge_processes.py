@@ -16,15 +16,15 @@ from PIL import Image, ImageDraw, ImageFont
 from pptx import Presentation
 
 from kb_simulator import ControlClient, Simulator, Stuck
-from tests.documents import docx_of, large_pdf, pdf_of, sentence_of_page
-from tests.knowledge import SEVEN
-from tests.mcp_http import Caller
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
-from tests.protocol.messages import call, initialize, modern, request
 from tests.protocol.test_official_client import MODES, Mode
-from tests.scans import pdf_of_sheets, scan
-from tests.stack import Stack, running_stack
-from tests.waiting import until
+from tests.support.documents import docx_of, large_pdf, pdf_of, sentence_of_page
+from tests.support.knowledge import SEVEN
+from tests.support.mcp_http import Caller
+from tests.support.mcp_messages import call, initialize, modern, request
+from tests.support.scans import pdf_of_sheets, scan
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,9 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
 from tests.protocol.conftest import serving
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request
-from tests.server_fixtures import chunk
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request
+from tests.support.server_fixtures import chunk
 
 GOOD: dict[str, dict[str, Any]] = {
     "echo": {"text": 'say "ä\u2028\U0001f41d\\"', "times": 2},

@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Fake
+from tests.support.fake_toolset import Fake
 
 Mode = Literal["legacy", "auto", "2026-07-28"]
 MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")

@@ -17,8 +17,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Fake
 from tests.protocol.test_official_client import MODES, Mode
+from tests.support.fake_toolset import Fake
 
 
 @asynccontextmanager

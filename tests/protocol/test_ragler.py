@@ -20,9 +20,12 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from kb_simulator import SimulatorSettings, in_thread
-from tests.contract.serving import API_KEY, engine
 from tests.protocol.conftest import BOUND, Served, ServeToolset
-from tests.protocol.messages import (
+from tests.protocol.sockets import Connect
+from tests.protocol.sockets import connect as connect
+from tests.protocol.test_official_client import MODES, Mode
+from tests.support.engines import API_KEY, engine
+from tests.support.mcp_messages import (
     BOTH,
     PLAIN,
     call,
@@ -31,11 +34,8 @@ from tests.protocol.messages import (
     modern_headers,
     request,
 )
-from tests.protocol.sockets import Connect
-from tests.protocol.sockets import connect as connect
-from tests.protocol.test_official_client import MODES, Mode
-from tests.ragler import API_DOCS as NO_COLLECTION
-from tests.ragler import DESCRIPTIONS, THREE
+from tests.support.ragler import API_DOCS as NO_COLLECTION
+from tests.support.ragler import DESCRIPTIONS, THREE
 
 API_DOCS, SUPPORT = collection_id("api-docs"), collection_id("support-faq")
 TOPICS = (

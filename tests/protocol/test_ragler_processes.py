@@ -20,13 +20,13 @@ import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.mcp_http import Caller
 from tests.protocol.conftest import WAIT, Start, stdio_environment
-from tests.protocol.messages import call, initialize, modern
 from tests.protocol.test_official_client import MODES, Mode
-from tests.ragler import NOWHERE, THREE
-from tests.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
-from tests.waiting import until
+from tests.support.mcp_http import Caller
+from tests.support.mcp_messages import call, initialize, modern
+from tests.support.ragler import NOWHERE, THREE
+from tests.support.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
+from tests.support.waiting import until
 
 BIN = Path(sys.executable).parent
 AGENT = "claude-code/1.0"

@@ -17,9 +17,9 @@ from fastmcp import Client as FastMCP
 from pydantic_ai.mcp import MCPToolset
 
 from kb_server.toolsets import build_toolset
-from tests.knowledge import Knowledge
 from tests.protocol.conftest import Served, ServeToolset
 from tests.protocol.real_clients import TOOLS, CallTool, round_of_kb, round_of_knowledge
+from tests.support.knowledge import Knowledge
 
 KEY = "a-key-for-agents"
 FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}

@@ -16,8 +16,8 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from tests.protocol.conftest import Served, ServeToolset
-from tests.protocol.messages import PLAIN, call, modern, modern_headers, request
-from tests.server_fixtures import MOMENT, FakeEngine, serving
+from tests.support.mcp_messages import PLAIN, call, modern, modern_headers, request
+from tests.support.server_fixtures import MOMENT, FakeEngine, serving
 
 KB = 1024
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
-from tests.protocol.messages import call, initialize, modern, request
+from tests.support.mcp_messages import call, initialize, modern, request
 
 READY = initialize("2025-06-18")
 

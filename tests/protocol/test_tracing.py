@@ -16,11 +16,11 @@ import pytest
 from aiohttp import web
 
 from kb_config.installing import install_command
-from tests.collector import ERROR, SERVER, Collector, SeenSpan, collecting
-from tests.contract.serving import API_KEY, engine
-from tests.protocol.messages import BOTH
-from tests.stack import Process, clean_environment, free_port, wait_until_ready
-from tests.waiting import until
+from tests.support.collector import ERROR, SERVER, Collector, SeenSpan, collecting
+from tests.support.engines import API_KEY, engine
+from tests.support.mcp_messages import BOTH
+from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
+from tests.support.waiting import until
 
 SECONDS = 30.0
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

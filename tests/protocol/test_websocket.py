@@ -14,14 +14,14 @@ from kb_server.hosting.lane import Lane, Passage
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
-from tests.knowledge import SEVEN, Knowledge
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Empty, Fake
-from tests.protocol.messages import PLAIN, call, initialize, modern, request
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
-from tests.waiting import until
+from tests.support.fake_toolset import Empty, Fake
+from tests.support.knowledge import SEVEN, Knowledge
+from tests.support.mcp_messages import PLAIN, call, initialize, modern, request
+from tests.support.waiting import until
 
 KEY = "a-secret-key"
 

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from tests.protocol.messages import BOTH, MODERN, events, initialize, modern, modern_headers, request
 from tests.protocol.sockets import INITIALIZED, TEXT, frame, upgrade
 from tests.protocol.test_lane import (
     _NEW_EVERY_TIME,
@@ -35,6 +34,7 @@ from tests.protocol.test_lane import (
     words,
 )
 from tests.protocol.test_lane import both as both
+from tests.support.mcp_messages import BOTH, MODERN, events, initialize, modern, modern_headers, request
 
 VERSIONS = (MODERN, *HANDSHAKE_PROTOCOL_VERSIONS)
 

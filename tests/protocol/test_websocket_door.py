@@ -13,15 +13,15 @@ from aiohttp import WSMsgType, web
 
 from kb_server.hosting.websocket import SocketLimits, WebSockets
 from kb_simulator import Stuck
-from tests.knowledge import Knowledge
 from tests.protocol.conftest import BOUND, ServeToolset
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import call, request
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_http_refusals import raw
 from tests.protocol.test_knowledge import states
-from tests.waiting import until
+from tests.support.fake_toolset import Fake
+from tests.support.knowledge import Knowledge
+from tests.support.mcp_messages import call, request
+from tests.support.waiting import until
 
 KEY = "a-secret-key"
 

@@ -16,8 +16,6 @@ from kb_server.hosting.duplex import Bounds
 from kb_server.hosting.websocket import SocketLimits
 from kb_server.tool import Call, NoArguments
 from tests.protocol.conftest import BOUND, Served, ServeToolset
-from tests.protocol.fake_toolset import EchoArguments, EchoResult, Empty, Fake
-from tests.protocol.messages import call, request
 from tests.protocol.sockets import (
     PING,
     TEXT,
@@ -27,7 +25,9 @@ from tests.protocol.sockets import (
     upgrade,
 )
 from tests.protocol.sockets import connect as connect
-from tests.waiting import until
+from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
+from tests.support.mcp_messages import call, request
+from tests.support.waiting import until
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 

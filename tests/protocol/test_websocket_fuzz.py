@@ -19,9 +19,9 @@ from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
 from kb_server.settings import ServerSettings
 from tests.protocol.conftest import BOUND, Served, serving
-from tests.protocol.fake_toolset import Fake
 from tests.protocol.sockets import Bare, frame
 from tests.protocol.test_http_fuzz import messages
+from tests.support.fake_toolset import Fake
 
 END = "the last one"
 FUZZ = settings(

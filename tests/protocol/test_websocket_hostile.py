@@ -10,8 +10,6 @@ import pytest
 
 from kb_server.hosting.body import MAX_MESSAGE_BYTES, BodyLimits
 from tests.protocol.conftest import BOUND, Served, ServeToolset
-from tests.protocol.fake_toolset import Fake
-from tests.protocol.messages import call, modern, request
 from tests.protocol.sockets import (
     BINARY,
     CLOSE,
@@ -26,6 +24,8 @@ from tests.protocol.sockets import (
 )
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_stdio import GARBAGE
+from tests.support.fake_toolset import Fake
+from tests.support.mcp_messages import call, modern, request
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 

@@ -11,11 +11,11 @@ import pytest
 
 from kb_cli.exits import Exit
 from tests.protocol.conftest import BOUND, Served
-from tests.protocol.messages import call
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
-from tests.stack import Process, free_port
-from tests.waiting import until
+from tests.support.mcp_messages import call
+from tests.support.stack import Process, free_port
+from tests.support.waiting import until
 
 START_SECONDS = 60.0
 

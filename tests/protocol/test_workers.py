@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from kb_cli.exits import Exit
-from tests.protocol.messages import BOTH, call
-from tests.stack import Process, Stack, free_port, running_stack
-from tests.waiting import until
+from tests.support.mcp_messages import BOTH, call
+from tests.support.stack import Process, Stack, free_port, running_stack
+from tests.support.waiting import until
 
 RESTART_SECONDS = 60.0
 

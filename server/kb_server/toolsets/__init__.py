@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from kb_config.settings import SettingsError
 from kb_server.tool import Toolset
 
 if TYPE_CHECKING:
@@ -37,3 +38,17 @@ def build_toolset(name: str, services: Services) -> Toolset:
     module = import_module(TOOLSETS[name])
     toolset: Toolset = module.build(services)
     return toolset
+
+
+def checked_names(names: Sequence[str]) -> list[str]:
+    """The toolsets named, once each.
+
+    Raises:
+        SettingsError: none is named, or there is no such toolset.
+    """
+    for name in names:
+        if name not in TOOLSETS:
+            raise SettingsError(f"there is no toolset {name!r}; there are {', '.join(TOOLSETS)}")
+    if not names:
+        raise SettingsError(f"name a toolset; there are {', '.join(TOOLSETS)}")
+    return list(dict.fromkeys(names))

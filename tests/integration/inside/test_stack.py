@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.mcp_http import Caller
+from tests.support.mcp_http import Caller
 
 SERVER = os.environ.get("KB_TEST_SERVER_URL", "")
 ENGINE = os.environ.get("KB_TEST_ENGINE_URL", "")

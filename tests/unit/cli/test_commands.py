@@ -18,7 +18,7 @@ import pytest
 from kb_cli.exits import Exit
 from kb_cli.main import main
 from kb_simulator import SimulatorSettings, in_thread
-from tests.stack import clean_environment
+from tests.support.stack import clean_environment
 from tests.unit.cli.conftest import RunningEngine
 
 HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"

@@ -21,7 +21,7 @@ from kb_cli.parser import DOC_TYPES, JOB_STATES, MODES, build_parser
 from kb_config.installing import install_command
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import API_VERSION
-from tests.stack import ROOT, clean_environment, free_port
+from tests.support.stack import ROOT, clean_environment, free_port
 
 COMMANDS = {
     "up": [],

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from kb_cli.output import Output
-from tests.stack import clean_environment
+from tests.support.stack import clean_environment
 
 COLUMNS = ("id", "title")
 ROWS = [[1, "plain"], [2, "[red]not markup[/red] :smile:\x1b[31m"], [3, None]]

@@ -13,8 +13,8 @@ from kb_cli.main import main
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_engine.store import BaseRefused, EmbedderIdentity, open_sqlite
-from tests.postgres import PASSWORD, Database, give_back, new_database
-from tests.unit.engine.store_parts import EMBEDDER, new_note, opened, prepared
+from tests.support.postgres import PASSWORD, Database, give_back, new_database
+from tests.support.stores import EMBEDDER, new_note, opened, prepared
 
 
 async def fill(path: Path) -> None:

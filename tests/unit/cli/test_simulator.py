@@ -9,8 +9,8 @@ import pytest
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
-from tests.stack import Process
-from tests.waiting import until
+from tests.support.stack import Process
+from tests.support.waiting import until
 
 
 def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from kb_cli.exits import Exit
-from tests.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
+from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
 
 KEY = "agents-secret"
 
@@ -41,10 +41,12 @@ def children(stack: Stack) -> dict[str, psutil.Process]:
     return {child.cmdline()[child.cmdline().index("kb_cli.main") + 1]: child for child in found}
 
 
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`kb` to its end."""
+def command(
+    *arguments: str, module: str = "kb_cli.main", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`kb`, or a part's own module, to its end."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "kb_cli.main", *arguments],
+        [sys.executable, "-P", "-m", module, *arguments],
         env=clean_environment(KB_EMBEDDER="hash", **environment),
         capture_output=True,
         text=True,
@@ -157,11 +159,12 @@ def test_an_unknown_toolset_is_refused_with_the_known_ones(part: str) -> None:
     assert "there is no toolset 'nothing'; there are kb, " in done.stderr
 
 
-def test_serve_alone_runs_without_an_engine(tmp_path: Path) -> None:
-    """It takes calls, and says on /readyz that no engine is ready."""
+@pytest.mark.parametrize("module", [("kb_cli.main", "serve"), ("kb_server",)])
+def test_the_server_alone_runs_without_an_engine(tmp_path: Path, module: tuple[str, ...]) -> None:
+    """It takes calls, and says on /readyz that no engine is ready; either way of starting it does."""
     port, nobody = free_port(), free_port()
     process = Process.start(
-        "-m", "kb_cli.main", "serve", "--port", str(port), "--toolsets", "kb,textfile",
+        "-m", *module, KB_MCP_PORT=str(port), KB_TOOLSETS="kb,textfile",
         KB_HOME=str(tmp_path), KB_ENGINE_URL=f"http://127.0.0.1:{nobody}",
     )  # fmt: skip
     try:
@@ -174,6 +177,25 @@ def test_serve_alone_runs_without_an_engine(tmp_path: Path) -> None:
     assert (status, ready.status_code) == (0, 503)
     assert str(nobody) in ready.json()["reason"]
     assert {"kb_search", "get_kb_info"} <= {tool["name"] for tool in listed}
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"),
+    [
+        ({"KB_TOOLSETS": "nothing"}, Exit.USAGE),
+        ({"KB_MCP_PORT": "many"}, Exit.USAGE),
+        ({"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}, Exit.FAILED),
+        ({"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0", "KB_WORKERS": "2"}, Exit.FAILED),
+    ],
+)
+def test_both_ways_to_start_the_server_refuse_alike(
+    tmp_path: Path, setting: dict[str, str], status: Exit
+) -> None:
+    """With the same words and the same exit status."""
+    ours = command("serve", KB_HOME=str(tmp_path), **setting)
+    alone = command(module="kb_server", KB_HOME=str(tmp_path), **setting)
+    assert (ours.returncode, alone.returncode) == (status, status)
+    assert ours.stderr.removeprefix("kb serve: ") == alone.stderr.removeprefix("kb server: ")
 
 
 def test_engine_alone_runs_and_stops(tmp_path: Path) -> None:

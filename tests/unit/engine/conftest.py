@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import Database, give_back
-from tests.unit.engine.store_parts import Place, new_place
+from tests.support.postgres import Database, give_back
+from tests.support.stores import Place, new_place
 
 STORES = ("sqlite", "postgres")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.knowledge import knowledge as knowledge
-from tests.knowledge import knowledge_with as knowledge_with
-from tests.knowledge import simulated as simulated
-from tests.knowledge import simulator as simulator
-from tests.unit.server.uploads_desk import desk as desk
-from tests.unit.server.uploads_desk import full_disk as full_disk
+from tests.support.knowledge import knowledge as knowledge
+from tests.support.knowledge import knowledge_with as knowledge_with
+from tests.support.knowledge import simulated as simulated
+from tests.support.knowledge import simulator as simulator
+from tests.support.uploads import desk as desk
+from tests.support.uploads import full_disk as full_disk

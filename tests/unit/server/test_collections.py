@@ -22,7 +22,7 @@ from kb_server.engine_client import Engine, Refused
 from kb_server.engine_client.http import HttpEngine
 from kb_server.tool import ToolError
 from kb_simulator.clock import Clock as VirtualClock
-from tests.server_fixtures import FakeEngine, JumpingClock, serving
+from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
 PLAIN_TAGS = st.lists(st.from_regex(r"[a-z]{1,9}", fullmatch=True), max_size=4)

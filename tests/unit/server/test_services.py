@@ -11,7 +11,7 @@ from kb_server.engine_client import EngineUnreachable
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads import NewUpload
-from tests.server_fixtures import FakeEngine, serving
+from tests.support.server_fixtures import FakeEngine, serving
 
 NEW = NewUpload("a.txt", 3, ["collection:documents"], "collection:documents")
 

@@ -16,7 +16,7 @@ from kb_simulator.jobs import AfterPolls, AfterTime, Stuck
 from kb_simulator.namespaces import HEADER, Namespaces
 from kb_simulator.running import Simulator
 from kb_simulator.settings import SimulatorSettings
-from tests.documents import large_pdf, sentence_of_page
+from tests.support.documents import large_pdf, sentence_of_page
 from tests.unit.simulator.files import docx
 from tests.unit.simulator.running import API, Running
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kb_simulator.extract import FORMATS, Extracted, ExtractionFailed, Format, extract, format_of
 from kb_simulator.extract.model import MAX_TEXT_CHARS
-from tests.documents import LOCKED_OFFICE, large_pdf, sentence_of_page
+from tests.support.documents import LOCKED_OFFICE, large_pdf, sentence_of_page
 from tests.unit.simulator.files import docx, pdf, zipped
 
 SHOWN = b"BT /F1 10 Tf 50 700 Td (Granite quarry) Tj ET"

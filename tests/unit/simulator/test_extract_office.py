@@ -19,8 +19,8 @@ from kb_engine.extract.svg import read_svg
 from kb_engine.extract.xlsx import read_xlsx
 from kb_simulator.extract import Extracted, ExtractionFailed, extract, format_of
 from kb_simulator.extract.model import MAX_TEXT_CHARS
-from tests.documents import docx_of
-from tests.unit.engine.office_files import laughs, rewritten
+from tests.support.documents import docx_of
+from tests.support.office_files import laughs, rewritten
 
 SLIDE = "ppt/slides/slide1.xml"
 SHEET = "xl/worksheets/sheet1.xml"

@@ -1,0 +1,167 @@
+"""kb's MCP server, put together and run; `kb serve` and `python -m kb_server` both call `start`.
+
+log, spans ─▶ one process: services, toolsets, endpoints ─▶ listen until SIGTERM or SIGINT
+           └▶ several: `workers.supervisor` listens, and each of its workers runs `serve` on what it is handed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from typing import Any, TypeVar
+
+import msgspec
+
+from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.http import Readiness, build_app
+from kb_server.hosting.serve import CannotListen, PortInUse
+from kb_server.hosting.serve import serve as serve_app
+from kb_server.observability.cells import SharedCells
+from kb_server.observability.logs import configure_logging
+from kb_server.observability.metrics import Metrics
+from kb_server.observability.tracing import exporting
+from kb_server.services import Services, http_base, misses_public_url
+from kb_server.settings import RAGLER, ServerSettings
+from kb_server.toolsets import build_toolset, checked_names, offered
+from kb_server.uploads.routes import routes
+from kb_server.workers.link import Worker
+from kb_server.workers.supervisor import WorkerSupervisor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ALLOCATIONS = 10_000
+"""Objects made and not yet freed that set off the garbage collector."""
+
+
+class StartError(Exception):
+    """The server cannot start; the message is one line that says why and what to do."""
+
+
+def start(
+    settings: ServerSettings, *, on_ready: Callable[[str], object] = str, worker: Worker | None = None
+) -> int:
+    """Serve over HTTP until SIGTERM or SIGINT; the exit status. `on_ready` learns the base URL.
+
+    Raises:
+        SettingsError: a setting cannot be used.
+        StartError: the address cannot be listened on.
+    """
+    checked_names(settings.toolsets)
+    configure_logging(settings.log_level, secrets=settings.secrets)
+    try:
+        if settings.workers > 1 and worker is None:
+            return asyncio.run(WorkerSupervisor(settings, on_ready).run())
+        with exporting(os.environ):
+            _run(serve(settings, on_ready=on_ready, worker=worker))
+    except PortInUse as error:
+        raise StartError(f"{error}; set KB_MCP_PORT to another port") from error
+    except CannotListen as error:
+        raise StartError(f"{error}; check KB_MCP_HOST and KB_MCP_PORT") from error
+    return 0
+
+
+async def serve(
+    settings: ServerSettings, *, on_ready: Callable[[str], object], worker: Worker | None = None
+) -> None:
+    """Serve each offered toolset at its own path, and those of the settings at `/mcp`.
+
+    As a `worker`, serve the connections that its parent hands over.
+
+    Raises:
+        CannotListen: the address cannot be listened on.
+        SettingsError: a setting cannot be used.
+    """
+    most = connections_within_descriptors(settings.max_connections)
+    if most < settings.max_connections:
+        log.warning(
+            "%d connections may be open, fewer than KB_MAX_CONNECTIONS: raise the limit on open files "
+            "(ulimit -n)",
+            most,
+        )
+        settings = msgspec.structs.replace(settings, max_connections=most)
+    shown = checked_names(settings.toolsets)
+    instance, metrics, handed = None, Metrics(), None
+    if worker is not None:
+        instance, handed = worker.folder.name, worker.channel()
+        metrics = Metrics(SharedCells(worker.folder, worker.slot))
+    async with Services(settings, http_base=http_base(settings), instance=instance) as services:
+        toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
+        app = build_app(
+            settings,
+            endpoints_for(toolsets, shown),
+            routes=routes(lambda: services.uploads),
+            ready=lambda: _readiness(services, shown),
+            metrics=metrics,
+        )
+        _freeze_startup_objects()
+        first_check: list[asyncio.Task[None]] = []
+
+        def bound(_host: str, port: int) -> None:
+            services.http_base = http_base(settings, port)
+            on_ready(services.http_base)
+            if worker is None or worker.slot == 0:  # one of several warns for all
+                warn_if_unreachable(settings, services.http_base)
+                first_check.append(asyncio.create_task(_warn_if_unready(services, shown)))
+
+        try:
+            await serve_app(app, settings.host, settings.port, on_bound=bound, handed=handed)
+        finally:
+            for task in first_check:
+                task.cancel()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Under uvloop where it is installed."""
+    try:
+        run: Callable[[Coroutine[Any, Any, T]], T] = import_module("uvloop").run
+    except ImportError:
+        run = asyncio.run
+    return run(work)
+
+
+def _freeze_startup_objects() -> None:
+    """Spare the garbage collector what is there now: modules, models and tools live as long as the server.
+
+    It would walk over them again and again. Calls leave no cycles worth looking for often. WebSockets do,
+    many of which have been through the younger generations when they end: so the oldest generation, which
+    is small without the frozen objects, is searched nearly as often as these.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, 10, 1)
+
+
+async def _readiness(services: Services, shown: list[str]) -> Readiness:
+    """Whether what `/mcp` shows can be used: RAGler's tools alone need no engine but their backend."""
+    if shown != [RAGLER]:
+        missing = await services.unready()
+    elif not services.ragler_is_configured:
+        missing = "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
+    else:
+        missing = (
+            "" if await services.ragler.reachable() else "RAGler's backend is not ready at RAGLER_API_URL"
+        )
+    return Readiness(not missing, missing)
+
+
+async def _warn_if_unready(services: Services, shown: list[str]) -> None:
+    state = await _readiness(services, shown)
+    if not state.ready:
+        log.warning("Not ready: %s", state.reason)
+
+
+def warn_if_unreachable(settings: ServerSettings, base: str) -> None:
+    """Warn where upload URLs begin with an address that other machines cannot reach."""
+    if misses_public_url(settings):
+        log.warning(
+            "Upload URLs begin with %s and reach nobody on another machine: set KB_PUBLIC_URL to the base by "
+            "which agents reach this server",
+            base,
+        )

@@ -1,0 +1,274 @@
+"""The MCP server and a connected official client in threads, for tests without an event loop of their own.
+
+with in_thread(SimulatorSettings(port=0, control=0)) as simulator, event_loop() as loop:
+    clock = WaitlessClock(engine_clock)
+    with (
+        serving(loop, ServerSettings(engine_url=simulator.url, home=home, port=0), clock) as server,
+        connected(loop, server.mcp_url, mode="legacy") as client,
+    ):
+        note = client.ok("kb_addnote", text="the moon is made of rock")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from mcp import Client
+from mcp.types import CallToolResult, TextContent, Tool
+
+from kb_server.clock import Clock
+from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.ragler_http import HttpRagler
+from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.http import build_app
+from kb_server.hosting.serve import serve
+from kb_server.services import Services, http_base, ragler_key
+from kb_server.settings import ServerSettings
+from kb_server.toolsets import TOOLSETS, build_toolset
+from kb_server.uploads.routes import routes
+
+Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
+"""How the client begins: by the handshake, by discovering what the server speaks, or by neither."""
+
+MODES: tuple[Mode, ...] = ("legacy", "auto", "2026-07-28")
+
+T = TypeVar("T")
+
+_BOUND_SECONDS = 60.0
+"""After which a call counts as hung, whatever the server waits for."""
+
+_DRAIN_SECONDS = 2.0
+
+
+class Advancing(Protocol):
+    """The engine's time, as far as a server that waits has to do with it."""
+
+    def advance(self, seconds: float) -> object:
+        """Move it on."""
+
+
+class WaitlessClock:
+    """The time of the server's engine client: it stands still, but for waits, which are over at once.
+
+    A wait moves `engine` on by as much, so that one that obeys the engine's `Retry-After` has obeyed it.
+    Between attempts, and until the circuit lets a call through, nothing waits for the wall. Seconds are
+    virtual, and safe to read and to move from any thread.
+    """
+
+    def __init__(self, engine: Advancing) -> None:
+        self._engine = engine
+        self._elapsed = 0.0
+        self._lock = threading.Lock()
+
+    def elapsed(self) -> float:
+        """Seconds since the clock was made."""
+        with self._lock:
+            return self._elapsed
+
+    def advance(self, seconds: float) -> None:
+        """Move on, the engine too."""
+        self._engine.advance(seconds)
+        with self._lock:
+            self._elapsed += seconds
+
+    def clock(self) -> Clock:
+        """The clock to hand to the server."""
+        return Clock(monotonic=self.elapsed, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.to_thread(self.advance, max(0.0, seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """A server that listens at `url`. `clock` is the time of its engine client."""
+
+    url: str
+    clock: WaitlessClock
+    settings: ServerSettings
+
+    @property
+    def mcp_url(self) -> str:
+        """The endpoint of the chosen toolsets."""
+        return f"{self.url}/mcp"
+
+
+@contextmanager
+def event_loop() -> Iterator[BlockingPortal]:
+    """A thread with an event loop, in which servers and clients run."""
+    with start_blocking_portal() as loop:
+        yield loop
+
+
+@contextmanager
+def _open(loop: BlockingPortal, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """What `context` gives, open in `loop`; an error of the block stays out of its task groups."""
+    opened = loop.wrap_async_context_manager(context)
+    value = opened.__enter__()
+    try:
+        yield value
+    finally:
+        opened.__exit__(None, None, None)
+
+
+@contextmanager
+def serving(
+    loop: BlockingPortal,
+    settings: ServerSettings,
+    clock: WaitlessClock,
+    *,
+    toolsets: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Iterator[McpServer]:
+    """The server as `kb serve` runs it, on a socket.
+
+    `toolsets` are shown at `/mcp` (those of the settings); `seed` draws the jitter between attempts.
+    """
+    shown = settings.toolsets if toolsets is None else toolsets
+    with _open(loop, _serving(settings, clock, shown, seed)) as url:
+        yield McpServer(url, clock, settings)
+
+
+@asynccontextmanager
+async def _serving(
+    settings: ServerSettings, clock: WaitlessClock, shown: Sequence[str], seed: int
+) -> AsyncIterator[str]:
+    engine, ragler = _clients(settings, clock, seed)
+    try:
+        # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
+        async with Services(settings, engine=engine, ragler=ragler) as services:
+            toolsets = [build_toolset(name, services) for name in TOOLSETS]
+            app = build_app(settings, endpoints_for(toolsets, shown), routes=routes(lambda: services.uploads))
+
+            def bound(_host: str, port: int) -> None:
+                services.http_base = http_base(settings, port)
+
+            async with _listening(
+                lambda stop, on_bound: serve(
+                    app,
+                    settings.host,
+                    settings.port,
+                    on_bound=on_bound,
+                    stop=stop,
+                    drain_seconds=_DRAIN_SECONDS,
+                ),
+                bound,
+            ):
+                assert services.http_base is not None, "a server that listens has an address"
+                yield services.http_base
+    finally:
+        await engine.close()
+        await ragler.close()
+
+
+def _clients(settings: ServerSettings, clock: WaitlessClock, seed: int) -> tuple[HttpEngine, HttpRagler]:
+    """Those of the engine and of RAGler's backend; each draws its jitter from a seed of its own."""
+    silence = settings.request_timeout_ms / 1000
+    return (
+        HttpEngine(
+            settings.engine_url,
+            settings.engine_api_key,
+            silence=silence,
+            clock=clock.clock(),
+            jitter=random.Random(seed).random,  # noqa: S311  # chance that repeats, not a secret
+        ),
+        HttpRagler(
+            settings.ragler_api_url,
+            ragler_key(settings),
+            silence=silence,
+            clock=clock.clock(),
+            jitter=random.Random(seed).random,  # noqa: S311
+        ),
+    )
+
+
+@asynccontextmanager
+async def _listening(
+    run: Callable[[asyncio.Event, Callable[[str, int], None]], Any], on_bound: Callable[[str, int], None]
+) -> AsyncIterator[None]:
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    def bound(host: str, port: int) -> None:
+        on_bound(host, port)
+        ready.set()
+
+    running = asyncio.ensure_future(run(stop, bound))
+    listens = asyncio.ensure_future(ready.wait())
+    try:
+        await asyncio.wait([running, listens], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        yield
+    finally:
+        listens.cancel()
+        stop.set()
+        await running
+
+
+@contextmanager
+def connected(loop: BlockingPortal, url: str, *, mode: Mode = "auto", key: str = "") -> Iterator[McpClient]:
+    """The official client, connected to `url`. `key` is the server's KB_MCP_API_KEY, empty for none."""
+    with _open(loop, _connected(url, mode, key)) as client:
+        yield McpClient(loop, client)
+
+
+@asynccontextmanager
+async def _connected(url: str, mode: Mode, key: str) -> AsyncIterator[Client]:
+    # Imported here: a server under test needs neither.
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with (
+        # Its own HTTP client, so that a proxy of the environment stands between no test and its server.
+        httpx2.AsyncClient(headers=headers, timeout=_BOUND_SECONDS, trust_env=False, verify=False) as http,
+        Client(
+            streamable_http_client(url, http_client=http), mode=mode, read_timeout_seconds=_BOUND_SECONDS
+        ) as client,
+    ):
+        yield client
+
+
+class McpClient:
+    """The official client (`client`), called from any thread."""
+
+    def __init__(self, loop: BlockingPortal, client: Client) -> None:
+        self._loop = loop
+        self.client = client
+
+    def tools(self) -> list[Tool]:
+        """The tools that the server shows."""
+        return self._loop.call(self.client.list_tools).tools
+
+    def call(self, tool: str, **arguments: Any) -> CallToolResult:
+        """Call a tool; its result as it came, an error or not."""
+        result: CallToolResult = self._loop.call(self.client.call_tool, tool, arguments)
+        return result
+
+    def ok(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The structured content of a call that must succeed. Raises AssertionError."""
+        result = self.call(tool, **arguments)
+        if result.is_error or result.structured_content is None:
+            raise AssertionError(f"{tool} failed: {_text(result)}")
+        return dict(result.structured_content)
+
+    def refused(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The error of a call that must fail: `error`, `message`, and more. Raises AssertionError."""
+        result = self.call(tool, **arguments)
+        if not result.is_error:
+            raise AssertionError(f"{tool} did not fail: {_text(result)}")
+        if result.structured_content is not None:
+            raise AssertionError(f"{tool} failed with structured content: {_text(result)}")
+        return dict(json.loads(_text(result)))
+
+
+def _text(result: CallToolResult) -> str:
+    return "".join(block.text for block in result.content if isinstance(block, TextContent))

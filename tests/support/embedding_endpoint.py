@@ -1,0 +1,165 @@
+"""An embedding endpoint on loopback that fails on command: OpenAI's API before an embedder of ours.
+
+It serves from a thread of its own, so that tests with and without an event loop can ask it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+from kb_engine.embed import HashEmbedder
+from tests.support.stack import free_port
+
+Json = dict[str, Any]
+Fault = Callable[[web.Request, Json], Awaitable[web.StreamResponse | None]]
+"""What an endpoint does instead of answering; None: it answers after all."""
+
+MODEL = "hashing"
+_SECONDS = 20
+
+
+class EmbeddingEndpoint:
+    """Serves vectors of `embed` under `url`; what it was asked is in `requests`.
+
+    `key`: the bearer key it wants. `fault`: what it does instead. `shape` changes an answer before it goes.
+    It can `stop` and `start` again on the same port.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.requests: list[Json] = []
+        self.headers: list[dict[str, str]] = []
+        self.key = ""
+        self.fault: Fault | None = None
+        self.shape: Callable[[Json], Any] = lambda answer: answer
+        self.embed: Callable[[Sequence[str]], NDArray[np.float32]] = HashEmbedder().embed
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
+        self._runner: web.AppRunner | None = None
+        self._thread.start()
+
+    @property
+    def settings(self) -> Json:
+        """Settings of an engine that embeds here."""
+        return {"embedder": "openai", "embedding_url": self.url, "embedding_model": MODEL}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as variables."""
+        return {"KB_EMBEDDER": "openai", "KB_EMBEDDING_URL": self.url, "KB_EMBEDDING_MODEL": MODEL}
+
+    def texts(self) -> list[str]:
+        """All texts that it was asked for, in order."""
+        return [text for request in self.requests for text in request["input"]]
+
+    def start(self) -> None:
+        """Listen."""
+        self._do(self._start())
+
+    def stop(self) -> None:
+        """Listen no more, and cut off whoever waits."""
+        self._do(self._stop())
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.stop()
+        self._do(_drop_all())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_SECONDS)
+        self._loop.close()
+
+    def _do(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_SECONDS)
+
+    async def _start(self) -> None:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/embeddings", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    async def _stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        self.requests.append(asked)
+        self.headers.append(dict(request.headers))
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return told(401, "Incorrect API key provided")
+        if self.fault is not None and (instead := await self.fault(request, asked)) is not None:
+            return instead
+        vectors = self.embed(asked["input"])
+        data = [{"object": "embedding", "index": i, "embedding": v.tolist()} for i, v in enumerate(vectors)]
+        answer = {"object": "list", "model": asked["model"], "data": data}
+        return web.Response(text=json.dumps(self.shape(answer)), content_type="application/json")
+
+
+async def _drop_all() -> None:
+    """End what still hangs although its caller has gone."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def told(status: int, words: str, **headers: str) -> web.Response:
+    """An error as OpenAI's API puts it."""
+    return web.json_response({"error": {"message": words}}, status=status, headers=headers)
+
+
+def always(status: int, words: str = "no", **headers: str) -> Fault:
+    """Every request gets this error."""
+
+    async def fault(_request: web.Request, _asked: Json) -> web.StreamResponse:
+        return told(status, words, **headers)
+
+    return fault
+
+
+def longer_than(most: int, status: int = 400, words: str = "maximum context length") -> Fault:
+    """Requests with a text of more characters get an error."""
+
+    async def fault(_request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return told(status, words) if any(len(text) > most for text in asked["input"]) else None
+
+    return fault
+
+
+def containing(word: str, status: int) -> Fault:
+    """Requests with a text that holds the word get an error which quotes it."""
+
+    async def fault(_request: web.Request, asked: Json) -> web.StreamResponse | None:
+        found = [text for text in asked["input"] if word in text]
+        return told(status, f"cannot embed {found[0]}") if found else None
+
+    return fault
+
+
+async def hanging(_request: web.Request, _asked: Json) -> web.StreamResponse:
+    """Nothing is ever answered."""
+    await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets")
+
+
+@contextmanager
+def endpoint() -> Iterator[EmbeddingEndpoint]:
+    """One that listens, and is gone afterwards."""
+    serving = EmbeddingEndpoint()
+    serving.start()
+    try:
+        yield serving
+    finally:
+        serving.close()

@@ -1,0 +1,216 @@
+"""The toolset `ragler` as hosting calls it, in front of a backend that is not kb's, on a real port.
+
+The backend is what RAGler's document shows and no more: it knows neither problem documents nor the fields
+that kb's engine adds. Tests put other answers in, and read what it was asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from kb_server.engine_client.ragler_http import HttpRagler
+from kb_server.hosting.calls import Calls
+from kb_server.observability.metrics import Metrics
+from kb_server.schema import output_schema
+from kb_server.services import Services, ragler_key
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call, Toolset
+from kb_server.toolsets import build_toolset
+from tests.support.server_fixtures import JumpingClock
+
+THREE = ("search_knowledge", "list_collections", "get_collection_info")
+DESCRIPTIONS = {
+    "search_knowledge": "Search across knowledge collections with semantic + hybrid filtering",
+    "list_collections": "List all available knowledge collections",
+    "get_collection_info": "Get detailed information about a specific collection",
+}
+KEY = "ragler-key"
+API_DOCS = "0b6c1f6e-52ad-4c4b-9d0c-6a1f4b1f2a01"
+NOWHERE = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+
+COLLECTION: dict[str, Any] = {
+    "id": API_DOCS,
+    "name": "API Documentation",
+    "description": "Internal API guides",
+    "chunk_count": 45,
+    "created_by": "dev@company.com",
+    "created_at": "2026-02-01T10:00:00Z",
+}
+DETAIL: dict[str, Any] = {
+    **COLLECTION,
+    "updated_at": "2026-02-02T10:00:00Z",
+    "target_audience": ["developers"],
+    "usage_scenarios": ["onboarding"],
+    "statistics": {
+        "total_tokens": 12_000,
+        "avg_chunk_size": 266.7,
+        "last_published": "2026-02-02T10:00:00Z",
+    },
+}
+PASSAGE: dict[str, Any] = {
+    "content": "Requests carry a bearer token.",
+    "source_url": "https://wiki.company.com/auth",
+    "score": 0.87,
+    "metadata": {
+        "source_type": "confluence",
+        "context_breadcrumbs": "API > Security",
+        "heading": "Authentication",
+        "tags": ["api", "authentication"],
+        "last_modified_by": "dev@company.com",
+        "last_modified_at": "2026-02-01T10:00:00Z",
+    },
+}
+FOUND: dict[str, Any] = {"results": [PASSAGE], "total": 12, "executionTime": 41}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it arrived; `body` is its JSON."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Backend:
+    """Answers as the document shows, unless a test has put another answer in for a path."""
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    _answers: dict[str, Answer] = field(default_factory=dict)
+
+    def of(self, path: str) -> list[Asked]:
+        """What was asked at a path."""
+        return [asked for asked in self.asked if asked.path == path]
+
+    def answers(
+        self, path: str, body: Any, status: int = 200, *, headers: dict[str, str] | None = None
+    ) -> None:
+        """From now on; `body` is JSON, bytes as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+        async def answer(_request: web.Request) -> web.Response:
+            return web.Response(
+                body=data, status=status, headers={"Content-Type": "application/json", **(headers or {})}
+            )
+
+        self._answers[path] = answer
+
+    def does(self, path: str, answer: Answer) -> None:
+        """From now on."""
+        self._answers[path] = answer
+
+    def fails_once(self, path: str, status: int) -> None:
+        """The next request; those after it are answered as the document shows."""
+
+        async def answer(_request: web.Request) -> web.Response:
+            del self._answers[path]
+            return web.Response(status=status)
+
+        self.does(path, answer)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Record a request, and answer it."""
+        raw = await request.read()
+        body = json.loads(raw) if raw else None
+        self.asked.append(Asked(request.method, request.path, dict(request.headers), body))
+        if request.path in self._answers:
+            return await self._answers[request.path](request)
+        known = {
+            "/vector/search": FOUND,
+            "/collections": {"collections": [COLLECTION]},
+            f"/collections/{API_DOCS}": DETAIL,
+        }
+        if request.path in known:
+            return web.json_response(known[request.path])
+        missing = {"statusCode": 404, "message": "Collection not found", "error": "Not Found"}
+        return web.json_response(missing, status=404)
+
+
+@asynccontextmanager
+async def backend_running() -> AsyncIterator[Backend]:
+    """A backend on a port of loopback."""
+    backend, app = Backend(), web.Application()
+    app.router.add_route("*", "/{path:.*}", backend.handle)
+    server = TestServer(app)
+    await server.start_server()
+    backend.url = str(server.make_url("")).rstrip("/")
+    yield backend
+    await server.close()
+
+
+@dataclass
+class RaglerTools:
+    """The three tools; `last` is what came with the last call, its log fields among it."""
+
+    toolset: Toolset
+    services: Services
+    time: JumpingClock
+    metrics: Metrics = field(default_factory=Metrics)
+    last: Call = field(default_factory=Call)
+
+    def __post_init__(self) -> None:
+        self._calls = Calls(self.toolset, self.metrics)
+        self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
+
+    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The result of `tools/call` as it came."""
+        self.last = Call(correlation_id="call-1", credential="me")
+        return await self._calls.run(name, arguments, self.last)
+
+    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The JSON of a result that is no error; held against the published schema."""
+        result = await self.call(name, **arguments)
+        assert result["isError"] is False, result
+        told: dict[str, Any] = json.loads(result["content"][0]["text"])
+        assert result["structuredContent"] == told
+        jsonschema.validate(told, self._results[name])
+        return told
+
+    async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """The JSON of an error."""
+        result = await self.call(name, **arguments)
+        assert result["isError"] is True, result
+        assert "structuredContent" not in result
+        told: dict[str, Any] = json.loads(result["content"][0]["text"])
+        assert told["message"]
+        return told
+
+
+@asynccontextmanager
+async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[RaglerTools]:
+    """The toolset in front of the backend at `url`; no wait takes time, and the full jitter is drawn."""
+    configured = ServerSettings(
+        **{
+            "ragler_api_url": url,
+            "ragler_api_key": KEY,
+            "home": home,
+            "request_timeout_ms": 5_000,
+            **settings,
+        }
+    )
+    time = JumpingClock()
+    client = HttpRagler(
+        configured.ragler_api_url,
+        ragler_key(configured),
+        silence=configured.request_timeout_ms / 1000,
+        clock=time.clock(),
+        jitter=lambda: 1.0,
+    )
+    async with Services(configured, ragler=client, clock=time.clock()) as services:
+        yield RaglerTools(build_toolset("ragler", services), services, time)
+    await client.close()

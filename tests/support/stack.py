@@ -1,0 +1,148 @@
+"""The real thing for tests: `kb` as a newcomer starts it, in processes of its own, on free ports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+READY_SECONDS = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This process's environment without any setting of kb, and with `extra`."""
+    ours = ("KB_", "RAGLER_", "MCP_", "OPENAI_", "OTEL_", "LOG_LEVEL", "ENABLE_METRICS", "REQUEST_TIMEOUT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, **extra}
+
+
+@dataclass
+class Process:
+    """A running command whose output is kept."""
+
+    popen: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    _readers: list[threading.Thread] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, *arguments: str, **environment: str) -> Process:
+        """Run `python -m …` with settings from `environment` alone."""
+        popen = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=clean_environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        process = cls(popen)
+        for stream in (popen.stdout, popen.stderr):
+            assert stream is not None
+            reader = threading.Thread(target=lambda s=stream: process.lines.extend(s), daemon=True)
+            reader.start()
+            process._readers.append(reader)
+        return process
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.popen.pid
+
+    def output(self) -> str:
+        """What it wrote so far, both streams."""
+        return "".join(self.lines)
+
+    def stop(self, seconds: float = 20.0) -> int:
+        """SIGTERM, and its exit status; killed with its group where it does not obey."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+        try:
+            status = self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            for reader in self._readers:
+                reader.join(5)
+            for stream in (self.popen.stdout, self.popen.stderr):
+                if stream is not None:
+                    stream.close()
+        return status
+
+    def kill(self) -> None:
+        """`kill -9`, to the process and what it started."""
+        os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait(10)
+
+
+def wait_until_ready(url: str, process: Process) -> None:
+    """Return when `url` answers 200.
+
+    Raises:
+        AssertionError: the process ended, or did not answer within a minute; its output is shown.
+    """
+    waited = threading.Event()
+    for _ in range(int(READY_SECONDS / 0.05)):
+        if process.popen.poll() is not None:
+            raise AssertionError(f"ended with {process.popen.returncode}:\n{process.output()}")
+        try:
+            if httpx.get(url, timeout=1.0).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        waited.wait(0.05)
+    raise AssertionError(f"{url} does not answer:\n{process.output()}")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Engine and server of one `kb up`."""
+
+    process: Process
+    home: Path
+    engine_url: str
+    server_url: str
+
+    @property
+    def mcp_url(self) -> str:
+        """The endpoint of the default toolset."""
+        return f"{self.server_url}/mcp"
+
+
+@contextmanager
+def running_stack(home: Path, **environment: str) -> Iterator[Stack]:
+    """`kb up` with data in `home`, ready to serve; stopped afterwards."""
+    engine_port, server_port = free_port(), free_port()
+    process = Process.start(
+        "-m",
+        "kb_cli.main",
+        "up",
+        KB_HOME=str(home),
+        KB_ENGINE_PORT=str(engine_port),
+        KB_MCP_PORT=str(server_port),
+        **environment,
+    )
+    stack = Stack(process, home, f"http://127.0.0.1:{engine_port}", f"http://127.0.0.1:{server_port}")
+    try:
+        wait_until_ready(f"{stack.server_url}/readyz", process)
+        yield stack
+    finally:
+        process.stop()

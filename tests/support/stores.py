@@ -1,0 +1,282 @@
+"""A store on a real base, and short ways to fill it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts.api import models as m
+from kb_engine.store import (
+    EmbedderIdentity,
+    Found,
+    Idempotency,
+    LeasedJob,
+    NewJob,
+    Prepared,
+    PreparedChunk,
+    Query,
+    Scoring,
+    Selection,
+    SqliteStore,
+    Vectors,
+    open_sqlite,
+)
+from kb_engine.store.postgres import PostgresStore, open_postgres
+from tests.support.postgres import Database, new_database
+
+Place = Path | Database
+"""Where a base lies."""
+
+DIMENSIONS = 8
+EMBEDDER = EmbedderIdentity("test", DIMENSIONS)
+SCORING = Scoring(weight=0.5, saturation=2.0, floor=0.3, cosine_floor=0.3)
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@dataclass
+class TestClock:
+    """Stands still until it is moved."""
+
+    __test__ = False
+    now: datetime = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def move(self, **by: float) -> None:
+        """Onwards, or back."""
+        self.now += timedelta(**by)
+
+
+def axis(number: int) -> NDArray[np.float32]:
+    """The unit vector along one dimension."""
+    return np.eye(DIMENSIONS, dtype=np.float32)[number]
+
+
+def between(first: int, second: int, cosine: float) -> NDArray[np.float32]:
+    """A unit vector whose cosine with the first axis is given, in the plane of the two."""
+    return np.asarray(cosine * axis(first) + np.sqrt(1 - cosine**2) * axis(second), dtype=np.float32)
+
+
+def meaning(text: str) -> NDArray[np.float32]:
+    """A unit vector that depends on the text alone."""
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    vector = np.random.default_rng(seed).normal(size=DIMENSIONS)
+    return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+
+
+def digest(text: str) -> str:
+    """What tells that two texts are the same."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def new_note(text: str, /, **changes: Any) -> NewJob:
+    """A note to accept."""
+    fields: dict[str, Any] = {
+        "id": str(uuid4()),
+        "kind": "note",
+        "title": "A note",
+        "tags": (),
+        "metadata": {},
+        "source_path": None,
+        "dedup_scope": "",
+        "sha256": digest(text),
+        "size_bytes": len(text.encode()),
+        "text": text,
+    }
+    return NewJob(**{**fields, **changes})
+
+
+def new_file(text: str, /, **changes: Any) -> NewJob:
+    """A file to accept; its content is known by its hash only."""
+    fields: dict[str, Any] = {
+        "kind": "file",
+        "title": "A file",
+        "text": None,
+        "spool": digest(text)[:12],
+        "filename": "file.txt",
+        "format": "txt",
+        "doc_type": "text",
+    }
+    return new_note(text, **{**fields, **changes})
+
+
+def prepared(
+    *texts: str, title: str = "A note", vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
+) -> Prepared:
+    """Chunks with vectors; by default those of `meaning`."""
+    rows = [meaning(text) for text in texts] if vectors is None else list(vectors)
+    matrix: Vectors = np.array(rows, dtype=np.float32).reshape(len(texts), DIMENSIONS)
+    fields: dict[str, Any] = {"extraction_method": "text", "pages": None, **changes}
+    return Prepared(title=title, chunks=pieces(*texts), vectors=matrix, **fields)
+
+
+def pieces(*texts: str) -> list[PreparedChunk]:
+    """Chunks that follow one another."""
+    chunks, start = [], 0
+    for text in texts:
+        tokens = len(text.split())
+        chunks.append(
+            PreparedChunk(text, page=1, heading=None, start=start, end=start + len(text), tokens=tokens)
+        )
+        start += len(text)
+    return chunks
+
+
+def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> Idempotency:
+    """An idempotency key of one caller."""
+    return Idempotency(key=name, credential="caller", operation=operation, fingerprint=fingerprint)
+
+
+@dataclass
+class Base:
+    """An open store, and what a worker would do to it."""
+
+    place: Place
+    store: Any
+    clock: TestClock = field(default_factory=TestClock)
+
+    @property
+    def path(self) -> Path:
+        """The file of a SQLite base."""
+        assert isinstance(self.place, Path)
+        return self.place
+
+    async def count(self, table: str) -> int:
+        """How many rows a table has, by a look past the store."""
+        sql = f"SELECT count(*) FROM {table}"
+        if isinstance(self.place, Path):
+            return int(await self.store._readers.run(lambda db: db.execute(sql).get))
+        return int(await self.place.value(sql))
+
+    async def lease(self, job: NewJob) -> LeasedJob:
+        """Accept a job and take it; nothing else may wait."""
+        await self.store.accept(job, None)
+        leased = await self.store.take(f"lease of {job.id}")
+        assert leased is not None
+        assert leased.job.id == job.id
+        return leased
+
+    async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
+        """A job from acceptance to its end."""
+        done = await self.store.commit(await self.lease(job), made)
+        assert done is not None
+        return done
+
+    async def update(
+        self,
+        document_id: int,
+        text: str,
+        made: Prepared,
+        *,
+        version: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> m.Document:
+        """A note's update from acceptance to its end; nothing else may wait."""
+        patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
+        taken = await self.store.accept_update(document_id, patch, once)
+        if isinstance(taken, m.Document):
+            return taken
+        leased = await self.store.take(f"lease of {taken.id}")
+        assert leased is not None
+        assert leased.job.id == taken.id
+        assert await self.store.commit(leased, made) is not None
+        return msgspec.json.decode(await self.store.replayed(once), type=m.Document)
+
+    async def note(
+        self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
+    ) -> m.Document:
+        """A note with one chunk a text."""
+        job = new_note("".join(texts), **changes)
+        return await self._document(
+            await self.ingest(job, prepared(*texts, title=job.title, vectors=vectors))
+        )
+
+    async def file(self, *texts: str, **changes: Any) -> m.Document:
+        """A file with one chunk a text."""
+        job = new_file("".join(texts), **changes)
+        return await self._document(await self.ingest(job, prepared(*texts, title=job.title)))
+
+    async def _document(self, job: m.Job) -> m.Document:
+        assert job.document_id is not None
+        return await self.store.document(job.document_id)
+
+    async def find(self, text: str, mode: m.Mode = "fts", **changes: Any) -> Found:
+        """A search; by meaning along `vector`."""
+        selection = Selection(**{name: changes.pop(name) for name in list(changes) if name in _SELECTS})
+        asked: dict[str, Any] = {"vector": None, "scoring": SCORING, "top": 10, **changes}
+        return await self.store.search(Query(text=text, mode=mode, selection=selection, **asked))
+
+    async def titles(self, text: str, mode: m.Mode = "fts", **changes: Any) -> list[str]:
+        """The titles that a search finds, best first."""
+        return [result.document.title for result in (await self.find(text, mode, **changes)).results]
+
+
+_SELECTS = set(Selection.__dataclass_fields__)
+
+
+@asynccontextmanager
+async def opened(place: Place, clock: TestClock | None = None, **options: Any) -> AsyncIterator[Base]:
+    """A base, closed in the end."""
+    clock = clock or TestClock()
+    store = await open_store(place, **{"embedder": EMBEDDER, "clock": clock, **options})
+    try:
+        yield Base(place, store, clock)
+    finally:
+        await store.close()
+
+
+async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStore:
+    """The store that belongs to a place."""
+    if isinstance(place, Path):
+        return await open_sqlite(place, **options)
+    return await open_postgres(place.address, wait=0, **options)
+
+
+async def new_place(kind: str, folder: Path, *, empty: bool = False) -> Place:
+    """A place for a base, of one of the two kinds; `empty`: where no base has ever been."""
+    return folder / "kb.db" if kind == "sqlite" else await new_database(empty=empty)
+
+
+async def died(base: Base, folder: Path) -> Place:
+    """What is left when the process is killed, once the others know of it."""
+    if isinstance(base.place, Path):
+        return left_by_a_crash(base, folder)
+    base.store._leases.clear()
+    await base.place.execute(
+        "UPDATE jobs SET lease_until = now() - interval '1 hour' WHERE lease IS NOT NULL"
+    )
+    return base.place
+
+
+def left_by_a_crash(base: Base, folder: Path) -> Path:
+    """What the disk holds at this instant, as if the process had been killed: a base of its own."""
+    folder.mkdir()
+    for name in (base.path.name, f"{base.path.name}-wal"):
+        shutil.copy(base.path.with_name(name), folder / name)
+    return folder / base.path.name
+
+
+async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
+    """The documents of a base, by id."""
+    defaults: Mapping[str, Any] = {
+        "source_path": None,
+        "tag": None,
+        "doc_type": None,
+        "sort_by": "id",
+        "sort_order": "asc",
+        "limit": 1000,
+        "offset": 0,
+    }
+    return await base.store.documents(**{**defaults, **filters})

@@ -1,0 +1,198 @@
+"""The embedder off the loop: queries first, loading once, failures told and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.embed import EmbedderUnavailable, HashEmbedder
+from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
+from tests.support.ingesting import HELD, SECONDS, TestEmbedder
+
+
+class Loading(HashEmbedder):
+    """An embedder whose loading fails as often as it is told, and counts."""
+
+    loaded = False
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.attempts = 0
+
+    def load(self) -> None:
+        """Fails, or succeeds."""
+        self.attempts += 1
+        if self.attempts <= self.failures:
+            raise EmbedderUnavailable("the weights are missing")
+        self.loaded = True
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+@pytest.fixture
+async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
+    """An encoder with one thread for passages."""
+    embedder = TestEmbedder()
+    encoder = Encoder(embedder, workers=1)
+    yield encoder, embedder
+    embedder.release.set()
+    await encoder.close()
+
+
+async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbedder]) -> None:
+    """The only thread of the passages is held; another stands in line for it."""
+    encoder, embedder = held
+    passages = [asyncio.create_task(encoder.passages([HELD], Owner())) for _ in range(2)]
+    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    async with asyncio.timeout(SECONDS):
+        vector = await encoder.query("granite")
+    assert vector.shape == (encoder.model.dimensions,)
+    embedder.release.set()
+    assert [len(await task) for task in passages] == [1, 1]
+
+
+async def test_a_short_note_does_not_wait_for_a_book(held: tuple[Encoder, TestEmbedder]) -> None:
+    """All threads of long work are held, and more of it stands in line; and the other way round."""
+    encoder, embedder = held
+    for short in (False, True):
+        embedder.entered.clear()
+        embedder.release.clear()
+        passages = [asyncio.create_task(encoder.passages([HELD], Owner(short=short))) for _ in range(2)]
+        assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+        async with asyncio.timeout(SECONDS):
+            assert len(await encoder.passages(["granite"], Owner(short=not short))) == 1
+        assert not any(task.done() for task in passages)
+        embedder.release.set()
+        await asyncio.gather(*passages)
+
+
+async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Whoever has brought more stands behind the others for what is more."""
+    encoder, embedder = held
+    first = asyncio.create_task(encoder.passages([HELD], Owner("ann")))
+    assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
+    waiting = [
+        asyncio.create_task(encoder.passages([text], Owner(text[:3]))) for text in ("ann 1", "ann 2", "ben 1")
+    ]
+    given_up = asyncio.create_task(encoder.passages(["cem 1"], Owner("cem")))
+    await asyncio.sleep(0)  # until all stand in line
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    embedder.release.set()
+    await asyncio.gather(first, *waiting)
+    assert embedder.texts == [HELD, "ben 1", "ann 1", "ann 2"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread a priority of its own")
+async def test_passages_are_made_at_a_lower_priority(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Than the process, whose own priority stays; those of short notes at one in between."""
+    encoder, _ = held
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    own = niceness()
+    assert await encoder.in_background(Owner(), niceness) == min(19, own + 10)
+    assert await encoder.in_background(Owner(short=True), niceness) == min(19, own + 5)
+    assert niceness() == own
+
+
+async def test_callers_at_once_share_one_loading() -> None:
+    """And later ones need none."""
+    embedder = Loading(failures=0)
+    encoder = Encoder(embedder, workers=1)
+    encoder.begin_loading()
+    await asyncio.gather(*(encoder.load() for _ in range(5)))
+    await encoder.load()
+    assert embedder.attempts == 1
+    await encoder.close()
+
+
+async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
+    """Not at once: a broken installation is not read again for every search."""
+    embedder, clock = Loading(failures=1), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    for _ in range(3):
+        with pytest.raises(EngineError, match="the weights are missing") as raised:
+            await encoder.query("granite")
+        assert raised.value.code == "embedder_unavailable"
+    assert (embedder.attempts, encoder.failure) == (1, "the weights are missing")
+    clock.now = RETRY_SECONDS
+    await encoder.query("granite")
+    assert (embedder.attempts, encoder.failure, encoder.model.loaded) == (2, None, True)
+    await encoder.close()
+
+
+async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
+    """The others still get their model."""
+    embedder = Loading(failures=0)
+    encoder = Encoder(embedder, workers=1)
+    impatient = asyncio.create_task(encoder.load())
+    patient = asyncio.create_task(encoder.load())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await patient
+    assert embedder.attempts == 1
+    await encoder.close()
+
+
+async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbedder]) -> None:
+    """For as long as it said; whoever asks meanwhile is told at once how long that is."""
+    embedder, clock = TestEmbedder(), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    embedder.failures, embedder.rest = 1, 40.0
+    for now, left in ((0.0, 40.0), (30.0, 10.0)):
+        clock.now = now
+        with pytest.raises(OutOfOrder) as raised:
+            await encoder.query("granite")
+        assert (raised.value.seconds, raised.value.members["retry_after"]) == (left, left)
+    assert embedder.texts == ["granite"]
+    clock.now = 40.0
+    await encoder.query("granite")
+    assert encoder.failure is None
+    await encoder.close()
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool) -> None:
+    """In the background, once at a time, and not while all is well or while it rests."""
+    embedder, clock = Loading(failures=1), Clock()
+    encoder = Encoder(embedder, workers=1, clock=clock)
+    encoder.begin_recovery()
+    assert embedder.attempts == 0
+    with pytest.raises(OutOfOrder):
+        await encoder.load()
+    embedder.loaded = loaded
+    encoder.begin_recovery()
+    assert encoder.failure == "the weights are missing"
+    clock.now = RETRY_SECONDS
+    encoder.begin_recovery()
+    encoder.begin_recovery()
+    await encoder.close()  # which waits for the attempt
+    assert (embedder.attempts, encoder.failure) == (1 if loaded else 2, None)
+
+
+async def test_a_failed_recovery_is_told_as_before(held: tuple[Encoder, TestEmbedder]) -> None:
+    """Nobody waits for it, so nobody is bothered."""
+    encoder, embedder = held
+    embedder.failures = 2
+    with pytest.raises(OutOfOrder):
+        await encoder.query("granite")
+    encoder.begin_recovery()
+    await encoder.close()
+    assert (embedder.failures, encoder.failure) == (0, "out of order")

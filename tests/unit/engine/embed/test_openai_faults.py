@@ -1,0 +1,409 @@
+"""The embedder behind an endpoint that answers wrongly, late, too much or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from numpy.typing import NDArray
+
+from kb_engine.embed import EmbedderUnavailable, HashEmbedder, OpenAIEmbedder, TextRefused
+from kb_engine.embed.openai.window import estimated_tokens
+from kb_engine.endpoint_settings import EndpointSettings
+from tests.support.embedding_endpoint import (
+    MODEL,
+    EmbeddingEndpoint,
+    Fault,
+    Json,
+    always,
+    containing,
+    endpoint,
+    hanging,
+    longer_than,
+    told,
+)
+
+
+@pytest.fixture
+def served() -> Iterator[EmbeddingEndpoint]:
+    """An endpoint with the vectors of hashing."""
+    with endpoint() as serving:
+        yield serving
+
+
+@contextmanager
+def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
+    """An embedder that asks it."""
+    chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
+    with closing(OpenAIEmbedder(EndpointSettings(**chosen))) as embedder:
+        yield embedder
+
+
+Shape = Callable[[Json], Any]
+
+
+def with_first(number: Any) -> Shape:
+    """The first number of the first vector is this one."""
+
+    def shape(answer: Json) -> Json:
+        answer["data"][0]["embedding"][0] = number
+        return answer
+
+    return shape
+
+
+def with_index(index: Any) -> Shape:
+    """The first vector has this index."""
+
+    def shape(answer: Json) -> Json:
+        answer["data"][0]["index"] = index
+        return answer
+
+    return shape
+
+
+def zeros(answer: Json) -> Json:
+    """The last vector has no direction."""
+    answer["data"][-1]["embedding"] = [0.0] * 256
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (with_first(math.nan), "no list of embeddings"),
+        (with_first(math.inf), "no list of embeddings"),
+        (with_first(None), "no list of embeddings"),
+        (with_first("1"), "no list of embeddings"),
+        (with_index(1), "index"),
+        (with_index(7), "index"),
+        (with_index(-1), "index"),
+        (zeros, "zeros"),
+        (lambda answer: {**answer, "data": answer["data"][1:]}, "0 embeddings for 1 texts"),
+        (lambda answer: {**answer, "data": answer["data"] * 2}, "2 embeddings for 1 texts"),
+        (lambda answer: {**answer, "data": []}, "0 embeddings"),
+        (lambda answer: {"embeddings": answer["data"]}, "no list of embeddings"),
+        (lambda answer: "all is well", "no list of embeddings"),
+        (lambda answer: None, "no list of embeddings"),
+    ],
+)
+def test_an_answer_that_is_no_vectors_is_told(served: EmbeddingEndpoint, shape: Shape, words: str) -> None:
+    """And no part of it is used."""
+    with asking(served) as embedder:
+        embedder.load()
+        served.shape = shape
+        with pytest.raises(EmbedderUnavailable, match=words):
+            embedder.embed(["honey", "bees"])
+        served.shape = lambda answer: answer
+        assert len(embedder.embed(["honey", "bees"])) == 2
+
+
+async def garbage(_request: web.Request, _asked: Json) -> web.StreamResponse:
+    """No JSON at all."""
+    return web.Response(body=b"\xff\xfe<html>", content_type="text/html")
+
+
+async def nested(_request: web.Request, _asked: Json) -> web.StreamResponse:
+    """JSON that nobody can walk down."""
+    return web.Response(body=b'{"data":' + b"[" * 100_000)
+
+
+async def truncated(request: web.Request, _asked: Json) -> web.StreamResponse:
+    """Half of what was announced, then the connection is gone."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"data":[{"embedding":[0.1')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def half(_request: web.Request, _asked: Json) -> web.StreamResponse:
+    """Half of a JSON document, as if it were whole."""
+    return web.Response(body=b'{"data":[{"embedding":[0.1,')
+
+
+async def endless(request: web.Request, _asked: Json) -> web.StreamResponse:
+    """A JSON document without an end."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'{"data":[{"embedding":[')
+    while True:
+        await response.write(b"0.1," * 16_384)
+
+
+async def compressed(_request: web.Request, _asked: Json) -> web.StreamResponse:
+    """What may be a thousand times larger than it is."""
+    return web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+
+
+async def cut_off(request: web.Request, _asked: Json) -> web.StreamResponse:
+    """The connection is gone before the answer."""
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def no_http(request: web.Request, _asked: Json) -> web.StreamResponse:
+    """Some other protocol answers."""
+    assert request.transport is not None
+    request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+def raw(answer: bytes) -> Fault:
+    """These bytes, whatever they are, and the end of the connection."""
+
+    async def fault(request: web.Request, _asked: Json) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(answer)
+        request.transport.close()
+        return web.Response()
+
+    return fault
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"), "broke off|no HTTP"),
+        (raw(HEAD + b"Content-Length: -1\r\n\r\n{}"), "no HTTP"),
+        (raw(HEAD + b"Content-Length: two\r\n\r\n{}"), "no HTTP"),
+        (raw(HEAD + b"X: \x00\r\n\r\n"), "no HTTP"),
+        (raw(HEAD + b"X: " + b"x" * 100_000 + b"\r\n\r\n"), "no HTTP"),
+        (raw(b"HTTP/1.1 999 \xff\r\n\r\n"), "HTTP"),
+        (raw(HEAD[:20]), "closed the connection"),
+        (garbage, "no list of embeddings"),
+        (nested, "no list of embeddings"),
+        (truncated, "broke off in the middle"),
+        (half, "no list of embeddings"),
+        (endless, "more than .* bytes"),
+        (compressed, "compression"),
+        (cut_off, "closed the connection"),
+        (no_http, "no HTTP"),
+    ],
+)
+def test_an_endpoint_that_breaks_is_told_and_asked_again(
+    served: EmbeddingEndpoint, fault: Any, words: str
+) -> None:
+    """Bounded in memory, and the next request is a good one again."""
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = fault
+        with pytest.raises(EmbedderUnavailable, match=words):
+            embedder.embed(["bees"])
+        served.fault = None
+        assert len(embedder.embed(["bees"])) == 1
+
+
+async def dripping(request: web.Request, _asked: Json) -> web.StreamResponse:
+    """A byte now and then, so that the connection is never silent for long."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("fault", [hanging, dripping])
+def test_an_endpoint_that_hangs_is_given_up_in_time(served: EmbeddingEndpoint, fault: Any) -> None:
+    """By the total time, however little comes meanwhile; questions then are not asked for a while."""
+    with asking(served, embedding_timeout=0.2) as embedder:
+        embedder.load()
+        served.fault = fault
+        with pytest.raises(EmbedderUnavailable, match=r"within 0\.2 s") as failed:
+            embedder.embed(["bees"])
+        assert failed.value.retry_after == 0
+        with pytest.raises(EmbedderUnavailable, match=r"within 0\.2 s") as failed:
+            embedder.embed_query("bees")
+        assert failed.value.retry_after > 0
+
+
+def test_an_endpoint_that_is_not_there_is_told(served: EmbeddingEndpoint) -> None:
+    """And found again once it is, by the same embedder."""
+    served.stop()
+    with asking(served) as embedder:
+        with pytest.raises(EmbedderUnavailable, match="cannot be reached") as failed:
+            embedder.load()
+        assert failed.value.retry_after > 0
+        served.start()
+        embedder.load()
+        served.stop()
+        served.start()
+        assert len(embedder.embed(["bees"])) == 1
+
+
+def test_closing_ends_what_hangs(served: EmbeddingEndpoint) -> None:
+    """At once, although the request might take a minute; afterwards nothing is asked any more."""
+    entered = threading.Event()
+
+    async def held(request: web.Request, asked: Json) -> web.StreamResponse:
+        entered.set()
+        return await hanging(request, asked)
+
+    with asking(served, embedding_timeout=60.0) as embedder, ThreadPoolExecutor(1) as pool:
+        embedder.load()
+        served.fault = held
+        asked = pool.submit(embedder.embed, ["bees"])
+        assert entered.wait(20)
+        embedder.close()
+        with pytest.raises(EmbedderUnavailable, match="stopping"):
+            asked.result(20)
+        with pytest.raises(EmbedderUnavailable, match="stopping"):
+            embedder.embed(["bees"])
+        embedder.close()
+
+
+def test_threads_may_share_it(served: EmbeddingEndpoint) -> None:
+    """Each gets the vectors of its own texts."""
+    texts = [f"text number {number}" for number in range(40)]
+    with asking(served) as embedder, ThreadPoolExecutor(8) as pool:
+        vectors = list(pool.map(embedder.embed_query, texts))
+    assert np.allclose(np.array(vectors), HashEmbedder().embed(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (400, "no"),
+        (413, "no"),
+        (422, "no"),
+        (500, "input is too large"),
+        (500, "json: unsupported value: NaN"),
+    ],
+)
+def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
+    served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture, status: int, words: str
+) -> None:
+    """As by models that cut it off themselves; its neighbours in the batch are whole, and the log says it."""
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = longer_than(300, status, words)
+        long = "".join(chr(97 + number % 26) for number in range(1000))
+        vectors = embedder.embed(["bees", long, "hive"])
+    expected = HashEmbedder().embed(["bees", long[:250], "hive"])
+    assert np.allclose(vectors, expected, atol=1e-6)
+    assert "KB_EMBEDDING_MAX_TOKENS" in caplog.text
+    assert long[:20] not in caplog.text
+
+
+def test_a_text_that_the_model_makes_nothing_of_is_embedded_by_its_beginning(
+    served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a number overflows within the model; its neighbours are whole."""
+    whole = HashEmbedder().embed
+
+    def overflowing(texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = whole(texts)
+        vectors[["overflow" in text for text in texts]] = 0.0
+        return vectors
+
+    text = "honey bees " * 20 + "overflow"
+    with asking(served) as embedder:
+        embedder.load()
+        served.embed = overflowing
+        assert np.allclose(embedder.embed(["bees", text]), whole(["bees", text[: len(text) // 2]]), atol=1e-6)
+        with pytest.raises(TextRefused, match="zeros"):
+            embedder.embed(["bees", "overflow"])
+    assert "beginning" in caplog.text
+
+
+def test_a_text_is_not_cut_for_a_fault_that_passes(served: EmbeddingEndpoint) -> None:
+    """One nonsensical answer: the whole text is asked for again."""
+    turns = iter([True])
+
+    async def once(request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return await half(request, asked) if next(turns, False) else None
+
+    text = "honey bees " * 20
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = once
+        assert np.allclose(embedder.embed_query(text), HashEmbedder().embed([text])[0], atol=1e-6)
+
+
+def test_a_text_that_is_refused_in_any_length_is_told_apart(served: EmbeddingEndpoint) -> None:
+    """From an endpoint that refuses everything; neither quotes it."""
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = containing("poison", 400)
+        with pytest.raises(TextRefused, match="answers HTTP 400 for one text") as refused:
+            embedder.embed(["bees", "poison " * 100])
+        served.fault = always(400, "the model does not embed")
+        with pytest.raises(EmbedderUnavailable, match="does not embed"):
+            embedder.embed(["bees", "poison " * 100])
+    assert "poison" not in str(refused.value)
+
+
+def test_texts_are_cut_to_the_window_before_they_are_sent(served: EmbeddingEndpoint) -> None:
+    """By the estimate; a blank one is sent as a full stop, for an empty input is refused."""
+    with asking(served, embedding_max_tokens=64, embedding_document_prefix="p: ") as embedder:
+        embedder.load()
+        del served.requests[:]
+        embedder.embed(["word " * 1000, "天" * 500, " ", ""])
+        sent = served.texts()
+    assert all(estimated_tokens(text) <= 64 for text in sent)
+    assert min(len(sent[0]), 8 * len(sent[1])) > 100
+    assert sent[2:] == ["p: .", "p: ."]
+
+
+def test_a_fault_that_passes_is_not_remembered(served: EmbeddingEndpoint) -> None:
+    """A pooled connection that the endpoint closed meanwhile is no fault at all."""
+    turns = iter([True, False])
+
+    async def once(request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return await cut_off(request, asked) if next(turns) else None
+
+    with asking(served) as embedder:
+        embedder.load()
+        served.fault = once
+        assert len(embedder.embed(["bees"])) == 1
+
+
+def test_a_batch_that_takes_too_long_is_asked_for_in_smaller_parts(served: EmbeddingEndpoint) -> None:
+    """Until the endpoint is quick enough; and by and by more at once again."""
+    most = 2
+
+    async def slow(request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return await hanging(request, asked) if len(asked["input"]) > most else None
+
+    texts = [f"text {number}" for number in range(16)]
+    with asking(served, embedding_batch=16, embedding_timeout=1.0) as embedder:
+        embedder.load()
+        served.fault = slow
+        for _ in range(2):
+            with pytest.raises(EmbedderUnavailable, match="within 1 s"):
+                embedder.embed(texts)
+        assert np.allclose(embedder.embed(texts), HashEmbedder().embed(texts), atol=1e-6)
+        most = 16
+        del served.requests[:]
+        for _ in range(4):
+            embedder.embed(texts)
+    assert len(served.requests[-1]["input"]) == 16
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_an_endpoint_that_takes_few_texts_at_once_is_given_few(
+    served: EmbeddingEndpoint, status: int
+) -> None:
+    """Also at loading; what it refuses is asked for one by one."""
+
+    async def few(_request: web.Request, asked: Json) -> web.StreamResponse | None:
+        return told(status, "batch size 16 > maximum 4") if len(asked["input"]) > 4 else None
+
+    texts = [f"text {number}" for number in range(16)]
+    served.fault = few
+    with asking(served, embedding_batch=16) as embedder:
+        assert np.allclose(embedder.embed(texts), HashEmbedder().embed(texts), atol=1e-6)

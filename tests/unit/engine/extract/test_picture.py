@@ -1,0 +1,248 @@
+"""JPG and PNG: the words that a picture shows, and bounds on what one may cost."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from kb_config.installing import install_command
+from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, extract
+from kb_engine.extract.decoding import MOST_PIXELS
+from kb_engine.extract.picture import read_picture
+from tests.support.documents import pdf_of
+
+JPG, PNG = FORMATS["jpg"], FORMATS["png"]
+FONT = ImageFont.load_default(size=24)
+NAMED = "50,000,000 are the most that are read"
+
+
+def drawn(size: tuple[int, int], *texts: tuple[int, int, str]) -> Image.Image:
+    """A white picture with texts at places."""
+    picture = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(picture)
+    for left, top, text in texts:
+        pen.text((left, top), text, fill="black", font=FONT)
+    return picture
+
+
+SIGN = drawn((640, 200), (30, 30, "The granite quarry"), (30, 70, "opens at seven"))
+
+
+def saved(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    """The file of a picture."""
+    file = BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def text(data: bytes, fmt: Format = PNG) -> str:
+    """The words of a picture."""
+    (page,) = read_picture(data, fmt).pages
+    assert page.number is None
+    return page.text
+
+
+def header_of(width: int, height: int, colours: int = 2) -> bytes:
+    """A PNG that says it is so large, and holds next to nothing."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    size = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
+    body = part(b"IHDR", size) + part(b"IDAT", zlib.compress(bytes(1000))) + part(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+async def failure(path: Path, data: bytes, fmt: Format, limits: Limits | None = None) -> ExtractionFailed:
+    """How the child fails on these bytes."""
+    path.write_bytes(data)
+    with pytest.raises(ExtractionFailed) as failed:
+        await extract(path, fmt, limits=limits or Limits())
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+@pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
+async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt: Format, kind: str) -> None:
+    """Line by line, and the method says how."""
+    path = tmp_path / "x"
+    path.write_bytes(saved(SIGN, kind))
+    extraction = await extract(path, fmt)
+    (page,) = extraction.pages
+    assert page.text == "The granite quarry\nopens at seven"
+    assert (extraction.method, extraction.mime_type) == ("image_analysis", fmt.mime_type)
+    assert extraction.title is None
+
+
+def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models come in the package."""
+
+    def fetched(*_: object) -> None:
+        raise AssertionError("fetched")
+
+    monkeypatch.setattr(import_module("rapidocr.utils.download_file").DownloadFile, "run", fetched)
+    assert "granite" in text(saved(SIGN))
+
+
+def test_a_tall_picture_is_read_in_pieces() -> None:
+    """Each row once, however small it would be on one page."""
+    rows = [f"Row {number} of a long screenshot" for number in range(70)]
+    tall = drawn((500, 3000), *((20, 20 + 41 * number, row) for number, row in enumerate(rows)))
+    assert [line for line in text(saved(tall)).split("\n") if line] == rows
+
+
+def test_a_picture_of_any_shape_is_read_or_passed_over() -> None:
+    """A line alone, a narrow column, and what is too thin to hold a letter, in the memory of a reader."""
+    assert text(saved(drawn((2000, 30), (20, 2, "The granite quarry opens at seven")))) == (
+        "The granite quarry opens at seven"
+    )
+    assert text(saved(drawn((120, 1800), (20, 900, "quarry")))) == "quarry"
+    for size in ((3, 9_000), (9_000, 3), (12, 2_000), (6_000, 16)):
+        assert text(saved(drawn(size))) == ""
+
+
+def test_what_stands_beside_is_a_line_and_a_gap_is_a_paragraph() -> None:
+    """Another column is a line of its own; what Markdown would take for a heading is none."""
+    page = drawn((900, 400), (20, 20, "Total"), (700, 20, "12.50 EUR"), (20, 300, "# thank you"))
+    assert text(saved(page)) == "Total\n12.50 EUR\n\n\\# thank you"
+
+
+def test_a_picture_is_turned_as_the_camera_says_and_lies_on_white() -> None:
+    """So that what a viewer shows is what is read."""
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned right by a quarter
+    assert "granite" in text(saved(SIGN.rotate(90, expand=True), "JPEG", exif=turned), JPG)
+    clear = Image.new("RGBA", SIGN.size, (0, 0, 0, 0))
+    ImageDraw.Draw(clear).text((30, 30), "clear as glass", fill=(0, 0, 0, 255), font=FONT)
+    assert text(saved(clear)) == "clear as glass"
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_a_picture_that_lies_is_turned_before_it_is_read(degrees: int) -> None:
+    """On either side and upside down: neither nothing, nor its lines in reverse, nor what they resemble."""
+    turned = SIGN.rotate(degrees, expand=True)
+    assert text(saved(turned)) == "The granite quarry\nopens at seven"
+
+
+def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silence() -> None:
+    """As in a mirror, which no turn mends; what is certain among them is chance."""
+    extraction = read_picture(saved(ImageOps.mirror(SIGN)), PNG)
+    assert extraction.pages[0].text == ""
+    assert extraction.remark is not None
+    assert extraction.remark.startswith("In the picture there are lines that could not be read")
+
+
+async def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end(tmp_path: Path) -> None:
+    """In pieces: shrunk as a whole it would not be legible."""
+    path = tmp_path / "x"
+    path.write_bytes(saved(drawn((20_000, 200), (60, 60, "The granite quarry"), (19_500, 60, "at seven"))))
+    extraction = await extract(path, PNG)
+    assert extraction.pages[0].text == "The granite quarry\n\nat seven"
+    assert extraction.remark is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
+async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
+    tmp_path: Path, fmt: Format, kind: str
+) -> None:
+    """Within the memory of a reader."""
+    large = Image.new("L", (50_000, 1_100), "white")
+    large.paste(
+        drawn((640, 200), (30, 30, "The granite quarry")).convert("L").resize((1_280, 400)), (400, 100)
+    )
+    path = tmp_path / "x"
+    path.write_bytes(saved(large, kind))
+    extraction = await extract(path, fmt)
+    assert extraction.pages[0].text == "The granite quarry"
+    assert extraction.remark == f"It has 50,000 x 1,100 pixels, and {NAMED}, so it was scaled down."
+
+
+def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
+    """A progressive JPG is held whole while it is decoded."""
+    data = bytearray(saved(SIGN, "JPEG", progressive=True))
+    frame = data.index(b"\xff\xc2")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
+    with pytest.raises(ExtractionFailed, match=f"20,000 x 20,000 pixels, and {NAMED}") as failed:
+        read_picture(bytes(data), JPG)
+    assert failed.value.code == "extraction_failed"
+
+
+def test_of_an_animated_picture_the_first_is_read() -> None:
+    """Which its document says, beside that there was nothing in it."""
+    frames = [drawn(SIGN.size, (30, 30, word)) for word in ("feldspar", "zircon")]
+    data = saved(SIGN, "PNG", save_all=True, append_images=frames)
+    extraction = read_picture(data, PNG)
+    assert extraction.pages[0].text == "The granite quarry\nopens at seven"
+    assert extraction.remark == "It is animated: its first picture was read."
+    blank = [Image.new("L", (90, 90), shade) for shade in (0, 255)]
+    extraction = read_picture(saved(blank[0], "PNG", save_all=True, append_images=blank[1:]), PNG)
+    assert extraction.remark == "It is animated: its first picture was read. No words were recognized in it."
+
+
+def test_every_depth_and_model_of_colours_is_read() -> None:
+    """Grey on grey in 16 bits, in shades of ink, in one bit."""
+    deep = Image.fromarray(np.asarray(SIGN.convert("L")).astype(np.uint16) * 100 + 20_000)
+    for data, fmt in (
+        (saved(deep), PNG),
+        (saved(SIGN.convert("1")), PNG),
+        (saved(SIGN.convert("P")), PNG),
+        (saved(SIGN.convert("CMYK"), "JPEG"), JPG),
+    ):
+        assert "granite quarry" in text(data, fmt)
+
+
+def test_a_picture_without_words_is_empty() -> None:
+    """Which the document says; nothing is made up."""
+    assert text(saved(Image.effect_noise((400, 300), 90))) == ""
+    assert text(saved(Image.new("1", (1, 1)))) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "fmt", "code", "message"),
+    [
+        (b"", PNG, "file_corrupt", "no PNG"),
+        (b"just words", JPG, "file_corrupt", "no JPG"),
+        (saved(SIGN, "JPEG"), PNG, "file_corrupt", "no PNG"),
+        (pdf_of([["words"]]), JPG, "file_corrupt", "no JPG"),
+        (saved(SIGN)[:900], PNG, "file_corrupt", "damaged"),
+        (saved(SIGN, "JPEG")[:-2000], JPG, "file_corrupt", "damaged"),
+        (header_of(50_000, 50_000), PNG, "extraction_failed", f"50,000 x 50,000 pixels, and {NAMED}"),
+        (header_of(2_000_000_000, 2), PNG, "extraction_failed", f"2,000,000,000 x 2 pixels, and {NAMED}"),
+        (header_of(11_000, 10_000, colours=6), PNG, "extraction_failed", "too large to be scaled down"),
+        (header_of(MOST_PIXELS + 1, 1), PNG, "file_corrupt", "damaged"),
+        (header_of(5_000, 5_000), PNG, "file_corrupt", "damaged"),
+        (header_of(0, 0), PNG, "file_corrupt", "damaged"),
+    ],
+)
+def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: str, message: str) -> None:
+    """Of another kind, cut off, larger than any page, smaller than it says."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read_picture(data, fmt)
+    assert failed.value.code == code
+    assert message in failed.value.message
+
+
+async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path) -> None:
+    """The models too keep to the memory that the reader has."""
+    for mebibytes in (200, 600):
+        failed = await failure(tmp_path / "x", saved(SIGN), PNG, Limits(memory_bytes=mebibytes << 20))
+        assert failed.code == "extraction_memory"
+        assert f"{mebibytes} MiB" in failed.message
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    with pytest.raises(ExtractionFailed) as failed:
+        read_picture(saved(SIGN), PNG)
+    assert failed.value.code == "ocr_failed"
+    assert install_command("ocr") in failed.value.message

@@ -1,0 +1,263 @@
+"""Pages of a PDF that are read by OCR: which ones, what comes of it, and bounds on what they may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from PIL import ImageOps
+
+from kb_config.installing import install_command
+from kb_engine.extract import (
+    FORMATS,
+    Extraction,
+    ExtractionFailed,
+    Limits,
+    PageBegun,
+    PagesCounted,
+    Reading,
+    extract,
+    reading,
+)
+from kb_engine.extract.listing import pages_listed
+from kb_engine.extract.scans import read_scans
+from tests.support.documents import pdf_of, text_of_page
+from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
+from tests.unit.engine.extract.test_pdf import LOCKED
+
+PDF = FORMATS["pdf"]
+LONG = " ".join(text_of_page(1)[2:5]).replace("(", "").replace(")", "")
+STAMP = "Exhibit 7"
+SLOW = pdf_of_sheets([Sheet(shown() * 200_000, (picture(drawn(["The granite quarry"])),))])
+"""A page that shows its picture 200,000 times: soon looked at, not drawn within minutes."""
+MIXED = pdf_of_sheets(
+    [
+        Sheet(words(LONG)),
+        scan(["The granite quarry", "opens at seven"]),
+        Sheet(),
+        scan(["Feldspar and zircon", "are stored in the shed"], STAMP),
+        Sheet(words("A last line")),
+        scan([]),
+    ]
+)
+
+
+async def read(
+    path: Path,
+    data: bytes,
+    limits: Limits | None = None,
+    *,
+    force_ocr: bool = False,
+    told: list[Reading] | None = None,
+) -> Extraction:
+    """These bytes read as the engine does; `told` gets the pages that are told."""
+    path.write_bytes(data)
+
+    async def note(page: Reading) -> None:
+        if told is not None:
+            told.append(page)
+
+    return await extract(path, PDF, force_ocr=force_ocr, limits=limits or Limits(), on_page=note)
+
+
+async def failure(
+    path: Path, data: bytes, limits: Limits | None = None, *, force_ocr: bool = False
+) -> ExtractionFailed:
+    """How these bytes fail."""
+    with pytest.raises(ExtractionFailed) as failed:
+        await read(path, data, limits, force_ocr=force_ocr)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def unread(data: bytes, *, pages: int = 500) -> Extraction:
+    """The extraction of a file on which there is nothing to be recognized."""
+    return read_scans(data, None, Limits(ocr_pages=pages), lambda _: None)
+
+
+async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
+    """Each page under its number; a stamp on a scan does not stand for it, and an empty page is left."""
+    told: list[Reading] = []
+    extraction = await read(tmp_path / "x", MIXED, told=told)
+    assert [page.number for page in extraction.pages] == [1, 2, 3, 4, 5, 6]
+    texts = [page.text for page in extraction.pages]
+    assert texts[0].split()[:4] == LONG.split()[:4]
+    assert texts[1] == "The granite quarry\nopens at seven"
+    assert texts[3].startswith("Feldspar and zircon\nare stored in the shed")
+    assert (texts[2], texts[4], texts[5]) == ("", "A last line", "")
+    assert (extraction.method, extraction.remark) == ("mixed_extraction", None)
+    assert told == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
+
+
+@pytest.mark.requirement("N8")
+async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path) -> None:
+    """Of a page whose text is not what it shows, for example; a title is taken from the file all the same."""
+    page = scan(["The granite quarry"], LONG)
+    page = Sheet(page.content, [*page.named, b"<< /Title (Stones) >>"])
+    lying = pdf_of_sheets([page], trailer=b"/Info 7 0 R")
+    plain = await read(tmp_path / "x", lying)
+    assert plain.pages[0].text.split()[:4] == LONG.split()[:4]
+    assert plain.method == "text_extraction"
+    forced = await read(tmp_path / "x", lying, force_ocr=True)
+    assert forced.pages[0].text.startswith("The granite quarry")
+    assert (forced.method, forced.title) == ("image_analysis", "Stones")
+
+
+def test_blank_pages_are_many_and_cost_little() -> None:
+    """Nothing is on them; of one colour they are drawn and not recognized."""
+    assert unread(pdf_of_sheets([Sheet()] * 10_000)).method == "image_analysis"
+    grey = Sheet(b"0.5 g 0 0 595 842 re f")
+    extraction = unread(pdf_of_sheets([grey, Sheet()]))
+    assert ([page.text for page in extraction.pages], extraction.method) == (["", ""], "image_analysis")
+
+
+def test_a_lone_line_on_a_page_is_seen() -> None:
+    """With all the white around it."""
+    (page,) = unread(pdf_of([["zircon and feldspar"]])).pages
+    assert page.text == "zircon and feldspar"
+
+
+def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
+    """Each by itself; of one that cannot be read the number is given."""
+    lines = ["The granite quarry opens at seven", "on every second Monday in summer"]
+    upright = drawn(lines, (700, 400))
+    sheets = [
+        upright,
+        upright.rotate(90, expand=True),
+        upright.rotate(180),
+        ImageOps.mirror(upright),
+    ]
+    data = pdf_of_sheets(
+        [Sheet(shown(*each.size), (picture(each),), b"/MediaBox [0 0 %d %d]" % each.size) for each in sheets]
+    )
+    extraction = unread(data)
+    assert [page.text for page in extraction.pages] == ["\n".join(lines)] * 3 + [""]
+    assert extraction.remark is not None
+    assert extraction.remark.startswith("On page 4 there are lines that could not be read")
+
+
+@pytest.mark.parametrize("force_ocr", [False, True])
+async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
+    """Before one is read: with their number, and the most that are."""
+    told: list[Reading] = []
+    path = tmp_path / "x"
+    path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
+    with pytest.raises(ExtractionFailed, match=r"1,000 pages .* 500 are the most") as failed:
+        await read(path, path.read_bytes(), force_ocr=force_ocr, told=told)
+    assert failed.value.code == "extraction_failed"
+    assert not [reading for reading in told if isinstance(reading, PageBegun)]
+
+
+def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:
+    """With both numbers."""
+    with pytest.raises(ExtractionFailed, match=r"11 pages .* 10 are the most") as failed:
+        unread(pdf_of_sheets([scan([])] * 11), pages=10)
+    assert failed.value.code == "extraction_failed"
+
+
+async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> None:
+    """By the time of a page, or by that of all pages."""
+    failed = await failure(tmp_path / "x", SLOW, Limits(wall_seconds=6), force_ocr=True)
+    assert (failed.code, "Page 1" in failed.message, "6 seconds" in failed.message) == (
+        "extraction_timeout",
+        True,
+        True,
+    )
+    failed = await failure(tmp_path / "x", SLOW, Limits(ocr_seconds=0.5), force_ocr=True)
+    assert failed.code == "extraction_timeout"
+    assert "0.5 seconds" in failed.message
+    assert "page 1 of 1" in failed.message
+
+
+async def test_time_in_which_nobody_can_be_told_is_no_time_of_the_page(tmp_path: Path) -> None:
+    """A job whose database is away for longer than a page may take is not failed for it."""
+    (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
+
+    async def away(_page: Reading) -> None:
+        await asyncio.sleep(5)
+
+    limits = Limits(wall_seconds=4)
+    assert len((await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_page=away)).pages) == 2
+
+
+async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
+    """And fails its own job only."""
+    data = pdf_of_sheets([scan(["The granite quarry"])])
+    failed = await failure(tmp_path / "x", data, Limits(memory_bytes=600 << 20))
+    assert failed.code == "extraction_memory"
+
+
+async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
+    """What half of the pages say is kept, and told with the pages that are missing and why."""
+    data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"]), Sheet(words(LONG))])
+    kept = await read(tmp_path / "x", data, Limits(ocr_pages=1))
+    assert kept.method == "text_extraction"
+    assert kept.remark is not None
+    assert kept.remark.startswith("Pages 2 and 3 could not be read by OCR. 2 pages would have to be read")
+    data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"])])
+    assert (await failure(tmp_path / "x", data, Limits(ocr_pages=1))).code == "extraction_failed"
+
+
+async def test_without_the_extra_a_scan_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a remark where OCR was not asked for, and as a failure where it was."""
+    monkeypatch.setattr(reading, "_OCR_PACKAGES", ("a_package_that_is_not_there",))
+    told: list[Reading] = []
+    empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), told=told)
+    assert ([page.text for page in empty.pages], empty.method) == (["", ""], "text_extraction")
+    assert told == [PagesCounted(2)]
+    assert empty.remark is not None
+    assert empty.remark.startswith("No text was found on its pages (2).")
+    assert install_command("ocr") in empty.remark
+    mixed = await read(tmp_path / "x", MIXED)
+    assert mixed.remark is not None
+    assert mixed.remark.startswith("No text was found on pages 2, 3 and 6.")
+    whole = await read(tmp_path / "x", pdf_of([["Short"]]))
+    assert whole.remark is None
+    failed = await failure(tmp_path / "x", MIXED, force_ocr=True)
+    assert failed.code == "ocr_failed"
+    assert "a_package_that_is_not_there" in failed.message
+
+
+def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    import_module("pypdfium2")
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
+    with pytest.raises(ExtractionFailed, match="pypdfium2") as failed:
+        unread(MIXED)
+    assert failed.value.code == "ocr_failed"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"just words", "not a PDF"),
+        (MIXED[:-40], "cut off"),
+        (b"%PDF-1.7\n" + bytes(range(256)) * 20 + b"%%EOF", "damaged"),
+    ],
+    ids=["another kind", "cut off", "damaged"],
+)
+def test_a_file_that_cannot_be_shown_says_why(data: bytes, message: str) -> None:
+    """As it does where its text is asked for."""
+    with pytest.raises(ExtractionFailed, match=message) as failed:
+        unread(data)
+    assert failed.value.code == "file_corrupt"
+
+
+def test_a_locked_file_cannot_be_shown_without_its_password() -> None:
+    """With the code that it has where its text is asked for."""
+    with pytest.raises(ExtractionFailed, match="password") as failed:
+        unread(pdf_of([["secret"]], trailer=LOCKED))
+    assert failed.value.code == "file_encrypted"
+
+
+def test_pages_are_listed_as_people_do() -> None:
+    """And no more of them than anybody reads."""
+    assert pages_listed([3]) == "Page 3"
+    assert pages_listed([7, 3]) == "Pages 3 and 7"
+    assert pages_listed(range(1, 9)) == "Pages 1, 2, 3, 4, 5, 6, 7 and 8"
+    assert pages_listed(range(1, 1_501)) == "Pages 1, 2, 3, 4, 5, 6, 7 and 1,493 more"

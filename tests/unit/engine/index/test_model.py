@@ -1,0 +1,90 @@
+"""Search agrees with the formula written down a second time, for any documents, query and filter."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kb_contracts.api import models as m
+from kb_engine.store import Found
+from tests.support.stores import SCORING, Base, meaning, opened
+
+WORDS = ["apple", "pear", "plum", "fig", "kiwi"]
+TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
+DOCUMENTS = st.lists(
+    st.tuples(st.lists(TEXT, min_size=1, max_size=3), st.sets(st.sampled_from("ab"))), min_size=1, max_size=8
+)
+K1, B = 1.2, 0.75
+
+
+class Model:
+    """All chunks with their words, and the textbook's BM25 over them."""
+
+    def __init__(self, documents: list[tuple[list[str], set[str]]]) -> None:
+        self.chunks = [(text.split(), tags, meaning(text)) for texts, tags in documents for text in texts]
+        self.average = sum(len(words) + 1 for words, _, _ in self.chunks) / len(self.chunks)
+
+    def bm25(self, words: list[str], query: str) -> float:
+        """The title has one word, which no query asks for."""
+        total = 0.0
+        for word, count in Counter(words).items():
+            if word in query.split():
+                holding = sum(word in other for other, _, _ in self.chunks)
+                weight = math.log1p((len(self.chunks) - holding + 0.5) / (holding + 0.5))
+                length = 1 - B + B * (len(words) + 1) / self.average
+                total += weight * count * (K1 + 1) / (count + K1 * length)
+        return total
+
+    def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:
+        """By chunk id, of those that pass the filter and may answer."""
+        found = {}
+        for number, (words, tags, vector) in enumerate(self.chunks, 1):
+            if tag is not None and tag not in tags:
+                continue
+            cosine = max(0.0, float(np.vecdot(vector, meaning(query))))
+            bm25 = self.bm25(words, query)
+            wording = bm25 / (bm25 + SCORING.saturation)
+            if mode == "fts" and not bm25:
+                continue
+            mixed = SCORING.weight * cosine + (1 - SCORING.weight) * wording
+            found[number] = {"fts": wording, "vector": cosine, "hybrid": mixed}[mode]
+        return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(DOCUMENTS, TEXT, st.sampled_from(["fts", "vector", "hybrid"]), st.sampled_from([None, "a"]))
+def test_search_gives_the_scores_of_the_formula(
+    documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None
+) -> None:
+    """For every chunk, in the right order."""
+    found = asyncio.run(searched(documents, query, mode, tag))
+    expected = Model(documents).scores(query, mode, tag)
+    assert {r.chunk.id: r.score for r in found.results} == pytest.approx(expected, abs=2e-5)
+    order = [(-result.score, result.chunk.id) for result in found.results]
+    assert order == sorted(order)
+    assert len(found.results) == found.total or mode != "fts"
+
+
+async def searched(
+    documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None
+) -> Found:
+    """What a base filled with the documents answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(Path(folder) / "kb.db") as base:
+            await fill(base, documents)
+            tags = [tag] if tag else []
+            return await base.find(query, mode, vector=meaning(query), top=100, tags=tags)
+
+
+async def fill(base: Base, documents: list[tuple[list[str], set[str]]]) -> None:
+    """One note a document, none a duplicate of another."""
+    for number, (texts, tags) in enumerate(documents):
+        await base.note(*texts, tags=sorted(tags), title="untitled", dedup_scope=str(number))

@@ -1,0 +1,247 @@
+"""Scores: what they are made of, how they order, and what a search says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_engine.store import Scoring
+from tests.support.stores import (
+    SCORING,
+    Base,
+    Place,
+    axis,
+    between,
+    new_file,
+    opened,
+    pieces,
+    prepared,
+)
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """An empty base."""
+    async with opened(place) as base:
+        yield base
+
+
+def explained(result: m.SearchResult) -> m.Explanation:
+    """How its score came about."""
+    assert result.explain is not None
+    return result.explain
+
+
+async def test_a_hybrid_score_is_the_sum_that_it_explains(base: Base) -> None:
+    """By its parts, its weight and its saturation."""
+    await base.note("apple tree", vectors=[between(0, 1, 0.8)])
+    await base.note("pear tree", vectors=[between(0, 1, 0.4)])
+    scoring = Scoring(weight=0.7, saturation=3.0, floor=0.1, cosine_floor=0.1)
+    found = await base.find("apple", "hybrid", vector=axis(0), scoring=scoring, explain=True)
+    first, second = found.results
+    parts = explained(first)
+    assert parts.cosine == pytest.approx(0.8)
+    assert parts.bm25 is not None
+    assert first.score == pytest.approx(0.7 * 0.8 + 0.3 * parts.bm25 / (parts.bm25 + 3), abs=1e-5)
+    assert (explained(second).bm25, second.score) == (None, pytest.approx(0.7 * 0.4, abs=1e-5))
+    assert (parts.weight, parts.saturation) == (0.7, 3.0)
+
+
+async def test_in_mode_fts_the_words_alone_count(base: Base) -> None:
+    """And only what holds one of them answers."""
+    await base.note("apple tree")
+    await base.note("pear tree")
+    found = await base.find("apple", explain=True)
+    (result,) = found.results
+    parts = explained(result)
+    assert parts.cosine is None
+    assert parts.bm25 is not None
+    assert result.score == pytest.approx(parts.bm25 / (parts.bm25 + SCORING.saturation), abs=1e-5)
+    assert found.total == 1
+
+
+async def test_in_mode_vector_the_meaning_alone_counts(base: Base) -> None:
+    """The words have no say, and what points away scores nothing rather than less."""
+    await base.note("apple", vectors=[-axis(0)], title="away")
+    await base.note("pear", vectors=[between(0, 1, 0.6)], title="near")
+    found = await base.find("apple", "vector", vector=axis(0), explain=True)
+    assert [(r.document.title, round(r.score, 5)) for r in found.results] == [("near", 0.6), ("away", 0.0)]
+    assert [explained(result).bm25 for result in found.results] == [None, None]
+    assert explained(found.results[1]).cosine == pytest.approx(-1.0)
+
+
+async def test_nothing_is_explained_unasked(base: Base) -> None:
+    """The answer stays small."""
+    await base.note("apple")
+    assert (await base.find("apple")).results[0].explain is None
+
+
+async def test_a_score_does_not_depend_on_the_other_results(base: Base) -> None:
+    """Filtered or not, asked for one or for ten, it is the same."""
+    for number in range(5):
+        await base.note(f"apple {number}", tags=[f"t{number}"], vectors=[between(0, 1, number / 5)])
+    everything = {
+        result.chunk.id: result.score
+        for result in (await base.find("apple", "hybrid", vector=axis(0))).results
+    }
+    for number in range(5):
+        (alone,) = (await base.find("apple", "hybrid", vector=axis(0), tags=[f"t{number}"])).results
+        assert everything[alone.chunk.id] == alone.score
+
+
+async def test_scores_lie_between_0_and_1(base: Base) -> None:
+    """Also where single precision gives a cosine above 1."""
+    await base.note("apple " * 200, title="apple", vectors=[axis(0) * 1.0001])
+    for mode in ("hybrid", "fts", "vector"):
+        (result,) = (await base.find("apple apple", mode, vector=axis(0))).results
+        assert 0 < result.score <= 1
+
+
+async def test_a_word_counts_in_a_base_of_one_chunk(base: Base) -> None:
+    """Where every word stands in every chunk."""
+    await base.note("apple")
+    assert (await base.find("apple")).results[0].score > 0.05
+
+
+async def test_a_rare_word_counts_more_than_a_frequent_one(base: Base) -> None:
+    """And more of it more."""
+    for number in range(9):
+        await base.note(f"tree number {number}", title="x")
+    await base.note("tree apple apple", title="two")
+    await base.note("tree apple other", title="one")
+    assert (await base.titles("tree apple"))[:2] == ["two", "one"]
+
+
+async def test_a_word_in_the_title_counts_double(base: Base) -> None:
+    """As often in the text it counts less."""
+    await base.note("pear and more", title="apple")
+    await base.note("apple and more", title="pear")
+    assert await base.titles("apple") == ["apple", "pear"]
+
+
+async def test_a_word_in_a_heading_is_found(base: Base) -> None:
+    """Although the chunk's text does not hold it."""
+    made = prepared("text")
+    (chunk,) = pieces("text")
+    headed = replace(chunk, page=None, heading="Revaluation")
+    await base.ingest(
+        new_file("x"),
+        type(made)(title="t", extraction_method="x", pages=None, chunks=[headed], vectors=made.vectors),
+    )
+    assert (await base.find("revaluation")).results[0].chunk.heading == "Revaluation"
+
+
+async def test_equal_scores_come_in_the_order_of_the_chunks(base: Base) -> None:
+    """Also when more are equal than asked for."""
+    for _ in range(3):
+        await base.note("same", "same", "same", vectors=[axis(0)] * 3, dedup_scope=str(_))
+    for mode in ("fts", "vector", "hybrid"):
+        found = await base.find("same", mode, vector=axis(0), top=4)
+        assert [result.chunk.id for result in found.results] == [1, 2, 3, 4]
+
+
+async def test_results_under_the_least_score_are_dropped_and_not_counted(base: Base) -> None:
+    """The bound itself is inside."""
+    for cosine in (0.9, 0.5, 0.4):
+        await base.note(f"n{cosine}", vectors=[between(0, 1, cosine)])
+    found = await base.find("", "vector", vector=axis(0), min_score=0.5)
+    assert ([round(result.score, 5) for result in found.results], found.total) == ([0.9, 0.5], 2)
+
+
+async def test_the_total_counts_words_and_what_lies_above_the_floor(base: Base) -> None:
+    """However few results were asked for."""
+    await base.note("apple", vectors=[-axis(0)])
+    await base.note("near", vectors=[between(0, 1, 0.5)])
+    await base.note("far", vectors=[between(0, 1, 0.1)])
+    assert (await base.find("apple", "hybrid", vector=axis(0), top=1)).total == 2
+    assert (await base.find("apple", "fts", top=1)).total == 1
+    assert (await base.find("apple", "vector", vector=axis(0), top=1)).total == 1
+
+
+async def test_the_nearest_are_results_but_not_in_the_total(base: Base) -> None:
+    """Where nothing matches they are all there is, and then the answer is weak."""
+    for number in range(4):
+        await base.note(f"n{number}", vectors=[between(0, 1, 0.05)])
+    for mode in ("hybrid", "vector"):
+        found = await base.find("nothing", mode, vector=axis(0), top=3)
+        assert (len(found.results), found.total, found.weak) == (3, 0, True)
+
+
+async def test_the_total_does_not_depend_on_how_many_are_asked_for(base: Base) -> None:
+    """Two match, and a hundred are asked for as well as one."""
+    await base.note("apple", vectors=[-axis(0)])
+    await base.note("near", vectors=[between(0, 1, 0.5)])
+    for number in range(10):
+        await base.note(f"far {number}", vectors=[between(0, 1, 0.05)])
+    totals = [(await base.find("apple", "hybrid", vector=axis(0), top=top)).total for top in (1, 6, 100)]
+    assert totals == [2, 2, 2]
+
+
+async def test_a_good_answer_is_not_weak(base: Base) -> None:
+    """The floor itself is good enough; no answer is weak."""
+    await base.note("n", vectors=[between(0, 1, 0.3)])
+    assert not (await base.find("", "vector", vector=axis(0))).weak
+    assert (await base.find("nothing")).weak
+
+
+async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
+    """There every bm25 is small, so that the score alone would call a good answer weak."""
+    await base.note("n", vectors=[between(0, 1, 0.5)])
+    found = await base.find("other words", "hybrid", vector=axis(0))
+    assert found.results[0].score < SCORING.floor
+    assert not found.weak
+
+
+async def test_neighbours_come_in_order_and_from_the_same_document(base: Base) -> None:
+    """As many as there are, up to the number asked for."""
+    await base.note("other")
+    await base.note("a1 ", "a2 ", "needle ", "a4 ")
+    await base.note("another")
+    (result,) = (await base.find("needle", neighbors=2)).results
+    assert [chunk.text for chunk in result.before] == ["a1 ", "a2 "]
+    assert [chunk.text for chunk in result.after] == ["a4 "]
+    (bare,) = (await base.find("needle")).results
+    assert (bare.before, bare.after) == ([], [])
+
+
+async def test_a_result_tells_of_its_chunk_and_its_document(base: Base) -> None:
+    """Everything that a caller cites."""
+    document = await base.file(
+        "one ", "needle", title="T", tags=["b", "a"], metadata={"k": 1}, source_path="/p"
+    )
+    (result,) = (await base.find("needle")).results
+    assert (result.chunk.index, result.chunk.page, result.chunk.start, result.chunk.end) == (1, 1, 4, 10)
+    summary = result.document
+    assert (summary.id, summary.uid, summary.title, summary.filename) == (
+        document.id,
+        document.uid,
+        "T",
+        "file.txt",
+    )
+    assert (summary.metadata, summary.source_path, summary.version) == ({"k": 1}, "/p", 1)
+    assert result.tags == ["b", "a"]
+
+
+async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
+    """And without a fault."""
+    for mode in ("hybrid", "fts", "vector"):
+        found = await base.find("anything", mode, vector=axis(0))
+        assert (found.results, found.total, found.weak) == ([], 0, True)
+
+
+async def test_a_mode_that_needs_a_vector_says_so(base: Base) -> None:
+    """That is a fault of the caller inside the engine."""
+    with pytest.raises(ValueError, match="needs a vector"):
+        await base.find("x", "hybrid")
+
+
+async def test_the_weight_of_a_word_is_as_documented(base: Base) -> None:
+    """BM25 with k1 = 1.2 and b = 0.75, and a logarithm that stays above zero."""
+    for text in ("apple", "pear", "plum"):
+        await base.note(text, title="-")
+    (result,) = (await base.find("apple", explain=True)).results
+    assert explained(result).bm25 == pytest.approx(math.log1p(2.5 / 1.5), rel=1e-4)

@@ -1,0 +1,194 @@
+"""Search by words: any language, any input, and a bound on the work of frequent words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import numpy as np
+import pytest
+
+from kb_engine.index import words
+from kb_engine.index.embedded.words import Corpus, Words
+from tests.support.stores import Base, Place, axis, new_file, opened, prepared
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """An empty base."""
+    async with opened(place) as base:
+        yield base
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("He was running late", "run"),
+        ("Café au lait", "cafe"),
+        ("naive methods", "naïve"),
+        ("我今天去中国旅游了", "中国"),
+        ("我今天去中国旅游了", "旅游"),
+        ("東京タワーへ行きました", "タワー"),
+        ("오늘 학교에서 공부했다", "학교"),
+        ("Привет, мир", "мир"),
+        ("emoji 🙂 here", "🙂"),
+        ("zero\0byte", "byte"),
+        ("C++ and #hashtags", "c++"),
+        ("it's", "it's"),
+        ("e-mail: a@b.example", "a@b.example"),
+    ],
+)
+async def test_a_word_of_a_text_is_found(base: Base, text: str, query: str) -> None:
+    """In its language."""
+    await base.note(text, title="-")
+    await base.note("something else entirely", title="-")
+    assert [result.chunk.text for result in (await base.find(query)).results] == [text]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"',
+        '"unbalanced',
+        "NEAR(a b)",
+        "a* OR",
+        "-",
+        "title:x",
+        "{a}",
+        "\0",
+        "\ud800",
+        "(" * 4_000,
+        "*",
+        "^a",
+        "🙂🙂",
+    ],
+)
+async def test_no_query_is_an_error(base: Base, query: str) -> None:
+    """Also in a base that holds something."""
+    await base.note("plain words")
+    for mode in ("fts", "hybrid"):
+        assert (await base.find(query, mode, vector=axis(0))).total >= 0
+
+
+async def test_four_thousand_characters_are_searched(base: Base) -> None:
+    """By the words that come first."""
+    await base.note("needle in a haystack")
+    query = ("needle " + " ".join(f"w{number}" for number in range(1_000)))[:4_000]
+    assert (await base.find(query)).total == 1
+
+
+async def test_cjk_characters_apart_are_no_word(base: Base) -> None:
+    """A pair is asked for as neighbours."""
+    await base.note("中文和国家")
+    assert (await base.find("中国")).total == 0
+
+
+async def test_what_was_stored_is_not_what_was_indexed(base: Base) -> None:
+    """The spaces that the index needs are nobody else's."""
+    await base.note("我今天去中国旅游了")
+    assert (await base.find("中国")).results[0].chunk.text == "我今天去中国旅游了"
+
+
+# --- frequent words
+
+
+@pytest.fixture
+async def frequent(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
+    """Forty chunks hold `the`, thirty `tree`, one `apple`; the budget is ten chunks."""
+    for number in range(40):
+        text = "the tree" if number < 30 else "the lake"
+        text += " apple apple" if number == 3 else ""
+        await base.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
+    for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0, "FEW_CHUNKS": 2, "FEW_SHARE": 0}.items():
+        monkeypatch.setattr(words, name, value)
+    monkeypatch.setattr(words, "FEW_ALLOWANCE", 5)
+    return base
+
+
+async def test_frequent_words_have_no_say_beside_a_rare_one(frequent: Base) -> None:
+    """Neither in the results nor in the total."""
+    found = await frequent.find("the apple tree")
+    assert ([result.document.id for result in found.results], found.total) == ([4], 1)
+
+
+async def test_the_rarest_of_frequent_words_is_asked_for(frequent: Base) -> None:
+    """There is nothing else to go by."""
+    assert (await frequent.find("the tree", top=100)).total == 30
+
+
+async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> None:
+    """Without a difference between them."""
+    found = await frequent.find("the", top=100)
+    assert found.total == 40
+    assert len({result.score for result in found.results}) == 1
+    assert found.results[0].score > 0
+
+
+async def test_a_frequent_word_counts_where_the_filters_leave_few(frequent: Base) -> None:
+    """Those few are scored by every word that they hold."""
+    assert [result.document.id for result in (await frequent.find("tree", tags=["few"])).results] == [6]
+    found = await frequent.find("apple tree lake", tags=["few"])
+    assert {result.document.id for result in found.results} == {6, 36}
+
+
+async def test_a_frequent_word_counts_where_the_filters_shut_out_the_rare_ones(frequent: Base) -> None:
+    """Better that than no answer."""
+    await frequent.store.remove_tag(4, "many", None, None)
+    assert (await frequent.find("apple tree", tags=["many"], top=100)).total == 28
+
+
+async def test_a_word_that_nothing_holds_does_not_hide_a_frequent_one(frequent: Base) -> None:
+    """It is not the rarest: it is not there."""
+    assert (await frequent.find("the unheard-of", top=100)).total == 40
+
+
+async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
+    """The two ways to the same number."""
+    everything = await frequent.find("apple", explain=True)
+    await frequent.store.add_tags(4, ["apple only"], None, None)
+    alone = await frequent.find("apple", tags=["apple only"], explain=True)
+    assert [r.score for r in alone.results] == [r.score for r in everything.results]
+
+
+async def test_what_is_remembered_of_words_follows_the_base(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count is taken again when the base has changed, and forgotten before it takes too much room."""
+    monkeypatch.setattr(words, "CACHED_FROM", 1)
+    monkeypatch.setattr(words, "CACHE_SIZE", 3)
+    for number in range(6):
+        await base.note(f"apple {number}", dedup_scope=str(number))
+        found = await base.find("apple pear plum", explain=True)
+        fresh = await fresh_score(base)
+        assert found.results[0].explain is not None
+        assert found.results[0].explain.bm25 == pytest.approx(fresh, rel=1e-9)
+        await base.find(f"{number} apple")
+        assert len(base.store._words._counts) <= 3
+
+
+async def fresh_score(base: Base) -> float:
+    """The best score as somebody without a memory computes it."""
+    if not isinstance(base.place, Path):
+        async with opened(base.place) as newcomer:
+            (best, *_) = (await newcomer.find("apple pear plum", explain=True)).results
+        assert best.explain is not None
+        assert best.explain.bm25 is not None
+        return best.explain.bm25
+
+    def score(db: apsw.Connection) -> float:
+        ids = np.arange(1, db.execute("SELECT count(*) FROM chunks").get + 1)
+        found = Words().scores(db, "apple pear plum", Corpus(len(ids), len(ids), 0, ids))
+        return float(found.max())
+
+    return await base.store._readers.run(score)
+
+
+async def test_deleted_chunks_do_not_weigh_on_the_words_of_others(base: Base) -> None:
+    """A word is as rare as it is among what is there."""
+    for number in range(5):
+        await base.note(f"apple {number}", dedup_scope=str(number))
+    before = (await base.find("apple")).results[0].score
+    await base.ingest(new_file("gone"), prepared(*["apple"] * 50))
+    await base.store.delete(6, None)
+    assert (await base.find("apple")).results[0].score == pytest.approx(before, abs=1e-6)

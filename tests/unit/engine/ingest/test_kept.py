@@ -1,0 +1,98 @@
+"""What is kept of failed jobs: bounded in age and size, and gone when an upload needs the room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.ingest import KeptBounds, KeptJobs
+from kb_engine.store import KeptJob
+from kb_engine.store.times import stamp
+from tests.support.ingesting import SECONDS, Parts, parts_in
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def kept(name: str, size: int, *, age: float) -> KeptJob:
+    """A job that failed so many seconds ago."""
+    return KeptJob(name, name, size, stamp(NOW - timedelta(seconds=age)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "gone"),
+    [
+        (100, 100, ""), (25, 100, "a"), (100, 5, "a"), (100, 4, "ab"), (0, 100, "abc"), (99, 0, "abc"),
+    ],
+    ids=["within", "too old", "too much", "one too large", "no time", "no room"],
+)  # fmt: skip
+def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
+    """By age, and then until the rest is within the size."""
+    jobs = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
+    assert [job.id for job in KeptBounds(seconds, size).exceeded(jobs, NOW)] == list(gone)
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    """One worker."""
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+        yield parts
+
+
+async def failed(parts: Parts, *names: str) -> list[str]:
+    """The ids of jobs whose files cannot be read."""
+    jobs = []
+    for name in names:
+        jobs.append(await parts.accept_file(name, b"\xff\xff\xff"))
+        assert (await parts.ended(jobs[-1])).status == "failed"
+    await parts.workers.stop()
+    return jobs
+
+
+def spooled(parts: Parts) -> set[str]:
+    """The names of the files."""
+    return {path.name for path in parts.spool.folder.iterdir()}
+
+
+async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(parts: Parts) -> None:
+    """The job itself stays, with its error."""
+    old, young = await failed(parts, "a.txt", "b.txt")
+    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
+    assert await jobs.sweep() == 1
+    assert spooled(parts) == {young}
+    assert [(await parts.store.job(job_id)).retryable for job_id in (old, young)] == [False, True]
+    with pytest.raises(EngineError, match="not kept any more") as refused:
+        await jobs.retry(old, None)
+    assert refused.value.code == "job_not_retryable"
+
+
+async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> None:
+    """As many as are needed, and none where there is room."""
+    first, second, third = await failed(parts, "a.txt", "b.txt", "c.txt")
+    disk = 1 << 30
+
+    def free(folder: Path) -> int:
+        return disk - sum(1 << 29 for _ in folder.iterdir())
+
+    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free)
+    await jobs.make_room(1 << 20)
+    assert spooled(parts) == {third}
+    await jobs.make_room(1 << 20)
+    assert spooled(parts) == {third}
+    assert not (await parts.store.job(second)).retryable
+    assert not (await parts.store.job(first)).retryable
+
+
+async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> None:
+    """It is said, rather than tried in vain."""
+    (job_id,) = await failed(parts, "a.txt")
+    parts.spool.path(job_id).unlink()
+    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 30), parts.spool.folder)
+    with pytest.raises(EngineError) as refused:
+        await jobs.retry(job_id, None)
+    assert refused.value.code == "job_not_retryable"
+    assert not (await parts.store.job(job_id)).retryable

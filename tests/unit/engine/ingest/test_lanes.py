@@ -1,0 +1,115 @@
+"""Nobody waits for somebody else's file: which job ends first, told by its order and not by a clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kb_engine.turns import SHORT_BYTES
+from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
+from tests.support.processes import own_children
+from tests.support.scans import drawn, pdf_of_sheets, scan
+
+SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)])
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    """One thread that embeds files, and one place in each lane."""
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+        yield parts
+
+
+async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Parts) -> None:
+    """Two hundred files wait, and the one that is being embedded does not get any further."""
+    files = [await parts.accept_file("held.txt", HELD.encode())]
+    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
+    files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(199)]
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.store.counts()).queue.queued == len(files) - 1 == 199
+
+
+async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting its tokens takes a thread that the note does not need."""
+    counted = parts.embedder.count_tokens
+
+    def count_tokens(passage: str) -> int:
+        if passage.startswith("basalt"):
+            parts.embedder.entered.set()
+            assert parts.embedder.release.wait(SECONDS)
+        return counted(passage)
+
+    monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
+    long = await parts.accept("basalt " * SHORT_BYTES)
+    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    parts.embedder.release.set()
+    assert (await parts.ended(long)).status == "completed"
+
+
+async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> None:
+    """One note after the other, without a pause, until the file has ended."""
+    file = await parts.accept_file("a.txt", b"granite. " * 30_000)
+    notes = 0
+    while (await parts.store.job(file)).finished_at is None:
+        await parts.ended(await parts.accept(f"basalt {notes}"))
+        notes += 1
+    assert (await parts.store.job(file)).status == "completed"
+    assert notes > 1
+
+
+async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
+    """Its lane is another one once its pages are known; its attempt is the first one still."""
+    scanned = await parts.accept_file("scan.pdf", SCAN)
+    behind = await parts.accept_file("b.txt", b"granite")
+    assert (await parts.ended(behind)).status == "completed"
+    async with asyncio.timeout(SECONDS):
+        while not (job := await parts.store.job(scanned)).step.startswith("Processing"):
+            pass  # asking gives way to the workers
+    assert (job.status, job.attempts) == ("running", 1)
+    assert own_children()
+    await parts.store.cancel(scanned, None)
+    await parts.workers.cancel(scanned)
+    assert not own_children()
+    await parts.workers.stop()
+    assert [path.name for path in parts.spool.folder.iterdir()] == []
+
+
+async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
+    """Each takes nearly a gigabyte while it is read, whatever the number of places."""
+    drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
+    most = 0
+
+    async def progress(_step: str, _done: int, _total: int) -> None:
+        """Nobody looks."""
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(own_children()))
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    read = [parts.workers._pipeline.file(tmp_path / "a.png", "a.png", None, progress) for _ in range(3)]
+    await asyncio.gather(*read)
+    watching.cancel()
+    assert most == 1
+
+
+async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
+    """However many of its files hold on to theirs; the next of its own waits."""
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path, count=2) as parts:
+        held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
+        async with asyncio.timeout(SECONDS):
+            while (await parts.store.counts()).queue.running < 2:
+                pass  # asking gives way to the workers
+        other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
+        assert (await parts.ended(other)).status == "failed"  # which takes no thread that embeds
+        assert [(await parts.store.job(job_id)).status for job_id in held] == ["running", "running", "queued"]
+        parts.embedder.release.set()
+        assert (await parts.ended(held[-1])).status == "completed"

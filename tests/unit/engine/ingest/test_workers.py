@@ -1,0 +1,357 @@
+"""The workers: jobs are taken, done once, stopped, failed, and leave nothing in the spool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_engine.embed import EmbedderUnavailable, TextRefused
+from kb_engine.encoder import RETRY_SECONDS
+from kb_engine.store import Idempotency, SqliteStore
+from kb_engine.store.port import NewJob
+from tests.support.documents import large_pdf
+from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
+from tests.support.processes import own_children
+from tests.support.scans import pdf_of_sheets, scan
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    """One worker."""
+    async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
+        yield parts
+
+
+async def entered(parts: Parts) -> None:
+    """Return when the held text is being embedded."""
+    assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
+
+
+async def test_an_accepted_job_wakes_an_idle_worker(parts: Parts) -> None:
+    """No later than it is accepted: the first job has ended, and the worker waits."""
+    await parts.ended(await parts.accept("granite"))
+    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
+    """One is held; the other worker does the rest meanwhile."""
+    async with parts_in(tmp_path, count=2) as parts:
+        held = await parts.accept(HELD)
+        others = [await parts.accept(f"granite {number}") for number in range(3)]
+        for job_id in others:
+            assert (await parts.ended(job_id)).status == "completed"
+        assert (await parts.store.job(held)).status == "running"
+
+
+async def test_progress_names_the_step(parts: Parts) -> None:
+    """While the vectors are made, the job says so."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    job = await parts.store.job(job_id)
+    assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
+
+
+async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
+    """Although its vectors are still being made."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    parts.embedder.release.set()
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.store.job(job_id)).status == "cancelled"
+    assert (await parts.store.counts()).documents.total == 1
+
+
+async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
+    """The process that reads a PDF is gone when the cancel is answered."""
+    job_id = await parts.accept_file("a.pdf", large_pdf(300))
+    async with asyncio.timeout(SECONDS):
+        while not (children := own_children()):
+            await parts.store.job(job_id)  # the worker goes on meanwhile
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    assert not any(child.is_running() for child in children)
+
+
+async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: Parts) -> None:
+    """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
+    data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
+    job_id = await parts.accept_file("a.pdf", data)
+    async with asyncio.timeout(SECONDS):
+        while not (job := await parts.store.job(job_id)).step.startswith("Processing"):
+            pass  # asking gives way to the worker
+    assert job.step == f"Processing page {job.completed_steps} of 9"
+    assert job.total_steps == 12
+    children = own_children()
+    assert children
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    assert not any(child.is_running() for child in children)
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+
+
+async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
+    """As when the database was away and another engine freed it: what was begun first is given up."""
+    async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
+        job_id = await parts.accept(HELD)
+        await entered(parts)
+        await parts.store.release_all()
+        parts.workers.wake()
+        while (job := await parts.store.job(job_id)).attempts < 2 or job.step == "started":
+            pass  # asking gives way to the workers
+        parts.embedder.release.set()
+        while (job := await parts.store.job(job_id)).finished_at is None:
+            pass
+        assert job.status == "completed"
+        for number in range(4):
+            assert (await parts.ended(await parts.accept(f"granite {number}"))).status == "completed"
+        assert all(not loop.done() for loop in parts.workers._loops)
+
+
+async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long text; the next job does not wait for the thread."""
+    splitting = threading.Event()
+    go_on = threading.Event()
+    counted: list[int] = []
+
+    def count_tokens(passage: str) -> int:
+        counted.append(len(passage))
+        splitting.set()
+        assert go_on.wait(SECONDS)
+        return 1
+
+    monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
+    job_id = await parts.accept("granite quarry. " * 5_000)
+    assert await asyncio.to_thread(splitting.wait, SECONDS)
+    await parts.store.cancel(job_id, None)
+    await parts.workers.cancel(job_id)
+    go_on.set()
+    await parts.ended(await parts.accept("basalt"))
+    assert len(counted) == 2  # the one passage in hand, and the next job's
+
+
+async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:
+    """Its lease is void, so nothing of it is stored."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.cancel(job_id, None)
+    parts.embedder.release.set()
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert (await parts.store.counts()).documents.total == 1
+
+
+async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
+    """The running job's work is dropped; a job that came afterwards is done."""
+    job_id = await parts.accept(HELD)
+    await entered(parts)
+    await parts.store.clear(None)
+    later = await parts.accept("granite")
+    await parts.workers.cancel_void()
+    parts.embedder.release.set()
+    assert (await parts.ended(later)).status == "completed"
+    assert (await parts.store.job(job_id)).status == "cancelled"
+
+
+async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path) -> None:
+    """Its file stays in the spool, and the attempt does not count."""
+    async with parts_in(tmp_path) as parts:
+        job_id = await parts.accept_file("a.txt", HELD.encode())
+        await entered(parts)
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [job_id]
+    async with parts_in(tmp_path) as again:
+        again.embedder.release.set()
+        job = await again.ended(job_id)
+        assert (job.status, job.attempts) == ("completed", 1)
+
+
+async def test_the_spool_keeps_the_file_of_a_failed_job_alone(parts: Parts) -> None:
+    """Of a completed one the document has it all."""
+    jobs = []
+    for data, status in ((b"granite", "completed"), (b"\xff\xff", "failed")):
+        jobs.append(await parts.accept_file("a.txt", data))
+        assert (await parts.ended(jobs[-1])).status == status
+    await parts.workers.stop()
+    assert [path.name for path in parts.spool.folder.iterdir()] == [jobs[-1]]
+
+
+@pytest.mark.parametrize("kind", ["note", "file"])
+async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: str) -> None:
+    """With the text or the file that it was sent, once what it failed on is mended."""
+    parts.embedder.poison = "granite"
+    job_id = await (parts.accept("granite") if kind == "note" else parts.accept_file("a.txt", b"granite"))
+    assert (await parts.ended(job_id)).status == "failed"
+    parts.embedder.poison = None
+    await parts.store.retry(job_id, None)
+    parts.workers.wake()
+    done = await parts.ended(job_id)
+    assert (done.status, done.attempts, done.error) == ("completed", 2, None)
+    await parts.workers.stop()
+    assert list(parts.spool.folder.iterdir()) == []
+
+
+async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
+    """The second job's text is never embedded."""
+    first = await parts.ended(await parts.accept("granite"))
+    second = await parts.ended(await parts.accept("granite"))
+    assert (second.document_id, second.deduplicated) == (first.document_id, True)
+    assert parts.embedder.texts == ["granite"]
+
+
+class Vanishing(SqliteStore):
+    """A store whose duplicate is removed as soon as it was found."""
+
+    async def duplicate_of(self, job: NewJob) -> int | None:
+        """The document, gone by then."""
+        found = await super().duplicate_of(job)
+        if found is not None:
+            await self.delete(found, None)
+        return found
+
+
+class Full(SqliteStore):
+    """A store on a full disk, which cannot even say that a job has failed, twice."""
+
+    refusals = 2
+
+    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
+        """Refused at first."""
+        if self.refusals:
+            self.refusals -= 1
+            raise EngineError("storage_full", "no space")
+        return await super().fail(lease, job_id, error)
+
+
+def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
+    """Turn an open store into one of another kind."""
+
+    def turn(store: SqliteStore) -> SqliteStore:
+        store.__class__ = kind
+        return store
+
+    return turn
+
+
+async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
+    """Rather than stored empty."""
+    async with parts_in(tmp_path, store=as_a(Vanishing)) as parts:
+        await parts.ended(await parts.accept("granite"))
+        job = await parts.ended(await parts.accept("granite"))
+        assert (job.status, job.deduplicated) == ("completed", False)
+        assert job.document_id is not None
+        assert (await parts.store.document(job.document_id)).chunk_count == 1
+
+
+async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
+    """However long it is away: a little longer each time, half a minute at the most; the job says so."""
+    parts.embedder.failures = 20  # each attempt is followed by one with a plain text
+    job_id = await parts.accept("granite")
+    assert (await parts.ended(job_id)).status == "completed"
+    assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
+    assert (await parts.store.job(job_id)).attempts == 1
+
+
+async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
+    """It was accepted; its title follows the text that it takes the place of."""
+    note_id = (await parts.ended(await parts.accept("granite quarry"))).document_id
+    assert note_id is not None
+    parts.embedder.failures = 2
+    once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
+    job = await parts.store.accept_update(note_id, m.NotePatch(text="copper mine"), once)
+    parts.workers.wake()
+    assert (await parts.ended(job.id)).status == "completed"
+    assert parts.pauses  # it did not fail
+    document, text = await parts.store.note(note_id)
+    assert (document.title, text, document.version) == ("copper mine", "copper mine", 2)
+
+
+async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is free for the next job when the embedder is back."""
+    async with asyncio.timeout(SECONDS), parts_in(tmp_path) as parts:
+        waiting = asyncio.Event()
+
+        async def pause(_seconds: float) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as held:
+            held.setattr(parts.workers._pipeline, "_pause", pause)
+            parts.embedder.failures = 2
+            job_id = await parts.accept("granite")
+            await waiting.wait()
+            assert (await parts.store.job(job_id)).step == "Waiting for the embedding model"
+            await parts.store.cancel(job_id, None)
+            await parts.workers.cancel(job_id)
+        assert (await parts.store.job(job_id)).status == "cancelled"
+        assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its file was missing for a moment."""
+    attempts = iter((EmbedderUnavailable("no weights"), EmbedderUnavailable("no weights"), None))
+
+    def load() -> None:
+        if (failure := next(attempts)) is not None:
+            raise failure
+        parts.embedder.loaded = True
+
+    parts.embedder.loaded = False
+    monkeypatch.setattr(parts.embedder, "load", load)
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+    assert parts.pauses == [RETRY_SECONDS, 2 * RETRY_SECONDS]
+
+
+async def test_a_text_that_the_embedder_always_fails_on_fails_its_job(parts: Parts) -> None:
+    """With a code, once it is plain that other texts pass; the next job is done."""
+    parts.embedder.poison = "basalt"
+    job = await parts.ended(await parts.accept("granite and basalt"))
+    assert job.error is not None
+    assert (job.status, job.error.code) == ("failed", "embedder_unavailable")
+    assert "answered others" in job.error.message
+    assert len(parts.pauses) == 4
+    assert (await parts.ended(await parts.accept("granite"))).status == "completed"
+
+
+async def test_a_text_that_the_embedder_refuses_fails_its_job_at_once(parts: Parts) -> None:
+    """Waiting would not help, and the embedder is not out of order."""
+    parts.embedder.poison, parts.embedder.error = "basalt", TextRefused
+    job = await parts.ended(await parts.accept("granite and basalt"))
+    assert job.error is not None
+    assert (job.status, job.error.code, parts.pauses) == ("failed", "embedder_unavailable", [])
+    assert parts.encoder.failure is None
+
+
+async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:
+    """Its words stay in the log, and the worker goes on."""
+    parts.embedder.failures, parts.embedder.error = 1, ZeroDivisionError
+    job = await parts.ended(await parts.accept("granite"))
+    assert job.error is not None
+    assert (job.status, job.error.code) == ("failed", "internal")
+    assert "out of order" not in job.error.message
+    assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
+
+
+async def test_a_file_that_is_gone_fails_its_job(parts: Parts) -> None:
+    """An upload that somebody removed by hand."""
+    await parts.workers.stop()
+    job_id = await parts.accept_file("a.txt", b"granite")
+    await parts.spool.remove(job_id)
+    parts.workers.start()
+    job = await parts.ended(job_id)
+    assert job.error is not None
+    assert job.error.code == "internal"
+
+
+async def test_a_failure_is_told_when_the_disk_has_room_again(tmp_path: Path) -> None:
+    """Until then the worker tries again."""
+    async with parts_in(tmp_path, store=as_a(Full)) as parts:
+        job = await parts.ended(await parts.accept_file("a.txt", b"\xff\xff"))
+        assert (job.status, len(parts.pauses)) == ("failed", 2)

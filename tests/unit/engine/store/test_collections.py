@@ -1,0 +1,226 @@
+"""Collections: described, counted, named, and the ids that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_engine.store.times import stamp
+from tests.support.stores import START, Base, Place, key, new_note, opened, prepared
+
+GUIDES = r.collection_id("guides")
+ID = "00000000-0000-4000-8000-000000000000"
+UNUSED = "00000000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """An empty base."""
+    async with opened(place) as base:
+        yield base
+
+
+async def put(base: Base, id_: str, name: str, **said: Any) -> r.CollectionDetail:
+    """Describe a collection."""
+    return await base.store.put_collection(id_, r.CollectionRequest(name=name, **said), None)
+
+
+async def refused(awaitable: Any) -> EngineError:
+    """The error that a call ends with."""
+    with pytest.raises(EngineError) as caught:
+        await awaitable
+    return caught.value
+
+
+async def listed(base: Base) -> list[tuple[str, str, int]]:
+    """Name, id and chunks of all."""
+    return [(each.name, each.id, each.chunk_count) for each in (await base.store.collections()).collections]
+
+
+# --- those that nobody has described --------------------------------------------------------------
+
+
+async def test_what_carries_a_tag_of_the_kind_is_a_collection(base: Base) -> None:
+    """In the order of code points; the prefix alone names nothing, and other tags are none."""
+    await base.note("1", tags=["collection:b", "collection:a", "x"])
+    await base.note("2", "3", tags=["collection:a", "collection:"])
+    await base.note("4", tags=["collection:Ä", "collection:Z", "collections", "collection"])
+    assert await listed(base) == [
+        (name, r.collection_id(name), n) for name, n in zip("ZabÄ", (1, 3, 1, 1), strict=True)
+    ]
+
+
+async def test_a_collection_adds_up_its_documents(base: Base) -> None:
+    """Chunks, tokens, the first creation and the last change; a document without a text counts as none."""
+    first = await base.note("a b c", "d", tags=["collection:guides"])
+    base.clock.move(hours=1)
+    job = new_note("empty", tags=["collection:guides"])
+    await base.ingest(job, prepared())
+    await base.note("e f", tags=["collection:other"])
+    found = await base.store.collection(GUIDES)
+    assert (found.chunk_count, found.statistics.total_tokens, found.statistics.avg_chunk_size) == (2, 4, 2.0)
+    assert (found.created_at, found.updated_at) == (first.created_at, stamp(START + timedelta(hours=1)))
+    assert found.statistics.last_published == found.updated_at
+    assert (found.id, found.description, found.created_by) == (GUIDES, "", r.ENGINE_USER)
+
+
+async def test_a_mean_is_rounded(base: Base) -> None:
+    """To a thousandth of a token."""
+    await base.note("a b", "c", "d", tags=["collection:guides"])
+    assert (await base.store.collection(GUIDES)).statistics.avg_chunk_size == 1.333
+
+
+async def test_another_text_is_counted_anew(base: Base) -> None:
+    """As a note is patched."""
+    note = await base.note("a b c", tags=["collection:guides"])
+    base.clock.move(hours=1)
+    await base.update(note.id, "a", prepared("a"), version=1)
+    found = await base.store.collection(GUIDES)
+    assert (found.statistics.total_tokens, found.created_at) == (1, note.created_at)
+    assert found.updated_at > note.updated_at
+
+
+async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
+    """Deleted, or taken out of it."""
+    one = await base.note("1", tags=["collection:guides"])
+    two = await base.note("2", tags=["collection:guides"])
+    await base.store.delete(one.id, None)
+    assert await listed(base) == [("guides", GUIDES, 1)]
+    await base.store.remove_tag(two.id, "collection:guides", None, None)
+    assert await listed(base) == []
+    for asked in (base.store.collection(GUIDES), base.store.collection_name(GUIDES)):
+        assert (await refused(asked)).code == "collection_not_found"
+
+
+# --- those that somebody has described ------------------------------------------------------------
+
+
+async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
+    """Also when the base is opened again."""
+    said: dict[str, Any] = {
+        "description": "d",
+        "created_by": "a@b",
+        "target_audience": ["x"],
+        "usage_scenarios": [],
+    }
+    async with opened(place) as base:
+        put_ = await put(base, ID, "guides", **said)
+    async with opened(place) as base:
+        found = await base.store.collection(ID)
+        assert await listed(base) == [("guides", ID, 0)]
+    assert found == put_
+    assert {name: getattr(found, name) for name in said} == said
+    assert found.created_at == found.updated_at == found.statistics.last_published == stamp(START)
+
+
+async def test_a_description_does_not_change_when_a_collection_began(base: Base) -> None:
+    """With the first of its documents; that it was described is its last change."""
+    note = await base.note("1", tags=["collection:guides"])
+    base.clock.move(hours=1)
+    found = await put(base, GUIDES, "guides", description="d")
+    assert (found.created_at, found.updated_at) == (note.created_at, stamp(START + timedelta(hours=1)))
+    assert found.statistics.last_published == note.updated_at
+
+
+async def test_every_description_is_later_than_what_was_before(base: Base) -> None:
+    """Also where the clock stands still, or goes back."""
+    await base.note("1", tags=["collection:guides"])
+    moments = [(await base.store.collection(GUIDES)).updated_at]
+    for text, hours in (("a", 0.0), ("b", 0.0), ("c", -2.0)):
+        base.clock.move(hours=hours)
+        moments.append((await put(base, GUIDES, "guides", description=text)).updated_at)
+    assert moments == sorted(set(moments))
+
+
+async def test_the_same_words_again_are_no_change(base: Base) -> None:
+    """Whether or not the creator is named again."""
+    first = await put(base, ID, "guides", description="d", created_by="a@b", target_audience=["x"])
+    base.clock.move(hours=1)
+    assert await put(base, ID, "guides", description="d", target_audience=["x"]) == first
+    assert await put(base, ID, "guides", description="d", created_by="a@b", target_audience=["x"]) == first
+    later = await put(base, ID, "guides", description="d", created_by="c@d", target_audience=["x"])
+    assert (later.created_by, later.created_at) == ("c@d", first.created_at)
+    assert later.updated_at > first.updated_at
+
+
+async def test_a_described_collection_outlives_its_documents(base: Base) -> None:
+    """Whether they are deleted one by one or all at once; it goes when descriptions are to go too."""
+    await put(base, ID, "guides", description="d")
+    note = await base.note("1", tags=["collection:guides", "collection:stones"])
+    await base.store.delete(note.id, None)
+    assert await listed(base) == [("guides", ID, 0)]
+    await base.note("2", tags=["collection:guides", "collection:stones"])
+    await base.store.clear(None)
+    assert await listed(base) == [("guides", ID, 0)]
+    assert (await base.store.collection(ID)).description == "d"
+    await base.note("3", tags=["collection:guides"])
+    assert await listed(base) == [("guides", ID, 1)]
+    await base.store.clear(None, collections=True)
+    assert await listed(base) == []
+
+
+# --- names and ids --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("id_", "name", "named"),
+    [
+        (ID, "handbook", "guides"),
+        (UNUSED, "guides", ID),
+        (GUIDES, "guides", ID),
+        (UNUSED, "stones", r.collection_id("stones")),
+        (ID, "stones", "guides"),
+        (r.collection_id("later"), "handbook", r.collection_id("handbook")),
+    ],
+)
+async def test_names_and_ids_belong_together(base: Base, id_: str, name: str, named: str) -> None:
+    """The error says what belongs to what, and nothing has changed."""
+    await put(base, ID, "guides", description="d")
+    await base.note("1", tags=["collection:stones"])
+    before = await base.store.collections()
+    error = await refused(put(base, id_, name))
+    assert (error.code, named in error.detail) == ("collection_exists", True)
+    assert await base.store.collections() == before
+
+
+async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
+    """The id that a described name would have had of itself is nobody's."""
+    await put(base, ID, "guides")
+    await base.note("1", tags=["collection:guides", "collection:stones"])
+    stones = r.collection_id("stones")
+    assert [await base.store.collection_name(id_) for id_ in (ID, stones)] == ["guides", "stones"]
+    assert await base.store.collection_ids(["stones", "guides", "none", "stones"]) == {
+        "stones": stones,
+        "guides": ID,
+    }
+    assert await base.store.collection_ids([]) == {}
+    assert (await refused(base.store.collection_name(GUIDES))).code == "collection_not_found"
+
+
+@pytest.mark.parametrize("name", ["a'b", 'a"b', "%", "_", "collection:", "日本語", "API Documentation", " x"])
+async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None:
+    """None is taken for a pattern or for SQL."""
+    await base.note("1", tags=[f"collection:{name}"])
+    await base.note("2", tags=["collection:another"])
+    id_ = r.collection_id(name)
+    assert (await put(base, id_, name, description="d")).chunk_count == 1
+    assert await base.store.collection_name(id_) == name
+    assert (await base.store.collection(id_)).description == "d"
+
+
+async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
+    """A retry is answered as the first was, whatever came between; another request is refused."""
+    first = r.CollectionRequest(name="guides", description="a")
+    answer = await base.store.put_collection(ID, first, key())
+    later = await put(base, ID, "guides", description="b")
+    assert await base.store.put_collection(ID, first, key()) == answer
+    assert await base.store.collection(ID) == later
+    other = base.store.put_collection(ID, first, key(fingerprint="other"))
+    assert (await refused(other)).code == "idempotency_mismatch"
+    assert (await refused(base.store.put_collection(GUIDES, first, key("k2")))).code == "collection_exists"
+    assert await base.store.put_collection(ID, first, key("k2"))  # a refused request has spent no key

@@ -1,0 +1,356 @@
+"""Documents: read, listed, tagged, changed in place and removed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from tests.support.stores import (
+    Base,
+    Place,
+    all_documents,
+    axis,
+    new_file,
+    new_note,
+    opened,
+    prepared,
+)
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """An empty base."""
+    async with opened(place) as base:
+        yield base
+
+
+async def refused(awaitable: Any) -> EngineError:
+    """The error that a call ends with."""
+    with pytest.raises(EngineError) as caught:
+        await awaitable
+    return caught.value
+
+
+async def replace(base: Base, document: m.Document, text: str, **changes: Any) -> m.Document:
+    """Another text for a note."""
+    return await base.update(
+        document.id, text, prepared(text, title=document.title), **{"version": document.version, **changes}
+    )
+
+
+# --- reading
+
+
+async def test_a_document_tells_what_was_submitted(base: Base) -> None:
+    """Every field comes back."""
+    job = new_file(
+        "x",
+        title="Given",
+        tags=["b", "a"],
+        metadata={"author": "me", "n": 2**70},
+        source_path="/in/x.pdf",
+        filename="x.pdf",
+        format="pdf",
+        doc_type="pdf",
+        size_bytes=99,
+    )
+    done = await base.ingest(job, prepared("p1", "p2", title="Found", extraction_method="ocr", pages=2))
+    document = await base.store.document(done.document_id or 0)
+    assert (document.title, document.doc_type, document.format, document.filename) == (
+        "Found", "pdf", "pdf", "x.pdf",
+    )  # fmt: skip
+    assert (document.tags, document.metadata) == (["b", "a"], {"author": "me", "n": 2**70})
+    assert (document.source_path, document.source_paths) == ("/in/x.pdf", ["/in/x.pdf"])
+    assert (document.size_bytes, document.sha256, document.extraction_method) == (99, job.sha256, "ocr")
+    assert (document.pages, document.chunk_count, document.status, document.version) == (
+        2,
+        2,
+        "searchable",
+        1,
+    )
+    assert document.created_at == document.updated_at
+    assert UUID(document.uid).version == 4
+
+
+async def test_a_document_is_read_by_number_by_its_text_and_by_uid(base: Base) -> None:
+    """All three name the same row."""
+    document = await base.note("a")
+    again = [await base.store.document(key) for key in (document.id, str(document.id), document.uid)]
+    assert [one.uid for one in again] == [document.uid] * 3
+
+
+@pytest.mark.parametrize("key", [7, "7", "0b0e7d0c-0000-4000-8000-000000000000", 2**80, "9" * 19])
+async def test_an_unknown_document_is_not_found(base: Base, key: int | str) -> None:
+    """Also with a number that no column holds."""
+    assert (await refused(base.store.document(key))).code == "document_not_found"
+
+
+async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
+    """Offsets are those of the text; no limit means none."""
+    document = await base.note("one ", "two ", "three")
+    page = await base.store.document(document.id, chunk_offset=1, chunk_limit=1)
+    assert [(c.text, c.index, c.start, c.end) for c in page.chunks] == [("two ", 1, 4, 8)]
+    assert (page.chunk_count, page.chunk_offset, page.chunk_limit) == (3, 1, 1)
+    assert (await base.store.document(document.id, chunk_limit=0)).chunks == []
+    assert (await base.store.document(document.id, chunk_offset=2**62)).chunks == []
+
+
+async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None:
+    """A scan that gave nothing is no success in disguise."""
+    done = await base.ingest(new_file("scan"), prepared(status_reason="A scan without text."))
+    document = await base.store.document(done.document_id or 0)
+    assert (document.status, document.status_reason) == ("empty", "A scan without text.")
+    assert (document.chunk_count, document.chunks) == (0, [])
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\0", "tail\0", "𝔘𝔫𝔦 é e\u0301", "line\r\nline\u2028"])
+async def test_text_comes_back_to_the_letter(base: Base, text: str) -> None:
+    """NUL and anything beyond ASCII included, wherever text is kept."""
+    document = await base.note(text, title=text, source_path=text, metadata={text: text})
+    detail = await base.store.document(document.id)
+    assert (detail.chunks[0].text, detail.title, detail.metadata) == (text, text, {text: text})
+    assert (detail.source_path, detail.source_paths) == (text, [text])
+    assert (await base.store.note(document.id))[1] == text
+    assert (await all_documents(base, source_path=text)).total == 1
+
+
+# --- listing
+
+
+async def test_documents_are_filtered_by_source_tag_and_type(base: Base) -> None:
+    """Each alone and together; a path matches exactly."""
+    await base.note("n", title="note", tags=["t"], source_path="/a")
+    await base.file("f", title="file", tags=["t", "u"], source_path="/a/b")
+
+    async def titles(**filters: Any) -> list[str]:
+        return [document.title for document in (await all_documents(base, **filters)).documents]
+
+    assert await titles(source_path="/a") == ["note"]
+    assert await titles(tag="t") == ["note", "file"]
+    assert await titles(doc_type="text") == ["file"]
+    assert await titles(tag="t", doc_type="note", source_path="/a") == ["note"]
+    assert await titles(tag="T") == []
+
+
+async def test_documents_are_sorted_both_ways_with_ties_by_id(base: Base) -> None:
+    """Pages never overlap."""
+    for title in ("b", "a", "b"):
+        base.clock.move(seconds=1)
+        await base.note(f"{title}{base.clock.now}", title=title)
+    ascending = await all_documents(base, sort_by="title")
+    descending = await all_documents(base, sort_by="title", sort_order="desc")
+    assert [document.id for document in ascending.documents] == [2, 1, 3]
+    assert [document.id for document in descending.documents] == [3, 1, 2]
+    newest = await all_documents(base, sort_by="created_at", sort_order="desc", limit=2, offset=1)
+    assert ([document.id for document in newest.documents], newest.total) == ([2, 1], 3)
+
+
+# --- tags
+
+
+async def test_tags_keep_the_order_in_which_they_were_added(base: Base) -> None:
+    """Whoever has to tell which of two came last can."""
+    document = await base.note("a", tags=["z", "b"])
+    changed = await base.store.add_tags(document.id, ["c", "a"], None, None)
+    assert changed.tags == ["z", "b", "c", "a"]
+
+
+async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
+    """Even where the clock has not moved."""
+    document = await base.note("a")
+    changed = await base.store.add_tags(document.uid, ["t"], document.version, None)
+    assert (changed.version, changed.tags) == (2, ["t"])
+    assert changed.updated_at > document.updated_at
+    assert changed.created_at == document.created_at
+
+
+async def test_adding_nothing_new_changes_nothing(base: Base) -> None:
+    """Neither version nor time."""
+    document = await base.note("a", tags=["t"])
+    changed = await base.store.add_tags(document.id, ["t"], None, None)
+    assert (changed.version, changed.updated_at) == (document.version, document.updated_at)
+
+
+async def test_a_tag_is_removed_once(base: Base) -> None:
+    """The second time it is not there."""
+    document = await base.note("a", tags=["t", "u"])
+    changed = await base.store.remove_tag(document.id, "t", 1, None)
+    assert (changed.tags, changed.version) == (["u"], 2)
+    assert (await refused(base.store.remove_tag(document.id, "t", None, None))).code == "tag_not_found"
+
+
+async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> None:
+    """For every change of tags."""
+    document = await base.note("a", tags=["t"])
+    await base.store.add_tags(document.id, ["u"], None, None)
+    adding = await refused(base.store.add_tags(document.id, ["v"], 1, None))
+    removing = await refused(base.store.remove_tag(document.id, "t", 1, None))
+    assert [adding.code, removing.code] == ["version_conflict"] * 2
+    assert adding.members == {"current_version": 2}
+
+
+async def test_tags_are_counted_and_listed_by_prefix(base: Base) -> None:
+    """In alphabetical order, wildcards without a meaning."""
+    await base.note("a", "b", tags=["collection:x", "col%"])
+    await base.note("c", tags=["collection:x", "collection:y"])
+    listed = await base.store.tags("", 10, 0)
+    assert [(one.tag, one.documents, one.chunks) for one in listed.tags] == [
+        ("col%", 1, 2), ("collection:x", 2, 3), ("collection:y", 1, 1),
+    ]  # fmt: skip
+    assert [one.tag for one in (await base.store.tags("col%", 10, 0)).tags] == ["col%"]
+    page = await base.store.tags("collection:", 1, 1)
+    assert ([one.tag for one in page.tags], page.total) == (["collection:y"], 2)
+
+
+@pytest.mark.parametrize("prefix", ["\ud7ff", "\U0010ffff", "a\U0010ffff", "z"])
+async def test_a_prefix_at_the_edge_of_unicode_matches_itself(base: Base, prefix: str) -> None:
+    """The next prefix in order is none that cannot be written."""
+    await base.note("a", tags=[prefix + "x", "other"])
+    assert [one.tag for one in (await base.store.tags(prefix, 10, 0)).tags] == [prefix + "x"]
+
+
+# --- notes in place
+
+
+@pytest.mark.requirement("E16", "E17", "E18", "E19", "E20")
+async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_alone(base: Base) -> None:
+    """Same id, uid and birth; later change, another hash, other chunks."""
+    document = await base.note("old words here", vectors=[axis(0)])
+    made = prepared("new ", "saying", vectors=[axis(1), axis(1)], title="T")
+    changed = await base.update(document.id, "new saying", made, version=1)
+    assert (changed.id, changed.uid, changed.created_at) == (document.id, document.uid, document.created_at)
+    assert changed.updated_at > document.updated_at
+    assert (changed.version, changed.title, changed.chunk_count, changed.size_bytes) == (2, "T", 2, 10)
+    assert changed.sha256 == hashlib.sha256(b"new saying").hexdigest()
+    assert (await base.store.note(document.id))[1] == "new saying"
+    assert (await base.find("old words")).results == []
+    assert [result.chunk.text for result in (await base.find("saying")).results] == ["saying"]
+    by_meaning = await base.find("", "vector", vector=axis(0))
+    assert [result.score for result in by_meaning.results] == [0.0, 0.0]
+
+
+async def test_a_note_changed_meanwhile_is_not_replaced(base: Base) -> None:
+    """The text stays, and the error tells the version to read."""
+    document = await base.note("first")
+    await replace(base, document, "second")
+    error = await refused(replace(base, document, "third"))
+    assert (error.code, error.members) == ("version_conflict", {"current_version": 2})
+    assert (await base.store.note(document.id))[1] == "second"
+
+
+async def test_a_file_is_no_note(base: Base) -> None:
+    """It can neither be read nor replaced as one."""
+    document = await base.file("a")
+    assert (await refused(base.store.note(document.id))).code == "not_a_note"
+    assert (await refused(replace(base, document, "b"))).code == "not_a_note"
+
+
+async def test_a_missing_note_is_not_found(base: Base) -> None:
+    """Which is not the same as being no note."""
+    document = await base.note("a")
+    await base.store.delete(document.id, None)
+    assert (await refused(base.store.note(document.id))).code == "document_not_found"
+    assert (await refused(replace(base, document, "b"))).code == "document_not_found"
+
+
+async def test_time_goes_on_although_the_clock_went_back(base: Base) -> None:
+    """An update is later than what it changes."""
+    document = await base.note("a")
+    base.clock.move(hours=-1)
+    assert (await replace(base, document, "b")).updated_at > document.updated_at
+
+
+# --- removal
+
+
+async def test_a_deleted_document_is_gone_from_everywhere(base: Base) -> None:
+    """Lists, tags, words and vectors."""
+    document = await base.note("gone words", "more", tags=["t"], source_path="/p", size_bytes=77)
+    removed = await base.store.delete(document.uid, None)
+    assert (removed.documents, removed.chunks, removed.bytes) == (1, 2, 77)
+    assert (await refused(base.store.document(document.id))).code == "document_not_found"
+    assert (await base.store.tags("", 10, 0)).total == 0
+    assert (await base.find("gone")).results == []
+    assert (await base.find("", "vector", vector=axis(0))).results == []
+    assert (await refused(base.store.delete(document.id, None))).code == "document_not_found"
+
+
+async def test_ids_are_never_given_twice(base: Base) -> None:
+    """Neither after a deletion nor after clearing and a restart; those of chunks neither."""
+    first = await base.note("a", "b")
+    await base.store.delete(first.id, None)
+    second = await base.note("c")
+    await base.store.clear(None)
+    async with reopened(base) as again:
+        third = await again.note("d")
+        chunk = (await again.store.document(third.id)).chunks[0]
+    assert (second.id, third.id, chunk.id) == (2, 3, 4)
+
+
+def reopened(base: Base) -> Any:
+    """The same base in another process's place."""
+
+    class Reopened:
+        async def __aenter__(self) -> Base:
+            await base.store.close()
+            self.context = opened(base.place, base.clock)
+            return await self.context.__aenter__()
+
+        async def __aexit__(self, *args: Any) -> None:
+            await self.context.__aexit__(*args)
+
+    return Reopened()
+
+
+async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_ones(base: Base) -> None:
+    """A job taken before cannot commit after."""
+    await base.note("a", "b", size_bytes=5)
+    await base.file("c", size_bytes=6)
+    running = await base.lease(new_note("d"))
+    queued = await base.store.accept(new_note("e"), None)
+    removed = await base.store.clear(None)
+    assert (removed.documents, removed.chunks, removed.bytes, removed.jobs_cancelled) == (2, 3, 11, 2)
+    assert await base.store.commit(running, prepared("d")) is None
+    assert (await base.store.job(queued.id)).status == "cancelled"
+    assert (await all_documents(base)).total == 0
+    assert (await base.find("a")).total == 0
+
+
+async def test_a_cleared_base_takes_new_documents(base: Base) -> None:
+    """And finds them."""
+    await base.note("before")
+    await base.store.clear(None)
+    document = await base.note("after")
+    assert [result.document.id for result in (await base.find("after")).results] == [document.id]
+
+
+# --- totals
+
+
+async def test_the_counts_tell_what_is_there(base: Base) -> None:
+    """Documents by state and type, chunks, jobs, sizes and the last change."""
+    await base.note("a", "b", size_bytes=10)
+    await base.file("c", size_bytes=20)
+    await base.ingest(new_file("scan", doc_type="pdf", size_bytes=30), prepared())
+    base.clock.move(seconds=9)
+    await base.store.delete(2, None)
+    await base.store.accept(new_note("waits"), None)
+    counts = await base.store.counts()
+    assert (counts.documents.total, counts.documents.searchable, counts.documents.empty) == (2, 1, 1)
+    assert counts.documents.by_type == {"note": 1, "pdf": 1}
+    assert (counts.chunks, counts.originals_bytes) == (2, 40)
+    assert (counts.queue.queued, counts.queue.running, counts.queue.completed) == (1, 0, 3)
+    assert counts.database_bytes > 4096
+    assert counts.last_updated == "2026-03-01T12:00:09.000000Z"
+
+
+async def test_an_empty_base_counts_nothing(base: Base) -> None:
+    """And was never updated."""
+    counts = await base.store.counts()
+    assert (counts.documents.total, counts.chunks, counts.last_updated) == (0, 0, None)

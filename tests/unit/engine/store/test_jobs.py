@@ -1,0 +1,427 @@
+"""The durable queue: what is accepted is done once, in order, or ends with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_engine.store import NewJob, jobs
+from kb_engine.store.postgres import jobs as postgres_jobs
+from kb_engine.store.rules import rests_until
+from kb_engine.store.times import seconds_between, stamp
+from tests.support.stores import (
+    START,
+    Base,
+    Place,
+    TestClock,
+    all_documents,
+    died,
+    key,
+    new_file,
+    new_note,
+    opened,
+    prepared,
+)
+
+ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """An empty base."""
+    async with opened(place, max_queued=5) as base:
+        yield base
+
+
+async def test_an_accepted_job_is_queued_with_what_was_asked(base: Base) -> None:
+    """Nothing is known of it yet but the request."""
+    job = await base.store.accept(new_file("a", title="Report", tags=["x", "y", "x"], filename="r.pdf"), None)
+    assert (job.status, job.kind, job.title, job.filename) == ("queued", "file", "Report", "r.pdf")
+    assert (job.tags, job.step, job.progress, job.attempts) == (["x", "y"], "queued", 0.0, 0)
+    assert (job.document_id, job.error, job.started_at, job.finished_at) == (None, None, None, None)
+    assert job.created_at == "2026-03-01T12:00:00.000000Z"
+
+
+async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) -> None:
+    """A worker gets back what was accepted, to the letter."""
+    first = new_note("one\0two", tags=["a"], metadata={"n": [1, None]}, source_path="/p", dedup_scope="s")
+    second = new_file("b")
+    for job in (first, second):
+        await base.store.accept(job, None)
+    taken = [await base.store.take(lease) for lease in ("L1", "L2", "L3")]
+    assert taken[0] is not None
+    assert taken[0].job == new_note(
+        "", **{name: getattr(first, name) for name in first.__slots__} | {"tags": ["a"]}
+    )
+    assert (taken[0].lease, taken[0].attempts) == ("L1", 1)
+    assert taken[1] is not None
+    assert taken[1].job.spool == second.spool
+    assert taken[2] is None
+
+
+async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
+    """Progress is done through total."""
+    leased = await base.lease(new_note("a"))
+    assert await base.store.report(leased.lease, leased.job.id, "embedding", 1, 4)
+    job = await base.store.job(leased.job.id)
+    assert (job.status, job.step, job.completed_steps, job.total_steps) == ("running", "embedding", 1, 4)
+    assert job.progress == 0.25
+
+
+async def test_a_committed_job_names_its_document(base: Base) -> None:
+    """Job and document appear together."""
+    leased = await base.lease(new_note("a"))
+    await base.store.report(leased.lease, leased.job.id, "embedding", 1, 4)
+    base.clock.move(seconds=5)
+    job = await base.store.commit(leased, prepared("a"))
+    assert job is not None
+    assert (job.status, job.step, job.progress, job.completed_steps) == ("completed", "completed", 1.0, 4)
+    document = await base.store.document(job.document_id or 0)
+    assert (document.uid, job.deduplicated) == (job.document_uid, False)
+    assert job.finished_at == "2026-03-01T12:00:05.000000Z"
+
+
+async def test_a_failed_job_keeps_its_error_and_the_step_it_reached(base: Base) -> None:
+    """What went wrong, and where."""
+    leased = await base.lease(new_file("a"))
+    await base.store.report(leased.lease, leased.job.id, "extracting", 0, 3)
+    assert await base.store.fail(leased.lease, leased.job.id, ERROR)
+    job = await base.store.job(leased.job.id)
+    assert (job.status, job.error, job.step) == ("failed", ERROR, "extracting")
+
+
+async def test_a_queued_job_can_be_cancelled_and_is_never_taken(base: Base) -> None:
+    """It leaves the queue."""
+    accepted = await base.store.accept(new_note("a"), None)
+    assert (await base.store.cancel(accepted.id, None)).status == "cancelled"
+    assert await base.store.take("L") is None
+
+
+async def test_cancelling_a_running_job_voids_its_lease(base: Base) -> None:
+    """Whatever the worker still does for it is refused, and no document comes of it."""
+    leased = await base.lease(new_note("a"))
+    assert (await base.store.cancel(leased.job.id, None)).status == "cancelled"
+    assert not await base.store.report(leased.lease, leased.job.id, "embedding", 1, 2)
+    assert await base.store.commit(leased, prepared("a")) is None
+    assert not await base.store.fail(leased.lease, leased.job.id, ERROR)
+    assert (await all_documents(base)).total == 0
+
+
+async def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
+    """The answer says how it ended."""
+    job = await base.ingest(new_note("a"), prepared("a"))
+    with pytest.raises(EngineError, match="completed") as caught:
+        await base.store.cancel(job.id, None)
+    assert caught.value.code == "job_finished"
+
+
+async def test_an_unknown_job_is_not_found(base: Base) -> None:
+    """Neither to read nor to cancel."""
+    with pytest.raises(EngineError) as read:
+        await base.store.job("nobody")
+    with pytest.raises(EngineError) as cancelled:
+        await base.store.cancel("nobody", None)
+    assert [read.value.code, cancelled.value.code] == ["job_not_found"] * 2
+
+
+async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) -> None:
+    """Only waiting ones count."""
+    for number in range(5):
+        await base.store.accept(new_note(str(number)), None)
+    with pytest.raises(EngineError) as caught:
+        await base.store.accept(new_note("6"), None)
+    assert (caught.value.code, caught.value.members["retry_after"] > 0) == ("queue_full", True)
+    await base.store.take("L")
+    await base.store.accept(new_note("6"), None)
+
+
+async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> None:
+    """The total is that of the filter, not of the page."""
+    ids = [(await base.store.accept(new_note(str(number)), None)).id for number in range(4)]
+    await base.store.cancel(ids[0], None)
+    page = await base.store.jobs(None, 2, 1)
+    assert ([job.id for job in page.jobs], page.total) == ([ids[2], ids[1]], 4)
+    queued = await base.store.jobs("queued", 10, 0)
+    assert ([job.id for job in queued.jobs], queued.total) == (ids[:0:-1], 3)
+
+
+async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
+    """Those of ended ones are not."""
+    ended, running, queued = (new_file(name) for name in "abc")
+    await base.ingest(ended, prepared("a"))
+    await base.lease(running)
+    await base.store.accept(queued, None)
+    assert await base.store.spooled() == {running.spool, queued.spool}
+
+
+async def after_crashes(count: int, place: Place, folder: Path) -> Place:
+    """A base whose only job was taken by that many processes, each of which died over it."""
+    async with opened(place) as base:
+        await base.store.accept(new_note("a"), None)
+    clock = TestClock()
+    for number in range(count):
+        async with opened(place, clock) as base:
+            assert await base.store.release_all() == min(number, 1)
+            clock.move(days=1)
+            assert await base.store.take("L") is not None
+            place = await died(base, folder / str(number))
+    return place
+
+
+async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place, tmp_path: Path) -> None:
+    """Its attempts counted, under a new lease; the old one is void."""
+    async with opened(await after_crashes(2, place, tmp_path)) as base:
+        assert await base.store.release_all() == 1
+        leased = await base.store.take("L9")
+        assert leased is not None
+        assert leased.attempts == 3
+        assert not await base.store.report("L", leased.job.id, "embedding", 1, 2)
+        assert await base.store.commit(leased, prepared("a")) is not None
+
+
+@pytest.mark.parametrize("deaths", [3, 7])
+async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
+    """It is not its fault; its text is still there, and it is done when an engine lives long enough."""
+    async with opened(await after_crashes(deaths, place, tmp_path)) as base:
+        assert await base.store.release_all() == 1
+        (job,) = (await base.store.jobs(None, 10, 0)).jobs
+        assert (job.status, job.error) == ("queued", None)
+        base.clock.move(hours=1)
+        leased = await base.store.take("L")
+        assert leased is not None
+        assert leased.job.text == "a"
+        assert await base.store.commit(leased, prepared("a")) is not None
+
+
+async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
+    place: Place, tmp_path: Path
+) -> None:
+    """It rests, a little longer each time, and is taken again by itself."""
+    async with opened(await after_crashes(3, place, tmp_path)) as base:
+        await base.store.release_all()
+        assert await base.store.take("too early") is None
+        later = await base.lease(new_note("b"))
+        assert later.job.text == "b"
+        base.clock.move(seconds=10)
+        leased = await base.store.take("L")
+        assert leased is not None
+        assert leased.job.text == "a"
+
+
+def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -> None:
+    """However often it happens."""
+    start = stamp(START)
+    seconds = [
+        (until := rests_until(deaths, start)) and seconds_between(start, until) for deaths in range(1, 6)
+    ]
+    assert seconds == [None, None, 10, 20, 40]
+    assert rests_until(1_000, start) == stamp(START + timedelta(hours=1))
+
+
+async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
+    """However often it happens."""
+    async with opened(place) as base:
+        await base.store.accept(new_note("a"), None)
+    for _ in range(4):
+        async with opened(place) as base:
+            assert await base.store.release_all() == 0
+            leased = await base.store.take("L")
+            assert leased is not None
+            assert leased.attempts == 1
+
+
+async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of jobs stays bounded."""
+    for module in (jobs, postgres_jobs):
+        monkeypatch.setattr(module, "KEPT_FINISHED", 2)
+    running = await base.lease(new_note("old and running"))
+    ended = [(await base.ingest(new_note(str(number)), prepared(str(number)))).id for number in range(4)]
+    left = await base.store.jobs(None, 10, 0)
+    assert [job.id for job in left.jobs] == [ended[3], ended[2], running.job.id]
+
+
+async def test_the_text_of_a_completed_job_is_let_go(base: Base) -> None:
+    """The document has it now."""
+    await base.ingest(new_note("a"), prepared("a"))
+    assert await base.count("job_texts") == 0
+
+
+async def failed(base: Base, job: NewJob) -> str:
+    """The id of a job that was taken and has failed."""
+    leased = await base.lease(job)
+    assert await base.store.fail(leased.lease, leased.job.id, ERROR)
+    return leased.job.id
+
+
+async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
+    """Under its id, without its error; what comes of it is a job like any other."""
+    job_id = await failed(base, new_note("a", tags=["x"]))
+    assert (await base.store.job(job_id)).retryable
+    again = await base.store.retry(job_id, None)
+    assert (again.id, again.status, again.step, again.error) == (job_id, "queued", "queued", None)
+    assert (again.started_at, again.finished_at, again.retryable) == (None, None, False)
+    leased = await base.store.take("L2")
+    assert leased is not None
+    assert (leased.job.text, leased.job.tags, leased.attempts) == ("a", ["x"], 2)
+    done = await base.store.commit(leased, prepared("a"))
+    assert done is not None
+    assert done.status == "completed"
+
+
+async def test_a_retried_retry_queues_once(base: Base) -> None:
+    """The second answer is the first one."""
+    job_id = await failed(base, new_note("a"))
+    first = await base.store.retry(job_id, key())
+    assert await base.store.take("L2") is not None
+    assert await base.store.retry(job_id, key()) == first
+    assert (await base.store.counts()).queue.queued == 0
+
+
+async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
+    """Nor what is not there."""
+    completed = await base.ingest(new_note("a"), prepared("a"))
+    cancelled = await base.store.cancel((await base.store.accept(new_note("b"), None)).id, None)
+    queued = await base.store.accept(new_note("c"), None)
+    for job_id in (completed.id, cancelled.id, queued.id):
+        assert not (await base.store.job(job_id)).retryable
+        with pytest.raises(EngineError) as refused:
+            await base.store.retry(job_id, None)
+        assert refused.value.code == "job_not_retryable"
+    with pytest.raises(EngineError) as missing:
+        await base.store.retry("nobody", None)
+    assert missing.value.code == "job_not_found"
+
+
+async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
+    """As any other does."""
+    job_id = await failed(base, new_note("a"))
+    for number in range(5):
+        await base.store.accept(new_note(str(number)), None)
+    with pytest.raises(EngineError) as caught:
+        await base.store.retry(job_id, None)
+    assert caught.value.code == "queue_full"
+    assert (await base.store.job(job_id)).retryable
+
+
+async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
+    """The oldest failure first, with name and size; then neither text nor file is needed."""
+    note, file = new_note("a"), new_file("bb")
+    for job in (note, file):
+        await failed(base, job)
+        base.clock.move(seconds=1)
+    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.kept()] == [
+        (note.id, None, 1),
+        (file.id, file.spool, 2),
+    ]
+    assert await base.store.spooled() == {file.spool}
+    await base.store.let_go([note.id, file.id])
+    assert (await base.store.kept(), await base.store.spooled()) == ([], set())
+    assert await base.count("job_texts") == 0
+    with pytest.raises(EngineError, match="not kept any more") as refused:
+        await base.store.retry(file.id, None)
+    assert refused.value.code == "job_not_retryable"
+
+
+async def test_only_what_has_failed_is_let_go(base: Base) -> None:
+    """Not what was queued again meanwhile."""
+    job_id = await failed(base, new_note("a"))
+    await base.store.retry(job_id, None)
+    await base.store.let_go([job_id])
+    leased = await base.store.take("L2")
+    assert leased is not None
+    assert leased.job.text == "a"
+
+
+async def test_clearing_the_base_keeps_nothing_of_failed_jobs(base: Base) -> None:
+    """Whoever removes everything means that too."""
+    job_id = await failed(base, new_file("a"))
+    await base.store.clear(None)
+    assert not (await base.store.job(job_id)).retryable
+    assert await base.store.spooled() == set()
+
+
+async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be tried again, however many have ended since."""
+    for module in (jobs, postgres_jobs):
+        monkeypatch.setattr(module, "KEPT_FINISHED", 1)
+    job_id = await failed(base, new_note("a"))
+    for number in range(3):
+        await base.ingest(new_note(str(number)), prepared(str(number)))
+    assert (await base.store.job(job_id)).retryable
+
+
+async def test_a_job_tells_how_long_it_has_taken_by_the_clock_of_its_times(base: Base) -> None:
+    """Since it was accepted, since it was started, and no more once it has ended."""
+    job_id = (await base.store.accept(new_note("a"), None)).id
+    base.clock.move(seconds=3)
+    assert (await base.store.job(job_id)).elapsed_seconds == 3
+    leased = await base.store.take("L")
+    base.clock.move(seconds=2)
+    assert (await base.store.job(job_id)).elapsed_seconds == 2
+    await base.store.commit(leased, prepared("a"))
+    base.clock.move(seconds=9)
+    assert (await base.store.job(job_id)).elapsed_seconds == 2
+
+
+async def taking(base: Base, seconds: float, job: NewJob) -> None:
+    """A job that takes so long."""
+    leased = await base.lease(job)
+    base.clock.move(seconds=seconds)
+    assert await base.store.commit(leased, prepared(job.id)) is not None
+
+
+async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -> None:
+    """By the size of the file, for each format; null where none was done yet."""
+    assert (await base.store.accept(new_file("x" * 10), None)).estimated_seconds is None
+    await base.store.take("first")
+    await base.store.cancel((await base.store.jobs("running", 1, 0)).jobs[0].id, None)
+    for size, seconds in ((100, 2), (200, 3), (400, 5)):
+        await taking(base, seconds, new_file(str(size), size_bytes=size))
+    accepted = await base.store.accept(new_file("c", size_bytes=1_000), None)
+    assert accepted.estimated_seconds == pytest.approx(11)
+    assert (await base.store.accept(new_note("n"), None)).estimated_seconds is None
+
+
+async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
+    """And what runs, less what that has taken already; the list of jobs says the same."""
+    for size, seconds in ((100, 2), (200, 3), (400, 5)):
+        await taking(base, seconds, new_file(str(size), size_bytes=size))
+    await base.lease(new_file("running", size_bytes=400))
+    base.clock.move(seconds=1)
+    for number in range(3):
+        await base.store.accept(new_file(f"w{number}", size_bytes=100), None)
+    listed = (await base.store.jobs(None, 4, 0)).jobs
+    assert [job.estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
+    assert [(await base.store.job(job.id)).estimated_seconds for job in listed] == pytest.approx(
+        [10, 8, 6, 4]
+    )
+    (ended,) = (await base.store.jobs("completed", 1, 0)).jobs
+    assert ended.estimated_seconds is None
+
+
+async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
+    """The more, the further it is."""
+    await taking(base, 2, new_file("a", size_bytes=100))
+    leased = await base.lease(new_file("b", size_bytes=100))
+    base.clock.move(seconds=1)
+    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(1)
+    base.clock.move(seconds=7)
+    await base.store.report(leased.lease, leased.job.id, "Generating embeddings", 4, 5)
+    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
+
+
+async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
+    """The next engine knows it."""
+    async with opened(place) as base:
+        await taking(base, 4, new_note("a"))
+    async with opened(place) as base:
+        assert (await base.store.accept(new_note("b"), None)).estimated_seconds == pytest.approx(4)

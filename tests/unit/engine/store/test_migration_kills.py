@@ -1,0 +1,242 @@
+"""A kill in the middle of a migration, at each of its statements: the base opens, with everything in it.
+
+The process that migrates is a real one. It is killed with SIGKILL at its first statement, then at its second,
+and so on through every migration, until a kill comes too late. Whatever migration is added is tried too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from kb_engine.index.postgres.postings import Tokenizer
+from kb_engine.store.connection import rows
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres import schema as postgres
+from kb_engine.store.postgres.connection import Db, connect, numbered
+from kb_engine.store.schema import MIGRATIONS, migrate
+from tests.support.postgres import Database, new_database
+from tests.support.stores import DIMENSIONS, Place, all_documents, axis, opened
+
+TIME = "2024-05-06T07:08:09.000000Z"
+TEXTS = ["granite quarry", "basalt column"]
+
+DOCUMENT: Mapping[str, Any] = {
+    "id": 1, "uid": "u1", "kind": "file", "title": "Stones", "doc_type": "text", "format": "txt",
+    "filename": "f.txt", "source_path": "/f", "size_bytes": 27, "sha256": "h", "metadata": "{}",
+    "source_type": None, "dedup_scope": "", "status": "searchable", "status_reason": None,
+    "extraction_method": "text", "pages": None, "chunk_count": 2, "token_count": 4, "version": 1,
+    "created_at": TIME, "updated_at": TIME,
+}  # fmt: skip
+JOB: Mapping[str, Any] = {
+    "id": "6f1f6f0e-0000-4000-8000-000000000000", "status": "queued", "kind": "note", "title": "waits",
+    "tags": "[]", "metadata": "{}", "dedup_scope": "", "sha256": "j", "size_bytes": 5, "doc_type": "note",
+    "step": "queued", "created_at": TIME,
+}  # fmt: skip
+COLLECTION: Mapping[str, Any] = {
+    "id": "00000000-0000-4000-8000-000000000000", "name": "stones", "description": "d", "created_by": "a@b",
+    "created_at": TIME, "updated_at": TIME,
+}  # fmt: skip
+
+
+def chunk(number: int) -> dict[str, Any]:
+    """A row of the chunks."""
+    text = TEXTS[number]
+    return {
+        "id": number + 1, "uid": f"c{number}", "document_id": 1, "position": number, "text": text, "page": 1,
+        "heading": "Top", "first": 0, "beyond": len(text), "tokens": 2, "words": 5,
+    }  # fmt: skip
+
+
+CONTENT: list[tuple[str, Mapping[str, Any]]] = [
+    ("documents", DOCUMENT),
+    ("document_sources", {"document_id": 1, "source_path": "/f"}),
+    ("document_tags", {"document_id": 1, "tag": "collection:stones"}),
+    *(("chunks", chunk(number)) for number in range(len(TEXTS))),
+    ("jobs", JOB),
+    ("job_texts", {"job_id": JOB["id"], "text": "waits"}),
+    ("collections", COLLECTION),
+]
+"""What is put into every layout, as far as it has the tables and the columns."""
+
+
+def fill_sqlite(path: Path, version: int) -> None:
+    """A base of that layout, with the content."""
+    db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "wal")
+    migrate(db, path, MIGRATIONS[:version])
+    db.execute("INSERT INTO meta VALUES ('embedder', 'test'), ('dimensions', ?)", (str(DIMENSIONS),))
+    for table, content in CONTENT:
+        known = {name for _, name, *_ in rows(db, f"PRAGMA table_info ({table})")}
+        if columns := {name: held for name, held in content.items() if name in known}:
+            marks = ", ".join("?" * len(columns))
+            db.execute(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
+            )
+    for number, text in enumerate(TEXTS):
+        db.execute("INSERT INTO vectors VALUES (?, ?)", (number + 1, axis(number).tobytes()))
+        if rows(db, "SELECT 1 FROM sqlite_schema WHERE name = 'words'"):
+            words = (number + 1, "stones", "top", text)
+            db.execute("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", words)
+    db.close()
+
+
+async def fill_postgres(database: Database, version: int) -> None:
+    """A base of that layout, with the content."""
+    db = await connect(database.address)
+    try:
+        await db.execute("CREATE EXTENSION vector")
+        if not version:
+            return
+        await postgres.migrate(db, database.address, postgres.MIGRATIONS[:version])
+        await postgres.set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
+        await db.execute("UPDATE base SET chunks = 2, words = 10, last_document = 1, last_chunk = 2")
+        for table, content in CONTENT:
+            await insert(db, table, content)
+        for number, text in enumerate(TEXTS, 1):
+            vector = axis(number - 1).tolist()
+            sql = "INSERT INTO vectors (chunk_id, document_id, vector) VALUES ($1, 1, $2::real[]::vector)"
+            await db.execute(sql, number, vector)
+            for (word,) in map(Tokenizer().terms_of, text.split()):
+                sql = "INSERT INTO postings (term, chunk_id, frequency, length) VALUES ($1, $2, 1, 5)"
+                await db.execute(sql, word, number)
+    finally:
+        await db.close()
+
+
+async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
+    """A row, of the columns that there are."""
+    known = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'kb' AND table_name = $1"
+    names = {name for (name,) in await db.fetch(known, table)}
+    if columns := {name: held for name, held in content.items() if name in names}:
+        marks = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+        await db.execute(numbered(sql), *columns.values())
+
+
+# Each is run by a process without threads, which forks the one that is killed; it prints how many were.
+_SQLITE = """
+import os, shutil, signal, sys
+from pathlib import Path
+from kb_engine.store.connection import connect
+from kb_engine.store.schema import migrate
+
+def killed(path, left):
+    def count(*_):
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return True
+
+    db = connect(path)
+    db.exec_trace = count
+    migrate(db, path)
+
+place, kills = Path(sys.argv[1]), 0
+while True:
+    folder = place.parent / str(kills)
+    folder.mkdir()
+    shutil.copy(place, folder)
+    if not (pid := os.fork()):
+        killed(folder / place.name, kills)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    kills += 1
+    if status == 0:
+        break
+    assert status == -signal.SIGKILL, status
+print(kills)
+"""
+_POSTGRES = """
+import asyncio, os, signal, sys
+from kb_engine.address import address_of
+from kb_engine.store.postgres.connection import connect
+from kb_engine.store.postgres.schema import migrate
+
+left = int(sys.argv[2])
+
+def count(_):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+
+async def run():
+    db = await connect(address_of(sys.argv[1]))
+    db.add_query_logger(count)
+    await migrate(db, address_of(sys.argv[1]))
+
+asyncio.run(run())
+"""
+
+
+def run(program: str, *arguments: str) -> tuple[int, str]:
+    """The exit status of a process and what it printed."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout
+
+
+async def expect_everything(place: Place, version: int) -> None:
+    """Documents, tags, words, vectors, and what the layout had beyond them; of no layout nothing."""
+    async with opened(place) as base:
+        if not version:
+            assert (await all_documents(base)).total == 0
+            return
+        (document,) = (await all_documents(base)).documents
+        assert (document.title, document.tags, document.source_paths) == (
+            "Stones", ["collection:stones"], ["/f"],
+        )  # fmt: skip
+        detail = await base.store.document(1)
+        assert [each.text for each in detail.chunks] == TEXTS
+        for number, text in enumerate(TEXTS):
+            (found,) = (await base.find(text)).results
+            assert found.chunk.text == text
+            best = (await base.find("", "vector", vector=axis(number))).results[0]
+            assert (best.chunk.text, best.score) == (text, 1.0)
+        if isinstance(place, Database) or version >= 2:
+            assert (await base.store.job(JOB["id"])).status == "queued"
+            assert (await base.store.take("lease")).job.text == "waits"  # type: ignore[union-attr]
+        if isinstance(place, Database) or version >= 3:
+            assert (await base.store.collection(COLLECTION["id"])).description == "d"
+
+
+@pytest.mark.parametrize("version", range(len(MIGRATIONS)))
+async def test_a_kill_at_any_statement_of_a_migration_of_sqlite_loses_nothing(
+    tmp_path: Path, version: int
+) -> None:
+    """From every layout to today's; the last of these processes was not killed any more."""
+    path = tmp_path / "kb.db"
+    if version:
+        fill_sqlite(path, version)
+    else:
+        apsw.Connection(str(path)).pragma("journal_mode", "wal")
+    status, kills = run(_SQLITE, str(path))
+    assert (status, int(kills) > 2 * (len(MIGRATIONS) - version)) == (0, True)
+    for number in range(int(kills)):
+        await expect_everything(tmp_path / str(number) / path.name, version)
+
+
+@pytest.mark.parametrize("version", range(len(postgres.MIGRATIONS)))
+async def test_a_kill_at_any_statement_of_a_migration_of_postgres_loses_nothing(version: int) -> None:
+    """The same there; what it had begun is gone with its connection."""
+    kills = 0
+    while True:
+        database = await new_database(empty=True)
+        await fill_postgres(database, version)
+        status, _ = await asyncio.to_thread(run, _POSTGRES, database.url, str(kills))
+        await expect_everything(database, version)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        kills += 1
+    assert kills > 2 * (len(postgres.MIGRATIONS) - version)

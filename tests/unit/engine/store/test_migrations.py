@@ -1,0 +1,250 @@
+"""A base of an earlier layout becomes one of today's with all that was in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kb_contracts.api.ragler import collection_id
+from kb_engine.store import NotABase
+from kb_engine.store.connection import transaction
+from kb_engine.store.schema import MIGRATIONS, migrate
+from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared
+
+OLD_TIME = "2024-05-06T07:08:09.000000Z"
+TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
+
+
+@contextlib.contextmanager
+def direct(path: Path) -> Iterator[apsw.Connection]:
+    """The base as SQLite sees it."""
+    db = apsw.Connection(str(path))
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A base of the first layout: a note of two chunks, a file of one, a file of none."""
+    path = tmp_path / "kb.db"
+    with direct(path) as db:
+        migrate(db, path, MIGRATIONS[:1])
+        db.execute("INSERT INTO meta VALUES ('embedder', 'test'), ('dimensions', '8')")
+        db.execute(
+            "INSERT INTO documents VALUES "
+            "(3, 'u3', 'note', 'Note', 'note', NULL, NULL, '/n', 10, 'h3', ?2, ?1), "
+            "(5, 'u5', 'file', 'File', 'text', 'txt', 'f.txt', '/f', 20, 'h5', ?3, ?1), "
+            "(6, 'u6', 'file', 'Scan', 'pdf', 'pdf', 's.pdf', NULL, 30, 'h6', '{}', ?1)",
+            (OLD_TIME, '{"source_type": "manual"}', '{"source_type": 7}'),
+        )
+        db.execute("INSERT INTO note_texts VALUES (3, ?)", ("".join(TEXTS[:2]),))
+        db.execute("INSERT INTO document_tags VALUES (3, 'z'), (3, 'collection:memory'), (5, 'a')")
+        for chunk_id, (document_id, position) in enumerate([(3, 0), (3, 1), (5, 0)], 11):
+            text = TEXTS[chunk_id - 11]
+            db.execute(
+                "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond) "
+                "VALUES (?, ?, ?, ?, ?, 1, 'Top', 0, ?)",
+                (chunk_id, f"c{chunk_id}", document_id, position, text, len(text)),
+            )
+            db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, axis(chunk_id - 11).tobytes()))
+        db.execute("INSERT INTO chunk_text (chunk_text) VALUES ('rebuild')")
+    return path
+
+
+def columns(path: Path) -> set[str]:
+    """The columns of the table of documents."""
+    with direct(path) as db:
+        return {name for _, name, *_ in db.execute("PRAGMA table_info (documents)")}
+
+
+@pytest.mark.requirement("E28")
+async def test_the_first_layout_has_no_updated_at_and_todays_has(old: Path) -> None:
+    """The column is added; those that were there stay."""
+    before = columns(old)
+    assert "updated_at" not in before
+    async with opened(old):
+        pass
+    assert columns(old) >= before | {"updated_at"}
+
+
+@pytest.mark.requirement("E29")
+async def test_every_document_is_still_there_with_its_chunks_and_tags(old: Path) -> None:
+    """Under the same numbers; what is new is filled from what was known."""
+    async with opened(old) as base:
+        note, file, scan = (await all_documents(base)).documents
+        detail = await base.store.document("u3")
+        text = (await base.store.note(3))[1]
+    assert [(one.id, one.uid, one.title) for one in (note, file, scan)] == [
+        (3, "u3", "Note"), (5, "u5", "File"), (6, "u6", "Scan"),
+    ]  # fmt: skip
+    assert {(one.created_at, one.updated_at, one.version) for one in (note, file, scan)} == {
+        (OLD_TIME, OLD_TIME, 1)
+    }
+    assert (note.tags, file.tags, scan.tags) == (["z", "collection:memory"], ["a"], [])
+    assert (note.source_paths, scan.source_paths) == (["/n"], [])
+    assert (file.metadata, note.size_bytes, file.filename) == ({"source_type": 7}, 10, "f.txt")
+    assert [(one.status, one.chunk_count) for one in (note, file, scan)] == [
+        ("searchable", 2), ("searchable", 1), ("empty", 0),
+    ]  # fmt: skip
+    assert scan.status_reason
+    assert [(c.id, c.uid, c.text, c.heading) for c in detail.chunks] == [
+        (11, "c11", TEXTS[0], "Top"), (12, "c12", TEXTS[1], "Top"),
+    ]  # fmt: skip
+    assert text == TEXTS[0] + TEXTS[1]
+
+
+@pytest.mark.requirement("E29")
+async def test_everything_is_found_by_words_and_by_meaning(old: Path) -> None:
+    """Also by what the first layout could not find: a word in a Chinese sentence, and a title."""
+    async with opened(old) as base:
+        assert await base.titles("revalued pension") == ["Note"]
+        assert await base.titles("中国") == ["File"]
+        assert await base.titles("file") == ["File"]
+        assert await base.titles("", "vector", vector=axis(1), min_score=0.9) == ["Note"]
+        assert await base.titles("april", source_types=["manual"]) == ["Note"]
+        assert await base.titles("中国", source_types=["7"]) == []
+        counts = await base.store.counts()
+    assert (counts.documents.total, counts.chunks, counts.last_updated) == (3, 3, OLD_TIME)
+
+
+async def test_collections_are_there_with_their_figures(old: Path) -> None:
+    """Tokens of chunks that nobody counted are estimated, four characters each; new ones are counted."""
+    async with opened(old) as base:
+        id_ = collection_id("memory")
+        before = await base.store.collection(id_)
+        await base.note("one two three", tags=["collection:memory"])
+        after = await base.store.collection(id_)
+    estimated = sum(-(-len(text) // 4) for text in TEXTS[:2])
+    assert (before.chunk_count, before.created_at, before.updated_at) == (2, OLD_TIME, OLD_TIME)
+    assert before.statistics.total_tokens == estimated
+    assert (after.chunk_count, after.statistics.total_tokens) == (3, estimated + 3)
+
+
+async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path) -> None:
+    """What it has beyond the first: versions, jobs, sources, keys."""
+    path = tmp_path / "kb.db"
+    with direct(path) as db:
+        migrate(db, path, MIGRATIONS[:2])
+        db.execute("INSERT INTO meta VALUES ('embedder', 'test'), ('dimensions', '8')")
+        db.execute(
+            "INSERT INTO documents (id, uid, kind, title, doc_type, size_bytes, sha256, created_at, "
+            "updated_at, version, chunk_count) VALUES (1, 'u', 'file', 'File', 'text', 1, 'h', ?1, ?1, 7, 0)",
+            (OLD_TIME,),
+        )
+        before = db.execute("SELECT * FROM documents").fetchall()
+        tables = set(db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"))
+    async with opened(path) as base:
+        (document,) = (await all_documents(base)).documents
+    assert document.version == 7
+    with direct(path) as db:
+        assert [row[:-1] for row in db.execute("SELECT * FROM documents")] == before
+        assert tables < set(db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"))
+
+
+async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
+    """Updates, duplicates in their collection, deletions, and ids above the old ones."""
+    async with opened(old) as base:
+        changed = await base.update(3, "x", prepared("x"), version=1)
+        assert (changed.created_at, changed.updated_at > OLD_TIME) == (OLD_TIME, True)
+        await base.store.delete(5, None)
+        assert await base.titles("中国") == []
+        same = new_note("x", tags=["collection:memory"], dedup_scope="collection:memory")
+        assert (await base.ingest(same, prepared("x"))).document_id == 3
+        assert (await base.note("new")).id == 7
+
+
+async def test_a_migrated_base_opens_again_without_a_change(old: Path) -> None:
+    """Each migration runs once."""
+    async with opened(old):
+        pass
+    async with opened(old) as base:
+        assert (await all_documents(base)).total == 3
+    with direct(old) as db:
+        assert db.pragma("user_version") == len(MIGRATIONS)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["after its changes", "before them"])
+async def test_an_interrupted_migration_leaves_the_old_layout(old: Path, begun: bool) -> None:
+    """To be migrated at the next opening as if nothing had been tried."""
+
+    def interrupted(db: apsw.Connection) -> None:
+        if begun:
+            MIGRATIONS[1](db)
+        raise ZeroDivisionError
+
+    before = dump(old)
+    with direct(old) as db, pytest.raises(ZeroDivisionError):
+        migrate(db, old, (MIGRATIONS[0], interrupted))
+    assert dump(old) == before
+    async with opened(old) as base:
+        assert (await all_documents(base)).total == 3
+
+
+def dump(path: Path) -> list[object]:
+    """The layout and the documents."""
+    with direct(path) as db:
+        layout = db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()
+        return [db.pragma("user_version"), layout, db.execute("SELECT * FROM documents").fetchall()]
+
+
+async def test_a_new_base_has_the_layout_of_a_migrated_one(old: Path, tmp_path: Path) -> None:
+    """There is one way to today's layout."""
+    new = tmp_path / "new.db"
+    async with opened(new), opened(old):
+        pass
+    assert dump(new)[:2] == dump(old)[:2]
+
+
+async def test_a_base_whose_old_rows_are_damaged_is_refused_with_its_rows(old: Path) -> None:
+    """Vectors of another length than the embedder's would be read as nonsense."""
+    with direct(old) as db:
+        db.execute("UPDATE vectors SET vector = x'0000' WHERE chunk_id = 11")
+    with pytest.raises(NotABase, match="chunk 11"):
+        async with opened(old):
+            pass
+
+
+@pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0], ids=["ends", "fails"])
+def test_a_transaction_is_closed_however_it_ends(tmp_path: Path, then: Callable[[], object]) -> None:
+    """The connection is free for the next one."""
+    with direct(tmp_path / "kb.db") as db:
+        with contextlib.suppress(ZeroDivisionError), transaction(db):
+            then()
+        assert not db.in_transaction
+
+
+async def test_the_fixture_is_what_it_says(old: Path) -> None:
+    """An old base really is one."""
+    with direct(old) as db:
+        assert db.pragma("user_version") == 1
+        assert db.execute("SELECT count(*) FROM chunk_text WHERE chunk_text MATCH 'revalued'").get == 1
+
+
+async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path) -> None:
+    """Short notes in a lane of their own; what comes now stands behind them."""
+    with direct(old) as db:
+        migrate(db, old, MIGRATIONS[:4])
+        db.executemany(
+            "INSERT INTO jobs (id, status, kind, title, tags, metadata, dedup_scope, sha256, size_bytes, "
+            "doc_type, step, created_at) "
+            "VALUES (?1, 'queued', ?2, ?1, '[]', '{}', '', ?1, ?3, 'note', 'queued', ?4)",
+            [
+                (name, kind, size, OLD_TIME)
+                for name, kind, size in (
+                    ("a", "file", 1),
+                    ("b", "note", 1),
+                    ("c", "note", 10_000),
+                    ("d", "file", 1),
+                )
+            ],
+        )
+    async with opened(old) as base:
+        await base.store.accept(new_file("e", title="e"), None)
+        taken = [await base.store.take("L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4]
+    assert [leased and leased.job.title for leased in taken] == ["b", None, "a", "c", "d", "e"]

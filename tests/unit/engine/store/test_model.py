@@ -1,0 +1,265 @@
+"""Whatever is done in whatever order, the store agrees with a model of a few dictionaries."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_engine.store import LeasedJob
+from tests.support.postgres import Database, give_back
+from tests.support.stores import Base, all_documents, key, new_note, new_place, opened, prepared
+
+TEXTS = st.sampled_from(["alpha", "beta", "gamma"])
+TAGS = st.lists(st.sampled_from(["t", "u", "collection:a", "collection:b"]), max_size=3, unique=True)
+SCOPES = st.sampled_from(["", "s"])
+PATHS = st.sampled_from([None, "/p", "/q"])
+
+
+@dataclass
+class Modelled:
+    """A document of the model."""
+
+    text: str
+    scope: str
+    tags: list[str]
+    sources: list[str]
+    hashed: str = ""
+    version: int = 1
+
+
+@dataclass
+class Model:
+    """What the store should know."""
+
+    jobs: dict[str, str] = field(default_factory=dict)
+    documents: dict[int, Modelled] = field(default_factory=dict)
+    updates: dict[str, tuple[int, str]] = field(default_factory=dict)
+    last_id: int = 0
+
+    def unfinished_updates(self, number: int) -> list[str]:
+        """The jobs that shall change a note yet, in the order of acceptance."""
+        return [
+            job_id
+            for job_id, (note, _) in self.updates.items()
+            if note == number and self.jobs[job_id] in {"queued", "running"}
+        ]
+
+    def may_run(self, job_id: str) -> bool:
+        """Whether no earlier update of the same note is unfinished."""
+        return job_id not in self.updates or self.unfinished_updates(self.updates[job_id][0])[0] == job_id
+
+    def commit(self, leased: LeasedJob) -> tuple[int, bool]:
+        """The document that comes of a job, and whether it stood already."""
+        job = leased.job
+        self.jobs[job.id] = "completed"
+        if job.document_id is not None:
+            self.documents[job.document_id].text = job.text or ""
+            self.documents[job.document_id].version += 1
+            return job.document_id, False
+        for number, standing in sorted(self.documents.items()):
+            if (standing.text, standing.scope) == (job.text, job.dedup_scope):
+                self._unite(standing, job)
+                return number, True
+        self.last_id += 1
+        sources = [job.source_path] if job.source_path else []
+        self.documents[self.last_id] = Modelled(job.text or "", job.dedup_scope, list(job.tags), sources)
+        return self.last_id, False
+
+    def _unite(self, standing: Modelled, job: Any) -> None:
+        before = (list(standing.tags), list(standing.sources))
+        for tag in job.tags:
+            second = tag.startswith("collection:") and any(t.startswith("collection:") for t in standing.tags)
+            if tag not in standing.tags and not second:
+                standing.tags.append(tag)
+        if job.source_path and job.source_path not in standing.sources:
+            standing.sources.append(job.source_path)
+        standing.version += before != (standing.tags, standing.sources)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The store and its model, side by side."""
+
+    leases: Bundle[LeasedJob] = Bundle("leases")
+    accepted: Bundle[str] = Bundle("accepted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.folder = tempfile.TemporaryDirectory()
+        self.runner = asyncio.Runner()
+        self.waiting: list[str] = []
+
+    kind = "sqlite"
+
+    @initialize()
+    def open(self) -> None:
+        """An empty base."""
+        self.place = self.runner.run(new_place(self.kind, Path(self.folder.name)))
+        self.context = opened(self.place)
+        self.base: Base = self.runner.run(self.context.__aenter__())
+
+    def teardown(self) -> None:
+        """Close and forget the base."""
+        if hasattr(self, "context"):
+            self.runner.run(self.context.__aexit__(None, None, None))
+            if isinstance(self.place, Database):
+                give_back(self.place)
+        self.runner.close()
+        self.folder.cleanup()
+
+    def ask(self, awaitable: Any) -> Any:
+        """The answer of the store, or the code of its error."""
+        try:
+            return self.runner.run(awaitable)
+        except EngineError as error:
+            return error.code
+
+    @rule(target=accepted, text=TEXTS, tags=TAGS, scope=SCOPES, path=PATHS)
+    def accept(self, text: str, tags: list[str], scope: str, path: str | None) -> str:
+        """A note comes in."""
+        job = new_note(text, tags=tags, dedup_scope=scope, source_path=path)
+        self.ask(self.base.store.accept(job, None))
+        self.model.jobs[job.id] = "queued"
+        self.waiting.append(job.id)
+        return job.id
+
+    @rule(target=leases)
+    def take(self) -> LeasedJob | None:
+        """A worker asks for work."""
+        leased: LeasedJob | None = self.ask(self.base.store.take(f"lease {len(self.model.jobs)}"))
+        oldest = next((one for one in self.waiting if self.model.may_run(one)), None)
+        assert (leased.job.id if leased else None) == oldest
+        if oldest:
+            self.waiting.remove(oldest)
+            self.model.jobs[oldest] = "running"
+        return leased
+
+    @rule(leased=consumes(leases))
+    def commit(self, leased: LeasedJob | None) -> None:
+        """A worker ends, if its lease is still good."""
+        if leased is None:
+            return
+        done: Any = self.ask(self.base.store.commit(leased, prepared(leased.job.text or "")))
+        if self.model.jobs[leased.job.id] != "running":
+            assert done is None
+            return
+        if leased.job.document_id is not None and leased.job.document_id not in self.model.documents:
+            assert done == "document_not_found"
+            self.fail(leased)
+            return
+        assert (done.document_id, done.deduplicated) == self.model.commit(leased)
+
+    @rule(leased=consumes(leases))
+    def fail(self, leased: LeasedJob | None) -> None:
+        """A worker gives up, if its lease is still good."""
+        if leased is None:
+            return
+        error = m.JobError(code="file_corrupt", message="")
+        good = self.model.jobs[leased.job.id] == "running"
+        assert self.ask(self.base.store.fail(leased.lease, leased.job.id, error)) is good
+        if good:
+            self.model.jobs[leased.job.id] = "failed"
+
+    @rule(job_id=accepted)
+    def cancel(self, job_id: str) -> None:
+        """Somebody changes their mind."""
+        answer = self.ask(self.base.store.cancel(job_id, None))
+        if self.model.jobs[job_id] in {"queued", "running"}:
+            assert answer.status == "cancelled"
+            self.model.jobs[job_id] = "cancelled"
+            self.waiting = [one for one in self.waiting if one != job_id]
+        else:
+            assert answer == "job_finished"
+
+    @rule(number=st.integers(1, 4), tags=TAGS.filter(bool))
+    def tag(self, number: int, tags: list[str]) -> None:
+        """A document gets tags."""
+        answer = self.ask(self.base.store.add_tags(number, tags, None, None))
+        standing = self.model.documents.get(number)
+        if standing is None:
+            assert answer == "document_not_found"
+            return
+        new = [tag for tag in tags if tag not in standing.tags]
+        standing.tags += new
+        standing.version += bool(new)
+
+    @rule(target=accepted, number=st.integers(1, 4), text=TEXTS)
+    def update(self, number: int, text: str) -> Any:
+        """A note shall have another text; the same once more is the same job."""
+        patch, once = m.NotePatch(text=text), key(str(uuid4()))
+        answer = self.ask(self.base.store.accept_update(number, patch, once))
+        if number not in self.model.documents:
+            assert answer == "document_not_found"
+            return multiple()
+        last = next(reversed(self.model.unfinished_updates(number)), None)
+        if last is not None and self.model.updates[last] == (number, text):
+            assert answer.id == last
+            return multiple()
+        self.model.updates[answer.id] = number, text
+        self.model.jobs[answer.id] = "queued"
+        self.waiting.append(answer.id)
+        return answer.id
+
+    @rule(number=st.integers(1, 4))
+    def delete(self, number: int) -> None:
+        """A document goes."""
+        answer = self.ask(self.base.store.delete(number, None))
+        known = self.model.documents.pop(number, None)
+        assert (answer == "document_not_found") == (known is None)
+
+    @rule()
+    def clear(self) -> None:
+        """Everything goes."""
+        removed: m.Removed = self.ask(self.base.store.clear(None))
+        open_jobs = [job_id for job_id, status in self.model.jobs.items() if status in {"queued", "running"}]
+        assert (removed.documents, removed.jobs_cancelled) == (len(self.model.documents), len(open_jobs))
+        self.model.documents.clear()
+        self.model.jobs.update(dict.fromkeys(open_jobs, "cancelled"))
+        self.waiting.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        """Documents, jobs and search tell the same as the model."""
+        if not hasattr(self, "base"):
+            return
+        documents = self.ask(all_documents(self.base)).documents
+        assert {
+            one.id: (one.tags, one.source_paths, one.version) for one in documents
+        } == {
+            number: (one.tags, one.sources, one.version) for number, one in self.model.documents.items()
+        }  # fmt: skip
+        jobs = self.ask(self.base.store.jobs(None, 1000, 0)).jobs
+        assert {job.id: job.status for job in jobs} == self.model.jobs
+        for text in ("alpha", "beta", "gamma"):
+            found = {result.document.id for result in self.ask(self.base.find(text, top=100)).results}
+            assert found == {number for number, one in self.model.documents.items() if one.text == text}
+
+
+class PostgresMachine(StoreMachine):
+    """The same on a database; fewer of them, for each step takes longer."""
+
+    kind = "postgres"
+
+
+StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+PostgresMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=25, deadline=None)
+TestStore = StoreMachine.TestCase
+TestPostgres = PostgresMachine.TestCase

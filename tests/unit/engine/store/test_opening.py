@@ -1,0 +1,215 @@
+"""Which bases open, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.store import (
+    BaseInUse,
+    BaseTooNew,
+    BaseUnwritable,
+    EmbedderIdentity,
+    EmbedderMismatch,
+    NotABase,
+    connection,
+)
+from kb_engine.store.schema import MIGRATIONS
+from tests.support.stores import EMBEDDER, Place, all_documents, axis, opened
+
+
+async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
+    """Documents, words and vectors, after it was closed and opened."""
+    path = tmp_path / "new folder" / "kb.db"
+    async with opened(path) as base:
+        document = await base.note("some words", tags=["t"], vectors=[axis(2)])
+    async with opened(path) as base:
+        assert (await base.store.document(document.uid)).tags == ["t"]
+        assert (await base.find("words")).total == 1
+        assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
+
+
+async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
+    """And admitted when the first has closed."""
+    path = tmp_path / "kb.db"
+    async with opened(path):
+        with pytest.raises(BaseInUse, match=f"process {os.getpid()} is using it") as caught:
+            async with opened(path):
+                pass
+    assert (caught.value.pid, caught.value.path) == (os.getpid(), path)
+    async with opened(path) as base:
+        await base.store.ping()
+
+
+async def test_another_embedder_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Both are named; the base is free again afterwards."""
+    path = tmp_path / "kb.db"
+    async with opened(path) as base:
+        await base.note("a")
+    other = EmbedderIdentity("other", 3)
+    with pytest.raises(EmbedderMismatch, match=r"test \(8 dimensions\).*other \(3.*kb reindex") as caught:
+        async with opened(path, embedder=other):
+            pass
+    assert (caught.value.stored, caught.value.wanted) == (EMBEDDER, other)
+    async with opened(path) as base:
+        assert (await all_documents(base)).total == 1
+
+
+async def test_a_base_takes_the_dimensions_of_its_first_vectors(place: Place) -> None:
+    """Where its embedder could not be asked; from then on they are its own, and the name is enough."""
+    unknown = EmbedderIdentity("test", 0)
+    async with opened(place, embedder=EmbedderIdentity("misspelt", 0)) as base:
+        assert base.store.dimensions == 0
+    async with opened(place, embedder=unknown) as base:
+        assert (await base.find("words")).total == 0
+        assert (await base.find("", "vector", vector=axis(2))).results == []
+        await base.note("some words", vectors=[axis(2)])
+        assert base.store.dimensions == len(axis(2))
+        assert (await base.find("", "vector", vector=axis(2))).total == 1
+    for known in (unknown, EMBEDDER):
+        async with opened(place, embedder=known) as base:
+            assert base.store.dimensions == len(axis(2))
+            assert (await base.find("", "vector", vector=axis(2))).total == 1
+    for other in (EmbedderIdentity("other", 0), EmbedderIdentity("test", 7)):
+        with pytest.raises(EmbedderMismatch, match="kb reindex"):
+            async with opened(place, embedder=other):
+                pass
+
+
+@pytest.mark.parametrize("content", [b"not a base at all, but long enough to be read " * 99, b"short"])
+async def test_a_file_that_is_no_sqlite_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
+    """Whatever it is, somebody may need it."""
+    path = tmp_path / "kb.db"
+    path.write_bytes(content)
+    with pytest.raises(NotABase, match="no SQLite file"):
+        async with opened(path):
+            pass
+    assert path.read_bytes() == content
+
+
+async def test_a_damaged_base_is_refused(tmp_path: Path) -> None:
+    """At opening, where a person can see it."""
+    path = tmp_path / "kb.db"
+    async with opened(path) as base:
+        for number in range(50):
+            await base.note(f"text {number} " * 50)
+    path.write_bytes(path.read_bytes()[:40_000])
+    with pytest.raises(NotABase, match="damaged"):
+        async with opened(path):
+            pass
+
+
+async def test_a_base_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:
+    """Its tables are not ours to add to."""
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    with pytest.raises(NotABase, match="another program"):
+        async with opened(path):
+            pass
+    db = apsw.Connection(str(path))
+    assert db.execute("SELECT group_concat(name) FROM sqlite_schema").get == "theirs"
+    db.close()
+
+
+@pytest.mark.parametrize("version", [-1, 1, len(MIGRATIONS)])
+async def test_a_base_of_another_program_that_counts_too_is_refused_unchanged(
+    tmp_path: Path, version: int
+) -> None:
+    """Its number may be one of ours."""
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (x)")
+    db.pragma("user_version", version)
+    db.close()
+    with pytest.raises(NotABase, match="another program") as caught:
+        async with opened(path):
+            pass
+    assert "\n" not in str(caught.value)
+    db = apsw.Connection(str(path))
+    assert db.execute("SELECT group_concat(name) FROM sqlite_schema").get == "theirs"
+    db.close()
+
+
+def test_every_refusal_is_one_line() -> None:
+    """Whatever the operating system and the libraries put into their words."""
+    assert str(NotABase(Path("/a"), "one.\nDETAIL:  two.\r\nHINT: three.")) == (
+        "The base /a cannot be opened: one. DETAIL:  two. HINT: three."
+    )
+
+
+async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> None:
+    """With both numbers."""
+    path = tmp_path / "kb.db"
+    async with opened(path):
+        pass
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", 999)
+    db.close()
+    with pytest.raises(BaseTooNew, match="version 999") as caught:
+        async with opened(path):
+            pass
+    assert (caught.value.found, caught.value.known) == (999, len(MIGRATIONS))
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """A file stands where the folder should."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BaseUnwritable, match="user may write"):
+        async with opened(tmp_path / "file" / "kb.db"):
+            pass
+
+
+async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    """SQLite's words alone would tell nobody what to do."""
+    (tmp_path / "kb.db").mkdir()
+    with pytest.raises(BaseUnwritable, match="right to write"):
+        async with opened(tmp_path / "kb.db"):
+            pass
+
+
+async def test_a_base_that_another_program_keeps_locked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not know of our lock."""
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 1)
+    db = apsw.Connection(str(tmp_path / "kb.db"))
+    db.execute("CREATE TABLE some (x); BEGIN EXCLUSIVE")
+    with pytest.raises(BaseInUse, match="another process"):
+        async with opened(tmp_path / "kb.db"):
+            pass
+    db.close()
+
+
+async def test_a_base_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """As are the files beside it."""
+    async with opened(tmp_path / "kb.db") as base:
+        await base.note("private")
+        modes = {file.name: stat.filemode(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert set(modes.values()) == {"-rw-------"}
+    assert {"kb.db", "kb.db-wal", "kb.db.lock"} <= set(modes)
+
+
+async def test_a_closed_store_says_that_it_is_closed(tmp_path: Path) -> None:
+    """Closing twice is no error."""
+    async with opened(tmp_path / "kb.db") as base:
+        await base.store.close()
+        for call in (base.store.ping(), base.store.counts()):
+            with pytest.raises(EngineError) as caught:
+                await call
+            assert caught.value.code == "not_ready"
+
+
+async def test_a_base_is_synced_and_checked_as_promised(tmp_path: Path) -> None:
+    """The settings that durability rests on."""
+    async with opened(tmp_path / "kb.db") as base:
+        wanted = ("journal_mode", "synchronous", "foreign_keys")
+        found = await base.store._writer.run(lambda db: [db.pragma(name) for name in wanted])
+    assert found == ["wal", 2, 1]

@@ -1,0 +1,151 @@
+"""One history on both stores: the same documents, totals, order and scores, to the fourth decimal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kb_contracts.api import models as m
+from kb_engine.index import words
+from kb_engine.index.postgres import postings
+from kb_engine.store import Found, Prepared
+from tests.support.postgres import give_back, new_database
+from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
+
+MODES: Sequence[m.Mode] = ("fts", "vector", "hybrid")
+WORDS = (
+    "bee bees hive hives honey running runs ran runner naïve naive café cafe Ångström it's c++ e-mail "
+    "中国 旅游 我今天去中国旅游了 東京タワー タワー 오늘 학교에서 мир Привет emoji🙂 🙂 x\0y \ufb01sh ①② ½ "
+    "the the the the of of and a İstanbul ﾊﾝｶｸ が゛ ・中 中・国 中,国 𠀀𠀁 résumé RESUME " + "long" * 60
+).split(" ")
+
+
+class Pair:
+    """A base on each store; what is done is done to both."""
+
+    def __init__(self, one: Base, other: Base) -> None:
+        self.both = (one, other)
+
+    async def search(self, text: str, mode: m.Mode, **changes: object) -> None:
+        """Ask both, and hold the answers against each other."""
+        vector = meaning(text)
+        first, second = [
+            await base.find(text, mode, vector=vector, explain=True, **changes) for base in self.both
+        ]
+        assert told(first) == told(second), (text, mode, changes)
+        assert scores(first) == pytest.approx(scores(second), abs=1e-4), (text, mode, changes)
+
+
+def told(found: Found) -> tuple[object, ...]:
+    """All but the numbers that may differ in their last digits."""
+    ids = [(result.chunk.id, result.document.id, result.chunk.text, result.tags) for result in found.results]
+    return found.total, found.weak, ids
+
+
+def scores(found: Found) -> list[float]:
+    """Scores and what they were made of."""
+    parts = [(result.score, result.explain) for result in found.results]
+    return [number for score, x in parts if x for number in (score, x.cosine or 0.0, x.bm25 or 0.0)]
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    """Two empty bases."""
+    database = await new_database()
+    async with opened(tmp_path / "kb.db") as one, opened(database) as other:
+        yield Pair(one, other)
+    give_back(database)
+
+
+async def fill(pair: Pair, chance: random.Random, count: int) -> None:
+    """Notes and files with headings and tags; some are changed, some removed."""
+    for number in range(count):
+        made = document(chance, f"title {chance.choice(WORDS)}")
+        job = (new_note if number % 2 else new_file)(
+            f"{number}", title=made.title, tags=chance.sample(["a", "b", "c"], chance.randint(0, 2))
+        )
+        change, key = chance.random(), chance.randint(1, count)
+        for base in pair.both:
+            await base.ingest(job, made)
+        if change < 0.1 and number > 2:
+            for base in pair.both:
+                if any(one.id == key for one in (await base.store.documents(**ALL)).documents):
+                    await base.store.delete(key, None)
+
+
+ALL = {
+    "source_path": None, "tag": None, "doc_type": None, "sort_by": "id", "sort_order": "asc",
+    "limit": 1000, "offset": 0,
+}  # fmt: skip
+
+
+def document(chance: random.Random, title: str) -> Prepared:
+    """A few chunks of words from many scripts."""
+    texts = [" ".join(chance.choices(WORDS, k=chance.randint(1, 30))) for _ in range(chance.randint(1, 4))]
+    plain = prepared(*texts, title=title)
+    headed = [replace(c, heading=chance.choice([None, *WORDS])) for c in plain.chunks]
+    return Prepared(title=title, extraction_method="x", pages=None, chunks=headed, vectors=plain.vectors)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) -> None:
+    """By every word alone, by several, with filters and without."""
+    chance = random.Random(seed)
+    await fill(pair, chance, 30)
+    for word in dict.fromkeys(WORDS):
+        await pair.search(word, "fts", top=100)
+    for _ in range(40):
+        text = " ".join(chance.choices(WORDS, k=chance.randint(1, 5)))
+        filters = chance.choice([{}, {"tags": ["a"]}, {"tags_any": ["a", "b"]}, {"doc_type": "note"}])
+        least = chance.choice([0.0, 0.2])
+        await pair.search(text, chance.choice(MODES), top=chance.choice([3, 100]), min_score=least, **filters)
+
+
+async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget that is soon spent, and filters that leave few and many."""
+    for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0.1, "FEW_CHUNKS": 4, "FEW_SHARE": 0.0}.items():
+        monkeypatch.setattr(words, name, value)
+    chance = random.Random(3)
+    await fill(pair, chance, 30)
+    for _ in range(60):
+        text = " ".join(chance.choices(WORDS, k=chance.randint(1, 6)))
+        filters = chance.choice([{}, {"tags": ["a", "b"]}, {"tags": ["c"]}])
+        await pair.search(text, chance.choice(MODES), top=100, **filters)
+
+
+def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
+    """Stems, folded letters, single CJK characters, and nothing of what separates."""
+    db = apsw.Connection(":memory:")
+    db.execute(
+        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{postings.TOKENIZER}');"
+        "CREATE VIRTUAL TABLE v USING fts5vocab (w, row)"
+    )
+    tokenizer = postings.Tokenizer()
+    for word in WORDS:
+        db.execute("DELETE FROM w")
+        db.execute("INSERT INTO w VALUES (?)", (postings.index_text(word),))
+        theirs = dict(db.execute("SELECT term, cnt FROM v").fetchall())
+        rows, (length,) = tokenizer.postings("", [(1, None, word)])
+        single = {term: count for term, _, count, _ in rows if " " not in term}
+        assert single | long_ones(rows, theirs) == theirs
+        assert length == sum(theirs.values())
+    db.close()
+
+
+def long_ones(rows: Sequence[postings.Posting], theirs: dict[str, int]) -> dict[str, int]:
+    """Words too long for an index, which are kept by their digest."""
+    known = {postings._term(term): term for term in theirs if len(term) > postings.LONGEST_TERM}
+    return {known[term]: count for term, _, count, _ in rows if term in known}
+
+
+async def test_a_word_of_thirty_thousand_letters_is_found(pair: Pair) -> None:
+    """It is longer than a row of an index may be."""
+    word = "q" * 30_000
+    for base in pair.both:
+        await base.ingest(new_note("x"), prepared(f"{word} and more"))
+    await pair.search(word, "fts")

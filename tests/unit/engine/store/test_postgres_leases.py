@@ -1,0 +1,310 @@
+"""Many engines on one base: each job is somebody's for as long as that one lives, and then another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_engine.store import LeasedJob
+from kb_engine.store.port import News
+from kb_engine.store.postgres import PostgresStore, jobs
+from kb_engine.store.postgres.connection import WRITERS, connect
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
+
+ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
+SECONDS = 20.0
+_WAITING_FOR_ROWS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+@dataclass
+class Two:
+    """Two engines' stores on one database."""
+
+    database: Database
+    one: Base
+    other: Base
+
+    async def lapse(self) -> None:
+        """Let the time of all leases pass."""
+        await self.database.execute(
+            "UPDATE jobs SET lease_until = now() - interval '1 second' WHERE lease <> ''"
+        )
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Two]:
+    """An empty base, open twice."""
+    database = await new_database()
+    async with opened(database) as one, opened(database) as other:
+        yield Two(database, one, other)
+    give_back(database)
+
+
+async def test_a_job_in_hand_is_not_released_by_an_engine_that_starts(two: Two) -> None:
+    """Its holder goes on and commits."""
+    leased = await two.one.lease(new_note("a"))
+    assert await two.other.store.release_all() == 0
+    assert await two.other.store.take("mine") is None
+    assert await two.one.store.commit(leased, prepared("a")) is not None
+
+
+async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: Two) -> None:
+    """Whatever the first one still does is refused, and the document comes of the second alone."""
+    first = await two.one.lease(new_note("a"))
+    await two.lapse()
+    assert await two.other.store.release_all() == 1
+    second = await two.other.store.take("second")
+    assert second is not None
+    assert second.attempts == 2
+    assert not await two.one.store.report(first.lease, first.job.id, "embedding", 1, 2)
+    assert await two.one.store.commit(first, prepared("a")) is None
+    assert await two.one.store.commit_duplicate(first) is None
+    assert not await two.one.store.fail(first.lease, first.job.id, ERROR)
+    assert (await all_documents(two.one)).total == 0
+    assert await two.other.store.commit(second, prepared("a")) is not None
+    assert (await all_documents(two.one)).total == 1
+
+
+async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
+    """After an outage of the database the work of the living is not thrown away."""
+    leased = await two.one.lease(new_note("a"))
+    await two.lapse()
+    await two.one.store.beat()
+    assert await two.other.store.release_all() == 0
+    await two.lapse()
+    assert await two.one.store.commit(leased, prepared("a")) is not None
+
+
+async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
+    """However long it takes; those of another engine do not."""
+    await two.one.lease(new_note("a"))
+    await two.lapse()
+    await two.one.store.beat()
+    await two.other.store.beat()
+    assert (await two.one.store.counts()).queue.running == 1
+    await two.lapse()
+    await two.other.store.beat()
+    assert (await two.one.store.counts()).queue.queued == 1
+
+
+async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked the base just before the job was taken, and is answered just after."""
+    store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
+    assert isinstance(store, PostgresStore)
+    renew, take = jobs.renew, jobs.take
+
+    async def late(*given: Any) -> set[str]:
+        good = await renew(*given)
+        asked.set()
+        await taken.wait()
+        return good
+
+    async def after_the_beat(*given: Any) -> LeasedJob | None:
+        await asked.wait()
+        return await take(*given)
+
+    await two.one.lease(new_note("a"))
+    await store.accept(new_note("b"), None)
+    monkeypatch.setattr(jobs, "renew", late)
+    monkeypatch.setattr(jobs, "take", after_the_beat)
+    async with asyncio.timeout(SECONDS):
+        taking = asyncio.ensure_future(store.take("L"))
+        await asyncio.sleep(0)  # so that it has begun
+        beating = asyncio.ensure_future(store.beat())
+        assert await taking is not None
+        taken.set()
+        await beating
+    await two.lapse()
+    await store.beat()
+    assert (await store.counts()).queue.running == 2
+
+
+async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
+    """Its worker is stopped before the store is."""
+    job = await two.one.store.accept(new_note("a"), None)
+    taking = asyncio.ensure_future(two.one.store.take("L"))
+    await asyncio.sleep(0)  # so that it has begun
+    taking.cancel()
+    await asyncio.wait([taking])
+    await two.one.store.close()
+    standing = await two.other.store.job(job.id)
+    assert (standing.status, standing.attempts) == ("queued", 0)
+
+
+async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) -> None:
+    """However many there are, while a book is being committed."""
+    document = await two.one.note("a")
+    store = two.one.store
+    await two.one.lease(new_note("b"))
+    db = await connect(two.database.address)
+    try:
+        async with db.transaction(), asyncio.timeout(SECONDS / 2):
+            await db.execute("SELECT FROM base FOR UPDATE")
+            waiting = [
+                asyncio.ensure_future(store.add_tags(document.id, [f"t{n}"], None, None)) for n in range(12)
+            ]
+            while await two.database.value(_WAITING_FOR_ROWS) < WRITERS:
+                pass  # asking gives way to the changes
+            assert len(await two.one.titles("a")) == 1
+            assert isinstance(store, PostgresStore)
+            await two.lapse()
+            beating = asyncio.ensure_future(store.beat())
+            while await two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"):
+                pass  # asking gives way to the beat
+        await asyncio.gather(beating, *waiting)
+    finally:
+        await db.close()
+
+
+async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
+    """However many leases lapse."""
+    job = new_file("a")
+    await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
+    await two.one.store.accept(job, None)
+    for number in range(3):
+        assert await two.one.store.release_all() == min(number, 1)
+        assert await two.one.store.take(f"L{number}") is not None
+        await two.lapse()
+    assert await two.other.store.release_all() == 1
+    assert (await two.other.store.job(job.id)).status == "queued"
+    assert await two.one.count("spool_files") == 1
+
+
+async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
+    """Whichever engine lets go of it."""
+    job = new_file("a")
+    await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
+    leased = await two.one.lease(job)
+    assert await two.one.store.fail(leased.lease, job.id, ERROR)
+    assert await two.one.count("spool_files") == 1
+    await two.other.store.let_go([job.id])
+    assert await two.one.count("spool_files") == 0
+
+
+async def test_two_engines_take_each_job_once(two: Two) -> None:
+    """Asking at once, many times."""
+    for number in range(20):
+        await two.one.store.accept(new_note(str(number)), None)
+    asked = [store.take(f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
+    taken = [leased.job.id for leased in await asyncio.gather(*asked) if leased is not None]
+    assert len(taken) == len(set(taken)) == 20
+
+
+async def test_the_same_text_by_two_engines_at_once_is_one_document(two: Two) -> None:
+    """Their commits follow one another."""
+    leased: list[tuple[Base, LeasedJob]] = []
+    for number in range(10):
+        base = (two.one, two.other)[number % 2]
+        await base.store.accept(new_note("same", tags=[f"t{number}"]), None)
+        taken = await base.store.take(f"L{number}")
+        assert taken is not None
+        leased.append((base, taken))
+    jobs = await asyncio.gather(*(base.store.commit(one, prepared("same")) for base, one in leased))
+    assert sorted(job.deduplicated for job in jobs) == [False] + [True] * 9
+    (document,) = (await all_documents(two.one)).documents
+    assert len(document.tags) == 10
+
+
+async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
+    """Who has seen the newest document has missed none before it."""
+    seen: list[int] = []
+
+    async def write(base: Base, number: int) -> None:
+        await base.store.accept(new_note(f"{number}"), None)
+        leased = await base.store.take(f"L{number}")
+        assert leased is not None
+        await base.store.commit(leased, prepared(f"{number}", f"more of {number}"))
+
+    async def look() -> None:
+        documents = (await all_documents(two.other)).documents
+        assert [document.id for document in documents] == list(range(1, len(documents) + 1))
+        seen.append(len(documents))
+
+    writing = [write((two.one, two.other)[number % 2], number) for number in range(20)]
+    await asyncio.gather(*writing, *(look() for _ in range(20)))
+    await look()
+    assert seen[-1] == 20
+
+
+async def test_one_key_at_two_engines_at_once_is_one_job(two: Two) -> None:
+    """Both answer with it."""
+    asked = [base.store.accept(new_note("a"), key()) for base in (two.one, two.other) for _ in range(4)]
+    answers = await asyncio.gather(*asked)
+    assert len({job.id for job in answers}) == 1
+    assert (await two.one.store.counts()).queue.queued == 1
+
+
+async def test_one_change_at_two_engines_under_one_key_is_done_once(two: Two) -> None:
+    """The second does not meet the version that the first has raised."""
+    document = await two.one.note("a")
+    asked = [base.store.add_tags(document.id, ["t"], 1, key()) for base in (two.one, two.other)]
+    first, second = await asyncio.gather(*asked)
+    assert first == second
+    assert first.version == 2
+
+
+async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> None:
+    """The bound is that of the base."""
+    database = await new_database()
+    async with opened(database, max_queued=5) as one, opened(database, max_queued=5) as other:
+        asked = [base.store.accept(new_note(f"{n}"), None) for n in range(8) for base in (one, other)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(answer, m.Job) for answer in answers) == 5
+    give_back(database)
+
+
+async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> None:
+    """At once, without an attempt counted."""
+    mine = await two.one.lease(new_note("a"))
+    await two.other.lease(new_note("b"))
+    await two.one.store.close()
+    assert (await two.other.store.job(mine.job.id)).status == "queued"
+    again = await two.other.store.take("again")
+    assert again is not None
+    assert again.attempts == 1
+    assert (await two.other.store.counts()).queue.running == 2
+
+
+async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
+    """Jobs that wait, end or are cancelled, and a base that was cleared."""
+    heard: asyncio.Queue[News] = asyncio.Queue()
+    two.other.store.listen(heard.put_nowait)
+
+    async def hear() -> tuple[str, str | None]:
+        async with asyncio.timeout(SECONDS):
+            news = await heard.get()
+        return news.kind, news.job_id
+
+    assert await hear() == ("resumed", None)
+    done = await two.one.ingest(new_note("a"), prepared("a"))
+    assert [await hear(), await hear()] == [("queued", None), ("ended", done.id)]
+    waiting = await two.one.store.accept(new_note("b"), None)
+    await two.one.store.cancel(waiting.id, None)
+    assert [await hear(), await hear()] == [("queued", None), ("cancelled", waiting.id)]
+    await two.one.store.clear(None)
+    assert await hear() == ("cleared", None)
+
+
+async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
+    """What happened meanwhile is for the listener to find out."""
+    heard: asyncio.Queue[News] = asyncio.Queue()
+    two.other.store.listen(heard.put_nowait)
+    async with asyncio.timeout(SECONDS):
+        assert (await heard.get()).kind == "resumed"
+        await two.database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' "
+            "AND datname = current_database()"
+        )
+        assert (await heard.get()).kind == "resumed"
+        await two.one.store.accept(new_note("a"), None)
+        assert (await heard.get()).kind == "queued"

@@ -1,0 +1,132 @@
+"""A base on PostgreSQL changes its embedder whole, while engines may go on working."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_engine.store import EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
+from kb_engine.store.postgres import reindex, reindex_postgres
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.stores import Base, axis, new_note, opened, prepared
+
+OTHER = EmbedderIdentity("other", 3)
+
+
+def by_length(texts: Sequence[str]) -> Vectors:
+    """An embedder of three dimensions that looks at the length of a text."""
+    return np.eye(3, dtype=np.float32)[[len(text) % 3 for text in texts]]
+
+
+@pytest.fixture
+async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """A base of two documents, three chunks and the test embedder; batches of two."""
+    monkeypatch.setattr(reindex, "BATCH", 2)
+    database = await new_database()
+    async with opened(database) as base:
+        await base.note("a", "bb", vectors=[axis(0), axis(1)])
+        await base.note("ccc")
+    yield database
+    give_back(database)
+
+
+async def test_all_chunks_are_embedded_anew_and_found(database: Database) -> None:
+    """By the new embedder; words, documents and ids stay."""
+    told: list[tuple[int, int]] = []
+    count = await reindex_postgres(
+        database.address, embedder=OTHER, embed=by_length, progress=lambda *step: told.append(step)
+    )
+    assert (count, told) == (3, [(0, 3), (2, 3), (3, 3)])
+    async with opened(database, embedder=OTHER) as base:
+        found = await base.find("", "vector", vector=by_length(["bb"])[0])
+        assert [(result.chunk.text, result.score) for result in found.results][:1] == [("bb", 1.0)]
+        assert (await base.find("ccc")).total == 1
+    with pytest.raises(EmbedderMismatch):
+        async with opened(database):
+            pass
+    assert await database.value("SELECT count(*) FROM next_vectors") == 0
+
+
+async def test_an_interrupted_run_goes_on_where_it_stopped(database: Database) -> None:
+    """Until then the base is as it was; what came and went meanwhile is included."""
+    batches = [by_length]
+
+    def once(texts: Sequence[str]) -> Vectors:
+        return batches.pop()(texts)
+
+    with pytest.raises(IndexError):
+        await reindex_postgres(database.address, embedder=OTHER, embed=once)
+    async with opened(database) as base:
+        assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
+        await base.store.delete(1, None)
+        await base.note("dddd")
+    embedded: list[str] = []
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        embedded.extend(texts)
+        return by_length(texts)
+
+    assert await reindex_postgres(database.address, embedder=OTHER, embed=embed) == 2
+    assert embedded == ["ccc", "dddd"]
+
+
+async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
+    """What it took in during the run is embedded too; after it vectors of two embedders are not mixed."""
+    async with opened(database) as base:
+        loop, written = asyncio.get_running_loop(), []
+        leased = await base.lease(new_note("late"))
+
+        def embed(texts: Sequence[str]) -> Vectors:
+            if not written:
+                # Called on a thread: the engine's own loop takes in a note before this batch is done.
+                written.append(asyncio.run_coroutine_threadsafe(note(base), loop).result(20))
+            return by_length(texts)
+
+        assert await reindex_postgres(database.address, embedder=OTHER, embed=embed) == 4
+        for refused in (
+            base.store.commit(leased, prepared("late")),
+            base.find("ccc"),
+            base.store.add_tags(1, ["t"], None, None),
+        ):
+            with pytest.raises(
+                EngineError, match=r"filled by the embedder other \(3.*started with test"
+            ) as caught:
+                await refused
+            assert caught.value.code == "not_ready"
+        assert (await base.store.document(3)).title == "meanwhile"
+    async with opened(database, embedder=OTHER) as base:
+        assert (await base.find("meanwhile")).total == 1
+        near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
+        assert "meanwhile" in [result.chunk.text for result in near.results]
+        assert await base.count("vectors") == await base.count("chunks") == 4
+
+
+async def note(base: Base) -> m.Document:
+    """A note taken in beside a job that runs."""
+    await base.store.accept(new_note("meanwhile", title="meanwhile"), None)
+    leased = await base.store.take("beside")
+    assert leased is not None
+    done = await base.store.commit(leased, prepared("meanwhile", title="meanwhile"))
+    assert done is not None
+    return await base.store.document(done.document_id or 0)
+
+
+async def test_a_database_without_a_base_is_not_made_one_of_another_embedder() -> None:
+    """A mistyped name would otherwise succeed."""
+    empty = await new_database()
+    with pytest.raises(NotABase, match="no engine has used it"):
+        await reindex_postgres(empty.address, embedder=OTHER, embed=by_length)
+    give_back(empty)
+
+
+async def test_an_embedder_of_another_size_than_it_says_is_refused(database: Database) -> None:
+    """Before anything of it is stored."""
+    with pytest.raises(ValueError, match="shape"):
+        await reindex_postgres(database.address, embedder=EmbedderIdentity("other", 4), embed=by_length)
+    async with opened(database):
+        pass

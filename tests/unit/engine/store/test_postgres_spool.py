@@ -1,0 +1,146 @@
+"""Uploads in the database: whole or not there, for every engine, and gone with their job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.store.postgres import PostgresSpool, spool
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.stores import Base, new_file, opened, prepared
+
+
+@dataclass
+class Spooled:
+    """A base with its spool."""
+
+    base: Base
+    spool: PostgresSpool
+    database: Database
+    folder: Path
+
+    async def receive(self, name: str, data: bytes = b"abc") -> None:
+        """Take in a file."""
+        async with self.spool.receive(name) as file:
+            await file.write(data)
+
+    async def content(self, name: str) -> bytes:
+        """What a worker reads."""
+        async with self.spool.open(name) as path:
+            return path.read_bytes()
+
+    async def age(self) -> None:
+        """Let an hour pass without a sign of life."""
+        await self.database.execute("UPDATE spool_files SET touched_at = now() - interval '1 hour'")
+
+
+@pytest.fixture
+async def spooled(tmp_path: Path) -> AsyncIterator[Spooled]:
+    """An empty spool."""
+    database = await new_database()
+    async with opened(database) as base:
+        yield Spooled(base, base.store.spool(tmp_path), database, tmp_path)
+    give_back(database)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35])
+async def test_a_file_comes_back_whole_whatever_its_parts(
+    spooled: Spooled, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """And leaves nothing on this machine's disk."""
+    monkeypatch.setattr(spool, "PART_BYTES", 10)
+    data = bytes(range(size))
+    async with spooled.spool.receive("one") as file:
+        for start in range(0, size, 7):
+            await file.write(data[start : start + 7])
+    assert await spooled.content("one") == data
+    assert await spooled.spool.size() == size
+    assert list(spooled.folder.iterdir()) == []
+
+
+async def cut_off(spooled: Spooled, failure: type[BaseException]) -> None:
+    """A file of which a part is stored already."""
+    async with spooled.spool.receive("one") as file:
+        await file.write(b"x" * (spool.PART_BYTES + 1))
+        raise failure
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
+async def test_a_file_that_was_cut_off_is_gone(spooled: Spooled, failure: type[BaseException]) -> None:
+    """Also what of it was stored already."""
+    with pytest.raises(failure):
+        await cut_off(spooled, failure)
+    assert await spooled.base.count("spool_parts") == 0
+    with pytest.raises(FileNotFoundError):
+        await spooled.content("one")
+
+
+async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> None:
+    """Whoever is told that acceptance failed, and wrongly, cannot take its file away."""
+    await spooled.receive("one")
+    leased = await spooled.base.lease(new_file("a", spool="one"))
+    await spooled.spool.remove("one")
+    assert await spooled.content("one") == b"abc"
+    await spooled.base.store.commit(leased, prepared("a"))
+    assert await spooled.spool.size() == 0
+
+
+async def test_a_cancelled_or_cleared_job_takes_its_file_along(spooled: Spooled) -> None:
+    """In the same transaction."""
+    for name in ("one", "two"):
+        await spooled.receive(name)
+        await spooled.base.store.accept(new_file(name, spool=name), None)
+    (_, first) = (await spooled.base.store.jobs(None, 10, 0)).jobs
+    await spooled.base.store.cancel(first.id, None)
+    assert await spooled.base.count("spool_files") == 1
+    await spooled.base.store.clear(None)
+    assert await spooled.base.count("spool_files") == 0
+
+
+async def test_files_that_nobody_receives_any_more_are_removed(spooled: Spooled) -> None:
+    """Those of this engine, and those with a job, live on."""
+    for name in ("orphan", "held", "accepted"):
+        await spooled.receive(name)
+    await spooled.base.store.accept(new_file("a", spool="accepted"), None)
+    await spooled.age()
+    with spooled.spool.hold("held"):
+        await spooled.base.store.beat()
+    assert await spooled.base.store.spooled() == {"accepted"}
+    with pytest.raises(FileNotFoundError):
+        await spooled.content("orphan")
+    assert await spooled.content("held") == await spooled.content("accepted") == b"abc"
+
+
+async def slowly(spooled: Spooled) -> None:
+    """A file that another engine takes for an orphan."""
+    async with spooled.spool.receive("slow") as file:
+        await spooled.age()
+        await spooled.base.store.beat()
+        await file.write(b"more")
+
+
+async def test_a_file_swept_while_it_comes_is_refused_and_not_accepted_by_halves(spooled: Spooled) -> None:
+    """Of what was thought dead nothing is taken."""
+    with pytest.raises(EngineError) as caught:
+        await slowly(spooled)
+    assert caught.value.code == "not_ready"
+
+
+async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled) -> None:
+    """Known by the lock that the end of a process lets go; and young ones may not be locked yet."""
+    left, young = spooled.folder / "part-left", spooled.folder / "part-young"
+    for path in (left, young):
+        path.write_bytes(b"abc")
+    os.utime(left, (0, 0))
+    await spooled.receive("one")
+    async with spooled.spool.open("one") as held:
+        os.utime(held, (0, 0))
+        assert await spooled.spool.sweep(spooled.base.store.spooled) == 1
+        assert held.read_bytes() == b"abc"
+    assert list(spooled.folder.iterdir()) == [young]

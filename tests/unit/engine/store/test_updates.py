@@ -1,0 +1,250 @@
+"""A note's update is a job: durable, joined by who wants the same, done in the order of acceptance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_engine.store import Idempotency, LeasedJob, jobs
+from kb_engine.store.postgres import jobs as postgres_jobs
+from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
+
+
+@pytest.fixture
+async def base(place: Place) -> AsyncIterator[Base]:
+    """A base with the note 1."""
+    async with opened(place) as base:
+        await base.note("old", tags=["collection:memory"])
+        yield base
+
+
+async def accept(
+    base: Base, idempotency: Idempotency | None = None, document_id: int = 1, **patch: Any
+) -> m.Job:
+    """Accept an update; its job."""
+    wanted = m.NotePatch(**{"text": "new", **patch})
+    return job_of(await base.store.accept_update(document_id, wanted, idempotency or key("any")))
+
+
+def job_of(taken: m.Job | m.Document) -> m.Job:
+    assert isinstance(taken, m.Job)
+    return taken
+
+
+async def take(base: Base) -> LeasedJob | None:
+    found: LeasedJob | None = await base.store.take("lease")
+    return found
+
+
+async def finish(base: Base, job: m.Job, **made: Any) -> m.Job:
+    """Take and commit an update; nothing else may be taken first."""
+    leased = await take(base)
+    assert leased is not None
+    assert leased.job.id == job.id
+    done: m.Job = await base.store.commit(leased, prepared(leased.job.text or "old", **made))
+    return done
+
+
+async def refused(awaitable: Any) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        await awaitable
+    return caught.value
+
+
+async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
+    """It waits as other jobs do, and nothing has changed."""
+    job = await accept(base, title="Given")
+    assert (job.kind, job.status, job.document_id) == ("update", "queued", 1)
+    assert (job.title, job.tags) == ("Given", ["collection:memory"])
+    assert (await base.store.jobs("queued", 10, 0)).jobs == [job]
+    assert (await base.store.note(1))[1] == "old"
+
+
+async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> None:
+    """The key's answer is the note of that moment, also after a later change."""
+    job = await accept(base, key())
+    assert await base.store.replayed(key()) is None
+    done = await finish(base, job)
+    assert (done.status, done.document_id, done.deduplicated) == ("completed", 1, False)
+    answer = msgspec.json.decode(await base.store.replayed(key()) or b"", type=m.Document)
+    assert answer == await base.store.accept_update(1, m.NotePatch(text="new"), key())
+    await base.store.add_tags(1, ["later"], None, None)
+    assert (answer.version, answer.tags) == (2, ["collection:memory"])
+    assert await base.store.accept_update(1, m.NotePatch(text="new"), key()) == answer
+
+
+async def test_a_title_alone_keeps_the_text(base: Base) -> None:
+    """It has no text of its own."""
+    job = await accept(base, text=None, title="Given")
+    leased = await take(base)
+    assert leased is not None
+    assert (leased.job.text, leased.job.new_title) == (None, "Given")
+    assert (await base.store.commit(leased, prepared("old", title="Given"))).id == job.id
+    document, text = await base.store.note(1)
+    assert (document.title, text, document.version) == ("Given", "old", 2)
+
+
+async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
+    """Waiting or running; another request under the key is refused."""
+    job = await accept(base, key())
+    assert await accept(base, key()) == job
+    await take(base)
+    assert (await accept(base, key())).status == "running"
+    other = Idempotency(key="key", credential="caller", operation="op", fingerprint="other")
+    assert (await refused(accept(base, other, text="x"))).code == "idempotency_mismatch"
+    assert (await base.store.counts()).queue.queued == 0
+
+
+async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
+    """Both keys have the answer."""
+    job = await accept(base, key("one"))
+    assert (await accept(base, key("two"))).id == job.id
+    await finish(base, job)
+    assert await base.store.replayed(key("one")) == await base.store.replayed(key("two"))
+    assert (await accept(base, key("three"))).id != job.id  # it has ended: this is asked for once more
+
+
+async def test_only_the_last_update_is_joined(base: Base) -> None:
+    """Or the text between would have the last word."""
+    first = await accept(base, key("1"))
+    second = await accept(base, key("2"), text="other")
+    third = await accept(base, key("3"))
+    assert len({first.id, second.id, third.id}) == 3
+
+
+@pytest.mark.parametrize("patch", [{"title": "t"}, {"expected_version": 1}, {"text": None, "title": "t"}])
+async def test_what_differs_is_not_joined(base: Base, patch: dict[str, Any]) -> None:
+    """In its title, or in the version that it expects."""
+    job = await accept(base, key("1"))
+    assert (await accept(base, key("2"), **patch)).id != job.id
+
+
+async def test_many_at_once_are_one(base: Base) -> None:
+    """As eight retries of an agent are."""
+    wanted = m.NotePatch(text="new")
+    jobs = await asyncio.gather(*(base.store.accept_update(1, wanted, key(str(n))) for n in range(8)))
+    assert len({job.id for job in jobs}) == 1
+    await finish(base, jobs[0])
+    assert len({await base.store.replayed(key(str(n))) for n in range(8)}) == 1
+
+
+async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
+    """The later one is not taken while the earlier one runs; what else waits is."""
+    first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
+    leased = await take(base)
+    assert leased is not None
+    assert leased.job.id == first.id
+    assert await take(base) is None
+    note = await base.store.accept(new_note("another"), None)
+    taken = await base.store.take("another lease")
+    assert taken.job.id == note.id
+    await base.store.commit(leased, prepared("a"))
+    await finish(base, second)
+    assert (await base.store.note(1))[1] == "b"
+    assert (await base.store.document(1)).version == 3
+
+
+async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> None:
+    """Two workers are busy with them."""
+    await base.note("second")
+    jobs = [await accept(base, key("1")), await accept(base, key("2"), document_id=2)]
+    assert [(await base.store.take(job.id)).job.id for job in jobs] == [job.id for job in jobs]
+
+
+async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
+    """Its key tells of the cancel, whatever is asked how often; it never happens."""
+    first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
+    await base.store.cancel(first.id, None)
+    assert (await accept(base, key("1"), text="a")).status == "cancelled"
+    assert await base.store.replayed(key("1")) is None
+    await finish(base, second)
+    assert (await base.store.document(1)).version == 2
+
+
+async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows any more that it was cancelled; an answer that was given stays."""
+    done = await accept(base, key("done"))
+    await finish(base, done)
+    cancelled = await accept(base, key("cancelled"))
+    await base.store.cancel(cancelled.id, None)
+    for module in (jobs, postgres_jobs):
+        monkeypatch.setattr(module, "KEPT_FINISHED", 1)
+    await base.note("another")
+    assert (await base.store.jobs(None, 10, 0)).total == 1
+    assert await base.store.replayed(key("done")) is not None
+    assert (await accept(base, key("cancelled"))).status == "queued"
+
+
+async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base) -> None:
+    """What came in between is told with the job, and its key is free."""
+    error = await refused(accept(base, expected_version=7))
+    assert (error.code, error.members) == ("version_conflict", {"current_version": 1})
+    await accept(base, key(), expected_version=1)
+    await base.store.add_tags(1, ["later"], None, None)
+    leased = await take(base)
+    assert leased is not None
+    assert (await refused(base.store.commit(leased, prepared("new")))).code == "version_conflict"
+    assert (await base.store.note(1))[1] == "old"
+    failure = m.JobError(code="version_conflict", message="It has changed.")
+    assert await base.store.fail("lease", leased.job.id, failure)
+    assert (await refused(accept(base, key(), expected_version=1))).code == "version_conflict"
+    assert (await accept(base, key(), expected_version=2)).id != leased.job.id
+
+
+async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
+    """Nothing comes of it."""
+    await accept(base)
+    await base.store.delete(1, None)
+    leased = await take(base)
+    assert leased is not None
+    assert (await refused(base.store.commit(leased, prepared("new")))).code == "document_not_found"
+
+
+async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
+    """And nothing is queued."""
+    await base.ingest(new_file("a"), prepared("a"))
+    assert (await refused(accept(base, document_id=2))).code == "not_a_note"
+    assert (await refused(accept(base, document_id=3))).code == "document_not_found"
+    assert (await base.store.counts()).queue.queued == 0
+
+
+async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
+    """Who is known already is answered."""
+    refusal = EngineError("embedder_unavailable", "It is away.")
+    wanted = m.NotePatch(text="new")
+    error = await refused(base.store.accept_update(1, wanted, key(), refusal=refusal))
+    assert error.code == "embedder_unavailable"
+    job = await accept(base, key())
+    for same in (key(), key("another")):
+        assert job_of(await base.store.accept_update(1, wanted, same, refusal=refusal)).id == job.id
+
+
+async def test_clearing_cancels_updates(base: Base) -> None:
+    """They are counted among the jobs."""
+    await accept(base)
+    assert (await base.store.clear(None)).jobs_cancelled == 1
+    assert await take(base) is None
+
+
+async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:
+    """With its order, and with the key that waits for it."""
+    async with opened(place) as base:
+        await base.note("old")
+        first = await accept(base, key("1"), text="a")
+        await take(base)
+        second = await accept(base, key("2"), text="b")
+        left = await died(base, tmp_path / "left")
+        async with opened(left) as later:
+            assert await later.store.release_all() == 1
+            assert (await accept(later, key("1"), text="a")).id == first.id
+            await finish(later, first)
+            await finish(later, second)
+            assert await later.store.replayed(key("1")) is not None
+            assert (await later.store.note(1))[1] == "b"

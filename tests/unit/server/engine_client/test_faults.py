@@ -1,0 +1,359 @@
+"""Whatever misbehaves below: one of our faults comes out, never aiohttp's, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import JobsQuery
+from kb_server.engine_client import (
+    EngineBadAnswer,
+    EngineBusy,
+    EngineFailed,
+    EngineFault,
+    EngineTimeout,
+    EngineUnauthorized,
+    EngineUnreachable,
+    FileSource,
+    Refused,
+)
+from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.retries import RetryPolicy
+from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
+
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+Behaviour = Callable[[Reader, Writer], Awaitable[None]]
+
+SILENCE = 0.2
+JSON = b"Content-Type: application/json\r\n"
+
+
+@asynccontextmanager
+async def misbehaving(behave: Behaviour) -> AsyncIterator[str]:
+    """A TCP server that reads a request's head and then does as `behave` says; its URL."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await behave(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client left first, which some of these tests want
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def engine_at(url: str, *, attempts: int = 2, silence: float = SILENCE) -> AsyncIterator[HttpEngine]:
+    """A client that waits for nothing in between, and not long for an answer."""
+    engine = HttpEngine(
+        url, "key", silence=silence, policy=RetryPolicy(attempts=attempts), clock=JumpingClock().clock()
+    )
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def says(raw: bytes) -> Behaviour:
+    """Sends these bytes and closes."""
+
+    async def behave(_reader: Reader, writer: Writer) -> None:
+        writer.write(raw)
+        await writer.drain()
+
+    return behave
+
+
+def response(status: bytes, body: bytes = b"", head: bytes = JSON) -> bytes:
+    """A whole HTTP answer."""
+    return b"HTTP/1.1 " + status + b"\r\n" + head + b"Content-Length: %d\r\n" % len(body) + b"\r\n" + body
+
+
+async def keeps_silent(reader: Reader, _writer: Writer) -> None:
+    """Waits until the client has had enough."""
+    await reader.read()
+
+
+async def stops_in_the_body(reader: Reader, writer: Writer) -> None:
+    """Half a body, and then silence."""
+    writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
+    await writer.drain()
+    await reader.read()
+
+
+async def resets(_reader: Reader, writer: Writer) -> None:
+    """RST before an answer."""
+    _reset(writer)
+
+
+async def resets_in_the_body(_reader: Reader, writer: Writer) -> None:
+    """RST after half an answer."""
+    writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
+    await writer.drain()
+    _reset(writer)
+
+
+def _reset(writer: Writer) -> None:
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+PROBLEM = b"Content-Type: application/problem+json\r\n"
+
+MISBEHAVIOUR: dict[str, tuple[Behaviour, type[EngineFault]]] = {
+    "closes without an answer": (says(b""), EngineUnreachable),
+    "resets": (resets, EngineUnreachable),
+    "resets in the body": (resets_in_the_body, EngineBadAnswer),
+    "keeps silent": (keeps_silent, EngineTimeout),
+    "stops in the body": (stops_in_the_body, EngineTimeout),
+    "breaks off in the head": (says(b"HTTP/1.1 200 OK\r\nContent-Le"), EngineUnreachable),
+    "truncates the body": (
+        says(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{}"),
+        EngineBadAnswer,
+    ),
+    "malformed chunk": (
+        says(b"HTTP/1.1 200 OK\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"),
+        EngineBadAnswer,
+    ),
+    "truncated chunk": (
+        says(b"HTTP/1.1 200 OK\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{}"),
+        EngineBadAnswer,
+    ),
+    "no HTTP": (says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), EngineBadAnswer),
+    "bad status line": (says(b"HTTP/1.1 abc OK\r\n\r\n"), EngineBadAnswer),
+    "bad header": (says(b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n"), EngineBadAnswer),
+    "bad length": (says(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: x\r\n\r\n{}"), EngineBadAnswer),
+    "endless header": (says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"), EngineBadAnswer),
+    "invalid JSON": (says(response(b"200 OK", b"{oops")), EngineBadAnswer),
+    "empty body": (says(response(b"200 OK")), EngineBadAnswer),
+    "no content": (says(response(b"204 No Content")), EngineBadAnswer),
+    "wrong shape": (says(response(b"200 OK", b'{"jobs": 3}')), EngineBadAnswer),
+    "wrong content type": (
+        says(response(b"200 OK", b"<html>", b"Content-Type: text/html\r\n")),
+        EngineBadAnswer,
+    ),
+    "no content type": (says(response(b"200 OK", b"{}", b"")), EngineBadAnswer),
+    "broken gzip": (
+        says(response(b"200 OK", b"not gzip", JSON + b"Content-Encoding: gzip\r\n")),
+        EngineBadAnswer,
+    ),
+    "redirect": (
+        says(response(b"302 Found", head=b"Location: http://user:secret@elsewhere/\r\n")),
+        EngineBadAnswer,
+    ),
+    "not found": (
+        says(response(b"404 Not Found", b"<html>", b"Content-Type: text/html\r\n")),
+        EngineBadAnswer,
+    ),
+    "internal error": (says(response(b"500 Oops", b"trace", b"Content-Type: text/plain\r\n")), EngineFailed),
+    "bad gateway": (says(response(b"502 Bad Gateway")), EngineFailed),
+    "unavailable": (says(response(b"503 Unavailable")), EngineBusy),
+    "too many": (says(response(b"429 Slow", head=JSON + b"Retry-After: 1\r\n")), EngineBusy),
+    "unauthorized": (says(response(b"401 Who")), EngineUnauthorized),
+    "forbidden": (says(response(b"403 No")), EngineUnauthorized),
+    "known problem": (
+        says(response(b"507 Full", b'{"code":"storage_full","detail":"No space."}', PROBLEM)),
+        Refused,
+    ),
+    "unknown problem": (says(response(b"409 Odd", b'{"code":"odd","detail":"Odd."}', PROBLEM)), Refused),
+}
+
+
+@pytest.mark.parametrize("name", MISBEHAVIOUR)
+async def test_every_misbehaviour_is_one_of_our_faults(name: str) -> None:
+    """A read, a mutation and an upload: the tree's fault and nothing else."""
+    behave, expected = MISBEHAVIOUR[name]
+    async with misbehaving(behave) as url, engine_at(url, attempts=1) as engine:
+        for call in (engine.jobs(JobsQuery()), engine.add_note(m.NoteRequest(text="x")), engine.status()):
+            with pytest.raises(EngineFault) as raised:
+                await call
+            assert type(raised.value) is expected
+            assert "secret" not in raised.value.detail
+        assert await engine.unready() is not None
+
+
+@pytest.mark.parametrize("name", MISBEHAVIOUR)
+async def test_every_misbehaviour_towards_an_upload_is_one_of_our_faults(name: str) -> None:
+    """The engine's version is known, and it breaks while the file is on its way."""
+    behave, _ = MISBEHAVIOUR[name]
+
+    async def later(reader: Reader, writer: Writer) -> None:
+        writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        await behave(reader, writer)
+
+    async with misbehaving(later) as url, engine_at(url, attempts=1) as engine:
+        with pytest.raises(EngineFault):
+            await engine.add_file(FileSource("a.bin", 1 << 20, zeros), m.FileFields())
+
+
+async def zeros() -> AsyncIterator[bytes]:
+    """A mebibyte."""
+    for _ in range(16):
+        yield bytes(1 << 16)
+
+
+async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
+    """Silence is watched while the body goes out, when the socket's buffers are full and nobody reads."""
+    held = asyncio.Event()
+
+    async def reads_no_more(reader: Reader, writer: Writer) -> None:
+        writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        await held.wait()
+
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield bytes(1 << 20)
+
+    async with misbehaving(reads_no_more) as url, engine_at(url) as engine:
+        with pytest.raises(EngineTimeout):
+            await engine.add_file(FileSource("a.bin", 64 << 20, endless), m.FileFields())
+        held.set()
+
+
+async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> None:
+    """There is no bound on the whole of it: each block pushes the bound on."""
+
+    async def drips() -> AsyncIterator[bytes]:
+        for _ in range(6):
+            await _pause(SILENCE / 2)
+            yield b"x"
+
+    async def accepts(reader: Reader, writer: Writer) -> None:
+        writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+        await writer.drain()
+        await reader.readuntil(b"--\r\n")
+        writer.write(response(b"500 Enough"))
+        await writer.drain()
+
+    async with misbehaving(accepts) as url, engine_at(url) as engine:
+        with pytest.raises(EngineFailed):
+            await engine.add_file(FileSource("a.bin", 6, drips), m.FileFields())
+
+
+async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> None:
+    """Each piece of it pushes the bound on."""
+    body = b'{"jobs":[],"total":0,"limit":1,"offset":0}'
+
+    async def dripping(reader: Reader, writer: Writer) -> None:
+        writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 8):
+            writer.write(body[start : start + 8])
+            await writer.drain()
+            await _pause(SILENCE / 2)
+
+    async with misbehaving(dripping) as url, engine_at(url) as engine:
+        assert (await engine.jobs(JobsQuery())).total == 0
+
+
+async def _pause(seconds: float) -> None:
+    """Real time, which is what the bound on silence is about."""
+    loop = asyncio.get_running_loop()
+    passed = asyncio.Event()
+    loop.call_later(seconds, passed.set)
+    await passed.wait()
+
+
+async def test_a_file_that_cannot_be_read_is_not_the_engines_fault() -> None:
+    """The error of our own disk comes through as it is."""
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise OSError(5, "Input/output error")
+
+    async with misbehaving(_takes_all) as url, engine_at(url) as engine:
+        with pytest.raises(OSError, match="Input/output error"):
+            await engine.add_file(FileSource("a.bin", 2, broken), m.FileFields())
+
+
+async def test_a_file_of_another_size_is_never_passed_off_as_whole() -> None:
+    """The staged file shrank under our hands."""
+
+    async def short() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    async with misbehaving(_takes_all) as url, engine_at(url) as engine:
+        with pytest.raises(OSError, match="1 bytes instead of 2"):
+            await engine.add_file(FileSource("a.bin", 2, short), m.FileFields())
+
+
+async def _takes_all(reader: Reader, writer: Writer) -> None:
+    writer.write(response(b"200 OK", b'{"version":"v3.0.0"}'))
+    await writer.drain()
+    await reader.read()
+
+
+async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded whatever an engine sends."""
+    monkeypatch.setattr("kb_server.engine_client.transport.MAX_ANSWER_BYTES", 1 << 20)
+
+    async def endless(_reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"\r\n")
+        while True:
+            writer.write(b" " * 65_536)
+            await writer.drain()
+
+    async with misbehaving(endless) as url, engine_at(url, attempts=1) as engine:
+        with pytest.raises(EngineBadAnswer, match="over"):
+            await engine.jobs(JobsQuery())
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    """Refused, with the URL and without its credentials."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with engine_at(f"http://user:secret@127.0.0.1:{port}/?token=secret") as engine:
+        with pytest.raises(EngineUnreachable) as raised:
+            await engine.jobs(JobsQuery())
+    assert raised.value.url == f"http://127.0.0.1:{port}"
+    assert "refused" in raised.value.detail
+
+
+async def test_a_host_without_a_name_is_unreachable() -> None:
+    """DNS fails like a refused connection."""
+    async with engine_at("http://engine.invalid:8000") as engine:
+        with pytest.raises(EngineUnreachable, match="host name"):
+            await engine.jobs(JobsQuery())
+
+
+async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
+    """`https` towards a plain port."""
+    async with serving(FakeEngine()) as url, engine_at(url.replace("http:", "https:"), silence=9) as engine:
+        with pytest.raises(EngineUnreachable, match="TLS"):
+            await engine.jobs(JobsQuery())
+
+
+async def test_a_cancelled_call_is_a_cancelled_call() -> None:
+    """Cancellation is not dressed up as a fault of the engine."""
+    asked = asyncio.Event()
+
+    async def waits(reader: Reader, _writer: Writer) -> None:
+        asked.set()
+        await reader.read()
+
+    async with misbehaving(waits) as url, engine_at(url, silence=30) as engine:
+        call = asyncio.create_task(engine.jobs(JobsQuery()))
+        await asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call

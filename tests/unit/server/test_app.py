@@ -1,0 +1,120 @@
+"""The MCP server over HTTP, put together: what it logs at its start, and how its workers are set up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kb_server.app import serve, warn_if_unreachable
+from kb_server.settings import ServerSettings
+from kb_server.workers.link import encode_settings, read_settings
+from tests.support.server_fixtures import FakeEngine, serving
+
+
+@asynccontextmanager
+async def started(home: Path, **settings: Any) -> AsyncIterator[str]:
+    """A server on a free port; its base URL."""
+    bases: asyncio.Queue[str] = asyncio.Queue()
+    read = ServerSettings(home=home, port=0, **settings)
+    task = asyncio.create_task(serve(read, on_ready=bases.put_nowait))
+    try:
+        yield await asyncio.wait_for(bases.get(), 30)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+class Warnings(logging.Handler):
+    """The warnings that are logged, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: asyncio.Queue[str] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.messages.put_nowait(record.getMessage())
+
+    async def first_with(self, words: str) -> str:
+        """The first that holds `words`, waiting for it."""
+        async with asyncio.timeout(30):
+            while words not in (message := await self.messages.get()):
+                pass
+        return message
+
+
+@pytest.fixture
+async def warnings() -> AsyncIterator[Warnings]:
+    """Of the module under test."""
+    handler, logger = Warnings(), logging.getLogger("kb_server.app")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unready(
+    tmp_path: Path, warnings: Warnings
+) -> None:
+    """Its own readiness is open to all, and says nothing of our key."""
+    async with (
+        serving(FakeEngine(), "secret") as engine,
+        started(tmp_path, engine_url=engine, engine_api_key="wrong") as base,
+        aiohttp.ClientSession() as http,
+        http.get(f"{base}/readyz") as response,
+    ):
+        assert response.status == 503
+        assert "KB_API_KEY" in (await response.json())["reason"]
+        assert "refused the server's KB_API_KEY" in await warnings.first_with("Not ready")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "0.0.0.0", "public_url": "https://kb.example"}, False),
+        ({"host": "127.0.0.1"}, False),
+    ],
+)
+def test_a_server_for_other_machines_says_that_upload_urls_do_not_reach_them(
+    given: dict[str, str], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the base that they have, and the setting."""
+    warn_if_unreachable(ServerSettings(**given), "http://127.0.0.1:3000")  # type: ignore[arg-type]
+    assert ("KB_PUBLIC_URL" in caplog.text and "http://127.0.0.1:3000" in caplog.text) is is_told
+
+
+def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
+    """Over its stdin, of which it reads no more than that line."""
+    settings = ServerSettings(
+        home=tmp_path, engine_api_key="secret", toolsets=["kb", "ragler"], trusted_proxies=["10.0.0.0/8"]
+    )
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, encode_settings(settings) + b"rest")
+        assert read_settings(reading) == settings
+        assert os.read(reading, 10) == b"rest"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_an_engine_that_is_ready_gives_nothing_to_say(tmp_path: Path, warnings: Warnings) -> None:
+    """The server is ready."""
+    async with (
+        serving(FakeEngine()) as engine,
+        started(tmp_path, engine_url=engine) as base,
+        aiohttp.ClientSession() as http,
+        http.get(f"{base}/readyz") as response,
+    ):
+        assert response.status == 200
+        assert warnings.messages.empty()

@@ -1,0 +1,85 @@
+"""The fixtures for agents work in anybody's project, and make no warning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
+
+
+def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    """Run tests of another project under the plugin, in a process of their own."""
+    pytester.makepyfile(test_other=source)
+    plugins = (
+        "-p",
+        "kb_server.testing.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-W",
+        "error",
+    )
+    return pytester.runpytest_subprocess(*plugins, *options)
+
+
+def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:
+    """In both eras; faults, journal and time are those of the engine behind; waits take no time."""
+    result = run(
+        pytester,
+        """
+import re
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.parametrize("mcp_mode", ["auto", "legacy", "2026-07-28"])
+def test_it(mcp_client, mcp_server, engine, faults, journal, clock):
+    assert len(mcp_client.tools()) == 9
+    assert mcp_client.ok("kb_addnote", text="granite", wait_seconds=5)["document_id"] == 1
+    assert engine.control.state().status.documents.total == 1
+    faults.arm("queue_full", operation="search")
+    assert mcp_client.refused("kb_search", query="granite")["error"] == "engine_busy"
+    journal.expect(operation="search", exactly=4)
+    assert clock.elapsed() == mcp_server.clock.elapsed() == 3.0
+
+class TestOfAProjectWithSettingsOfItsOwn:
+    @pytest.fixture
+    def mcp_settings(self):
+        return {"toolsets": ["kb", "kb-extra"], "api_key": "secret"}
+
+    def test_it(self, mcp_client):
+        assert "kb_move" in {tool.name for tool in mcp_client.tools()}
+
+def test_a_hang_is_given_up(mcp_client, faults):
+    faults.arm("hang", operation="getStatus", nth=1)
+    assert mcp_client.refused("kb_status")["error"] == "engine_timeout"
+    assert mcp_client.ok("kb_status")
+""",
+    )
+    result.assert_outcomes(passed=5)
+
+
+def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -> None:
+    """The one that was asked for, with the seed; and what the engine saw of the agent."""
+    source = "\ndef test_it(mcp_client):\n    mcp_client.refused('kb_status')\n"
+    result = run(pytester, source, "--sim-seed", "99")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*AssertionError: kb_status did not fail: *",
+            "seed 99; repeat with: python -m pytest -p kb_server.testing.* --sim-seed 99 *::test_it",
+            "#1 GET /api/v1/status -> 200",
+        ]
+    )
+
+
+def test_the_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
+    """Those of docs/faults.md, as they stand there."""
+    examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    run(pytester, "\n".join(examples)).assert_outcomes(passed=4)

@@ -1,0 +1,420 @@
+"""The toolset over one text file: every state of the file, and what the two tools make of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kb_server.schema import input_schema, output_schema
+from kb_server.settings import ServerSettings
+from kb_server.tool import Call, NoArguments, Toolset
+from kb_server.toolsets import offered
+from kb_server.toolsets.textfile import (
+    PLACEHOLDER,
+    GetKbContentTool,
+    GetKbInfoTool,
+    SourceError,
+    Text,
+    TextFile,
+    build,
+    build_over,
+)
+
+SAMPLE = Path(__file__).parents[5] / "examples" / "azure-managed-grafana.txt"
+MODIFIED = 1_790_000_000.25
+
+
+@dataclass
+class Services:
+    """What the toolset needs of the server's services."""
+
+    settings: ServerSettings
+
+
+@dataclass
+class Counted:
+    """A source that counts how often it is asked, and fails where it is given a failure."""
+
+    outcome: Text | Exception
+    name: str = "memory"
+    reads: int = field(default=0)
+
+    def read(self) -> Text:
+        """The text, or the failure."""
+        self.reads += 1
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def over_file(path: Path | str, description: str = "") -> Toolset:
+    """The toolset as the server builds it over the file at `path`."""
+    return build(Services(ServerSettings(text_file=str(path), text_description=description)))
+
+
+async def call(toolset: Toolset, tool: str, log: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON that a caller of `tool` gets, after a start if there was none yet."""
+    async with toolset.lifespan():
+        result = await toolset.by_name()[tool].run(NoArguments(), Call(log={} if log is None else log))
+    answer: dict[str, Any] = msgspec.to_builtins(result)
+    return answer
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A file of 9 characters in 13 bytes, with a known time."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes("Größe\r\n€\n".encode())
+    os.utime(path, (MODIFIED, MODIFIED))
+    return path
+
+
+@pytest.mark.requirement("F1", "F35", "F39", "F46")
+def test_there_are_exactly_two_tools_and_none_of_them_searches() -> None:
+    """The protocol ids are what clients call: a rename, or a third tool, fails here."""
+    assert list(over_file("").by_name()) == ["get_kb_info", "get_kb_content"]
+
+
+@pytest.mark.requirement("F1")
+@pytest.mark.parametrize("tool", [GetKbInfoTool, GetKbContentTool])
+def test_the_tools_take_no_input(tool: type[GetKbInfoTool | GetKbContentTool]) -> None:
+    """The input schema has no properties and allows none."""
+    assert input_schema(tool.arguments) == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.requirement("F36", "F37")
+def test_each_class_is_named_after_its_protocol_id() -> None:
+    """snake_case in PascalCase plus Tool, by a transformation that anybody can repeat."""
+    for tool in over_file("").tools:
+        assert type(tool).__name__ == "".join(word.title() for word in tool.name.split("_")) + "Tool"
+    assert {type(tool).__name__ for tool in over_file("").tools} == {"GetKbInfoTool", "GetKbContentTool"}
+
+
+@pytest.mark.requirement("F2", "F3")
+async def test_info_of_a_file_with_content_has_every_figure(notes: Path) -> None:
+    """Bytes and characters are told apart, and the time is RFC 3339 in UTC."""
+    assert await call(over_file(notes, "Sizes"), "get_kb_info") == {
+        "status": "available",
+        "info": {
+            "fileSizeBytes": 13,
+            "contentLength": 9,
+            "isAvailable": True,
+            "description": "Sizes",
+            "lastModified": "2026-09-21T14:13:20.250Z",
+        },
+    }
+
+
+@pytest.mark.requirement("F6", "F9", "F10", "F13", "F23")
+async def test_content_is_the_whole_file_unmodified(notes: Path) -> None:
+    """Line endings stay, nothing is parsed, and no member is there that does not belong."""
+    assert await call(over_file(notes), "get_kb_content") == {
+        "status": "ok",
+        "contentLength": 9,
+        "content": "Größe\r\n€\n",
+    }
+
+
+@pytest.mark.requirement("F13")
+async def test_a_byte_order_mark_is_a_character_like_any_other(tmp_path: Path) -> None:
+    """Unmodified means that it is neither dropped nor added."""
+    path = tmp_path / "marked.txt"
+    path.write_bytes(b"\xef\xbb\xbfa")
+    answer = await call(over_file(path), "get_kb_content")
+    assert (answer["content"], answer["contentLength"]) == ("\ufeffa", 2)
+
+
+@pytest.mark.requirement("F5", "F7", "F11", "F16")
+async def test_a_file_without_bytes_is_empty_and_available(tmp_path: Path) -> None:
+    """To have no content is not to be missing."""
+    path = tmp_path / "empty.txt"
+    path.touch()
+    toolset = over_file(path)
+    info = await call(toolset, "get_kb_info")
+    assert (info["status"], info["info"]["fileSizeBytes"], info["info"]["contentLength"]) == (
+        "available",
+        0,
+        0,
+    )
+    assert await call(toolset, "get_kb_content") == {"status": "empty", "contentLength": 0, "content": ""}
+
+
+@pytest.mark.requirement("F4", "F5")
+async def test_info_of_a_missing_file_is_unavailable_with_safe_metadata(tmp_path: Path) -> None:
+    """Zeros, no time, the description, and no path."""
+    answer = await call(over_file(tmp_path / "missing.txt", "Sizes"), "get_kb_info")
+    assert answer == {
+        "status": "unavailable",
+        "info": {
+            "fileSizeBytes": 0,
+            "contentLength": 0,
+            "isAvailable": False,
+            "description": "Sizes",
+            "lastModified": None,
+        },
+    }
+
+
+@pytest.mark.requirement("F8", "F11", "F12", "F22")
+async def test_content_of_a_missing_file_is_an_error_in_words(tmp_path: Path) -> None:
+    """The message names the file and not its folder; contentLength and content are absent."""
+    answer = await call(over_file(tmp_path / "missing.txt"), "get_kb_content")
+    assert answer == {"status": "error", "error": "missing.txt does not exist."}
+
+
+@pytest.mark.requirement("F15")
+async def test_a_server_without_a_file_says_how_to_name_one() -> None:
+    """Nothing configured is a state and not a crash."""
+    toolset = over_file("")
+    assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
+    answer = await call(toolset, "get_kb_content")
+    assert answer["status"] == "error"
+    assert "KB_TEXT_FILE" in answer["error"]
+
+
+@pytest.mark.requirement("F19", "F22")
+async def test_bytes_that_are_not_utf8_are_an_error_that_names_their_place(tmp_path: Path) -> None:
+    """Decoding is strict: no character is replaced in silence."""
+    path = tmp_path / "latin.txt"
+    path.write_bytes("Größe".encode("latin-1"))
+    toolset = over_file(path)
+    assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
+    answer = await call(toolset, "get_kb_content")
+    assert answer == {
+        "status": "error",
+        "error": "latin.txt is not UTF-8: the byte at offset 2 does not belong there.",
+    }
+
+
+def make_folder(path: Path) -> None:
+    """A folder."""
+    path.mkdir()
+
+
+def make_pipe(path: Path) -> None:
+    """A pipe that nobody writes to."""
+    os.mkfifo(path)
+
+
+def make_loop(path: Path) -> None:
+    """A link to itself."""
+    path.symlink_to(path)
+
+
+@pytest.mark.requirement("F34")
+@pytest.mark.parametrize("make", [make_folder, make_pipe, make_loop])
+@pytest.mark.timeout(10)
+async def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path, make: Any) -> None:
+    """A pipe would keep a plain open waiting for a writer for ever."""
+    path = tmp_path / "odd.txt"
+    make(path)
+    answer = await call(over_file(path), "get_kb_content")
+    assert answer["status"] == "error"
+    assert answer["error"].startswith("odd.txt ")
+
+
+@pytest.mark.requirement("F34")
+@pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "~nobody-of-this-name/x", "x" * 5000, "/"])
+async def test_no_path_crashes_the_tools(path: str) -> None:
+    """Devices, impossible and endless names are told like any other failure."""
+    toolset = over_file(path)
+    assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
+    answer = await call(toolset, "get_kb_content")
+    assert answer["status"] == "error"
+    assert answer["error"]
+
+
+@pytest.mark.requirement("F17", "F22")
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, "may not be read: permission denied"),
+        (errno.EAGAIN, "could not be read"),
+        (errno.EIO, "could not be read"),
+    ],
+)
+async def test_a_failure_in_the_middle_of_reading_is_an_error(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    """A lock or a failing disk: the message is readable, and no exception leaves the tool."""
+
+    def fail(_descriptor: int, _count: int) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    toolset = over_file(notes)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", fail)
+        answer = await call(toolset, "get_kb_content")
+    assert answer["status"] == "error"
+    assert words in answer["error"]
+
+
+@pytest.mark.requirement("F17", "F20", "F21")
+async def test_a_failure_at_the_start_stays_until_a_restart(tmp_path: Path) -> None:
+    """The file that appears later is not read: what an agent was told holds."""
+    path = tmp_path / "late.txt"
+    toolset = over_file(path)
+    first = await call(toolset, "get_kb_content")
+    path.write_text("late")
+    assert await call(toolset, "get_kb_content") == first
+    assert (await call(over_file(path), "get_kb_content"))["status"] == "ok"
+
+
+@pytest.mark.requirement("F20", "F21")
+async def test_content_is_what_the_file_held_at_the_start(notes: Path) -> None:
+    """Neither a change nor a removal shows before a restart."""
+    toolset = over_file(notes)
+    before = [await call(toolset, "get_kb_info"), await call(toolset, "get_kb_content")]
+    notes.write_text("changed")
+    assert [await call(toolset, "get_kb_info"), await call(toolset, "get_kb_content")] == before
+    notes.unlink()
+    assert [await call(toolset, "get_kb_info"), await call(toolset, "get_kb_content")] == before
+
+
+@pytest.mark.requirement("F18", "F24")
+async def test_ten_mebibytes_come_back_whole(tmp_path: Path) -> None:
+    """Bytes, characters and content agree."""
+    content = ("0123456789abcde\n" * 655_360)[: 10 * 1024 * 1024]
+    path = tmp_path / "large.txt"
+    path.write_text(content)
+    toolset = over_file(path)
+    answer = await call(toolset, "get_kb_content")
+    assert answer["contentLength"] == len(content) == 10_485_760
+    assert answer["content"] == content
+
+
+async def test_a_file_over_the_bound_is_refused_before_it_fills_the_memory(notes: Path) -> None:
+    """The bound is inclusive and stands in the message."""
+    assert TextFile(str(notes), max_bytes=13).read().size == 13
+    with pytest.raises(SourceError, match=r"notes\.txt is too large: at most 12 bytes"):
+        TextFile(str(notes), max_bytes=12).read()
+
+
+@pytest.mark.requirement("F44", "F45")
+async def test_any_source_of_one_text_can_stand_behind_the_tools() -> None:
+    """The tools know the port and nothing of files; the source is asked once, in another thread."""
+    source = Counted(Text("remote", 6, datetime(2026, 1, 2, tzinfo=UTC)))
+    toolset = build_over(source, "A text from elsewhere")
+    assert (await call(toolset, "get_kb_content"))["content"] == "remote"
+    assert (await call(toolset, "get_kb_info"))["info"]["lastModified"] == "2026-01-02T00:00:00.000Z"
+    assert source.reads == 1
+
+
+@pytest.mark.requirement("F8", "F34")
+async def test_a_source_that_breaks_in_an_unforeseen_way_is_an_error_without_its_words() -> None:
+    """The words go to the log; the agent learns only that there is no text."""
+    answer = await call(build_over(Counted(RuntimeError("secret path")), "x"), "get_kb_content")
+    assert answer == {"status": "error", "error": "The text could not be read; the server's log says why."}
+
+
+async def test_a_tool_that_is_called_before_the_start_says_so() -> None:
+    """Nothing is read behind the server's back."""
+    source = Counted(Text("x", 1, datetime(2026, 1, 2, tzinfo=UTC)))
+    result = await build_over(source, "x").by_name()["get_kb_content"].run(NoArguments(), Call())
+    assert "not been read yet" in result.error
+    assert source.reads == 0
+
+
+@pytest.mark.requirement("F9", "F14")
+def test_the_words_for_states_are_the_published_ones() -> None:
+    """The output schemas enumerate them, and promise no member that a status leaves out."""
+    info, content = output_schema(GetKbInfoTool.result), output_schema(GetKbContentTool.result)
+    assert set(info["properties"]["status"]["enum"]) == {"available", "unavailable"}
+    assert set(content["properties"]["status"]["enum"]) == {"ok", "empty", "error"}
+    assert content["required"] == ["status"]
+    assert content["properties"]["contentLength"]["type"] == "integer"
+
+
+@pytest.mark.requirement("F29", "F30", "F31")
+@pytest.mark.parametrize(
+    ("content", "level", "words"),
+    [
+        ("abcd", "INFO", "Read the knowledge base text"),
+        (None, "ERROR", "Reading the knowledge base text failed"),
+    ],
+)
+async def test_the_start_logs_plainly_whether_the_file_was_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, level: str, words: str
+) -> None:
+    """One line with the path, and with the sizes where there are any."""
+    path = tmp_path / "notes.txt"
+    if content is not None:
+        path.write_text(content)
+    with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
+        await call(over_file(path), "get_kb_info")
+    [record] = caplog.records
+    fields = getattr(record, "fields")  # noqa: B009 - it stands there by `extra`
+    assert (record.levelname, fields["source"]) == (level, str(path))
+    assert record.getMessage().startswith(words)
+    assert content is None or (fields["bytes"], fields["characters"]) == (4, 4)
+    assert content is None or content not in record.getMessage()
+
+
+async def test_that_no_file_is_configured_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever chose the toolset without a file learns why it has no text."""
+    with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
+        await call(build(Services(ServerSettings(toolsets=["textfile"]))), "get_kb_info")
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged == [("INFO", "No knowledge base text: none is configured")]
+
+
+@pytest.mark.requirement("F30")
+async def test_each_call_puts_its_status_and_its_figures_in_the_log(notes: Path) -> None:
+    """The log line of the call has the status and the length, never the text."""
+    log: dict[str, Any] = {}
+    await call(over_file(notes), "get_kb_content", log)
+    assert log == {"kb_status": "ok", "content_length": 9}
+
+
+@pytest.mark.requirement("F43")
+async def test_sample_and_default_description_are_placeholders_about_azure_managed_grafana() -> None:
+    """The sample is plain text of a page or two, and says what it is."""
+    content = (await call(over_file(SAMPLE), "get_kb_content"))["content"]
+    described = (await call(build(Services(ServerSettings())), "get_kb_info"))["info"]
+    assert described["description"] == PLACEHOLDER
+    assert "Azure Managed Grafana" in PLACEHOLDER
+    assert "placeholder" in PLACEHOLDER
+    assert re.search("azure managed grafana", content, re.IGNORECASE)
+    assert "placeholder" in content
+
+
+async def test_a_file_that_nobody_has_described_is_described_by_its_name(notes: Path) -> None:
+    """The placeholder is about another text."""
+    toolset = over_file(notes)
+    info = (await call(toolset, "get_kb_info"))["info"]
+    assert info["description"].startswith(f"the text file {notes.name} ")
+    assert "Grafana" not in info["description"] + toolset.instructions
+
+
+def test_without_a_file_the_toolset_is_offered_only_where_it_was_chosen(notes: Path) -> None:
+    """An agent that lists the endpoints finds no empty one."""
+    assert "textfile" not in offered(ServerSettings(), ["kb"])
+    assert "textfile" in offered(ServerSettings(), ["kb", "textfile"])
+    assert "textfile" in offered(ServerSettings(text_file=str(notes)), ["kb"])
+
+
+async def test_the_file_is_read_outside_the_event_loop() -> None:
+    """A slow disk keeps nobody else waiting."""
+
+    class Where(Counted):
+        def read(self) -> Text:
+            self.name = threading.current_thread().name
+            return super().read()
+
+    source = Where(Text("x", 1, datetime(2026, 1, 2, tzinfo=UTC)))
+    await call(build_over(source, "x"), "get_kb_info")
+    assert source.name != threading.main_thread().name

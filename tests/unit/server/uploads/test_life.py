@@ -1,0 +1,178 @@
+"""What becomes of uploads: on a full disk, among many, when their time is over, between workers."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
+from kb_server.uploads.content import WriteBehind
+from kb_server.uploads.staging import Entry
+from kb_server.uploads.upload import MEBIBYTE, Upload
+from tests.support.uploads import LIMITS, Desk, encoded
+
+
+class TestFullDisk:
+    """The upload URL, where the disk has no room after all."""
+
+    @pytest.mark.parametrize("size", [5, 3 * MEBIBYTE])
+    async def test_the_upload_stays_open_and_nothing_of_the_body_is_kept(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        """In its last batch as in an earlier one; the next attempt goes through."""
+        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
+        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
+        new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
+        started = await uploads.start(new, "me")
+        before = desk.files()
+
+        async def body() -> AsyncIterator[bytes]:
+            for at in range(0, size, MEBIBYTE):
+                yield b"x" * min(MEBIBYTE, size - at)
+
+        def full(_file: WriteBehind, _blocks: Sequence[bytes]) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(WriteBehind, "_append", full)
+            with pytest.raises(UploadError, match="No space left") as refused:
+                await uploads.receive(started.token, size, body())
+        assert refused.value.code == "staging_failed"
+        assert desk.files() == before
+        assert (await uploads.receive(started.token, size, body())).total_size == size
+        await uploads.close()
+
+
+class TestMany:
+    """A busy server has hundreds of uploads behind it, kept for as long as a finish may be repeated."""
+
+    async def test_those_that_are_done_are_not_looked_through_again(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither to begin another nor to sweep: work that grows with them would end in standstill."""
+        for _ in range(5):
+            upload_id = await desk.start(3)
+            await desk.send(upload_id, b"abc")
+            await desk.uploads.finish(upload_id)
+        await desk.uploads.sweep()
+        looked_at: list[str] = []
+        read = Entry.read
+
+        def counted(entry: Entry) -> Upload:
+            looked_at.append(entry.folder.name)
+            return read(entry)
+
+        monkeypatch.setattr(Entry, "read", counted)
+        another = await desk.start(3)
+        assert looked_at == []
+        await desk.uploads.sweep()
+        assert looked_at == [another]
+        assert len(desk.ids()) == 6
+        desk.clock.seconds += 600  # without waking the sweeper, which would be first
+        assert await desk.uploads.sweep() == 6
+        assert desk.ids() == []
+
+
+class TestTime:
+    """The ten minutes."""
+
+    @pytest.mark.requirement("K41")
+    async def test_after_ten_minutes_chunks_and_entry_are_removed(self, desk: Desk) -> None:
+        """By the sweeper, which nobody has to call."""
+        upload_id = await desk.start(6)
+        await desk.send(upload_id, b"abc")
+        await asyncio.wait_for(desk.clock.slept.wait(), 5)
+        desk.clock.slept.clear()
+        desk.clock.advance(600)
+        await asyncio.wait_for(desk.clock.slept.wait(), 5)
+        assert desk.files() == []
+        with pytest.raises(UploadError, match="was not found"):
+            await desk.uploads.finish(upload_id)
+
+    @pytest.mark.requirement("K41")
+    async def test_one_second_before_it_is_there(self, desk: Desk) -> None:
+        """Measured from the start, not from the last chunk."""
+        upload_id = await desk.start(3)
+        desk.clock.advance(599)
+        await desk.send(upload_id, b"abc")
+        await desk.uploads.sweep()
+        await desk.uploads.finish(upload_id)
+
+    async def test_an_expired_upload_is_not_found_before_it_is_swept(self, desk: Desk) -> None:
+        """The time counts, not the sweeper."""
+        upload_id = await desk.start(3)
+        desk.clock.advance(600)
+        with pytest.raises(UploadError, match="was not found"):
+            await desk.send(upload_id, b"abc")
+
+    async def test_a_sweep_leaves_what_is_young(self, desk: Desk) -> None:
+        """Only the old one goes."""
+        await desk.start(3)
+        desk.clock.advance(300)
+        young = await desk.start(3)
+        desk.clock.advance(300)
+        await desk.uploads.sweep()
+        assert desk.ids() == [young]
+
+    @pytest.mark.requirement("K42")
+    async def test_after_a_restart_an_upload_is_lost(self, desk: Desk) -> None:
+        """The next server knows nothing of it, and has removed its chunks."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        desk.uploads._staging._alive.release()  # what the end of a process does
+        restarted = Uploads(desk.home, "two", LIMITS, desk.client, desk.clock.clock())
+        with pytest.raises(UploadError, match=r"restarted\. Start again with kb_upload_start"):
+            await restarted.finish(upload_id)
+        assert desk.files() == []
+        await restarted.close()
+
+    async def test_closing_leaves_nothing_behind(self, desk: Desk) -> None:
+        """Neither files nor a task."""
+        await desk.send(await desk.start(3), b"abc")
+        await desk.uploads.close()
+        assert list((desk.home / "staging").iterdir()) == []
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "uploads-sweeper"]
+
+
+class TestWorkers:
+    """Several processes, one folder."""
+
+    async def test_what_one_worker_started_another_finishes(self, desk: Desk) -> None:
+        """Each call may land on another process."""
+        second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
+        upload_id = await desk.start(6)
+        await second.uploads.chunk(upload_id, 0, encoded(b"abc"))
+        await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
+        finished = await second.uploads.finish(upload_id)
+        assert (await desk.uploads.finish(upload_id)).job_id == finished.job_id
+        assert desk.engine.files == [b"abcdef"]
+        await second.uploads.close()
+
+    async def test_a_quota_is_one_for_all_workers(self, desk: Desk) -> None:
+        """What has arrived at one is counted by the others."""
+        second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
+        await desk.send(await desk.start(1_000, caller="one"), bytes(1_000))
+        await second.send(await second.start(1_000, caller="two"), bytes(1_000))
+        with pytest.raises(UploadError, match="room"):
+            await desk.start(1_000, caller="three")
+        await second.uploads.close()
+
+    async def test_what_a_worker_that_died_wrote_of_a_body_is_cleared_away(self, desk: Desk) -> None:
+        """The next body of the same upload begins anew, and holds what it has itself."""
+        new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
+        started = await desk.uploads.start(new, "me")
+        staging = desk.uploads._staging
+        staging.aside(started.upload.id).write_bytes(bytes(900))
+        staging.hold(started.upload.id, 900, lambda _ledger: None)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield bytes(1_000)
+
+        await desk.uploads.receive(started.token, 1_000, body())
+        assert [name for name in desk.files() if name.startswith(".")] == []
+        await desk.start(500)

@@ -1,0 +1,478 @@
+"""Uploads from start to finish, on a real disk and towards an engine that remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.http.mount import Incoming
+from kb_server.engine_client import EngineFailed, EngineUnreachable
+from kb_server.engine_client.http import HttpEngine
+from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
+from kb_server.uploads.service import TOKEN_BYTES
+from kb_server.uploads.staging import Entry, Lock
+from kb_server.uploads.upload import CHUNK_BYTES
+from tests.support.server_fixtures import JumpingClock
+from tests.support.uploads import LIMITS, Desk, encoded, sha256
+
+UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
+
+
+class TestStart:
+    """`kb_upload_start`."""
+
+    @pytest.mark.requirement("K31")
+    async def test_an_upload_has_a_uuid_and_a_staging_entry(self, desk: Desk) -> None:
+        """And says when it expires."""
+        new = NewUpload("a.txt", 6, ["collection:documents"], "collection:documents")
+        started = await desk.uploads.start(new, "me")
+        assert UUID(started.upload.id).version == 4
+        assert (desk.home / "staging" / "one" / started.upload.id).is_dir()
+        assert started.upload.expires_at == "2026-01-01T00:10:00Z"
+        assert len(base64.urlsafe_b64decode(started.token + "==")) == TOKEN_BYTES == 32
+
+    @pytest.mark.parametrize(("size", "code"), [(0, "invalid_parameter"), (-1, "invalid_parameter")])
+    async def test_a_file_has_at_least_one_byte(self, desk: Desk, size: int, code: str) -> None:
+        """An empty one has nothing to find."""
+        with pytest.raises(UploadError, match="at least 1") as refused:
+            await desk.start(size)
+        assert refused.value.code == code
+
+    async def test_a_file_over_the_limit_is_refused_with_the_number(self, desk: Desk) -> None:
+        """Before a byte is sent."""
+        with pytest.raises(UploadError, match="1001 bytes; at most 1000") as refused:
+            await desk.start(1_001)
+        assert refused.value.code == "upload_too_large"
+
+    async def test_what_is_only_announced_keeps_nobody_out(self, desk: Desk) -> None:
+        """Ten files that would fill the folder five times over, and not a byte of them."""
+        for _ in range(10):
+            await desk.start(1_000)
+        await desk.send(await desk.start(1_000, caller="somebody else"), bytes(1_000))
+
+    async def test_bytes_that_have_arrived_fill_the_quota(self, desk: Desk) -> None:
+        """Two files of a thousand bytes fill two thousand: a third is refused before a byte is sent."""
+        for caller in ("one", "two"):
+            await desk.send(await desk.start(1_000, caller), bytes(1_000))
+        with pytest.raises(UploadError, match="room for 0 more") as refused:
+            await desk.start(1, caller="three")
+        assert refused.value.code == "staging_full"
+
+    async def test_a_caller_fills_its_own_share_and_no_other(self, desk: Desk) -> None:
+        """Of two thousand bytes it may have one and a half; the rest is there for others."""
+        await desk.send(await desk.start(1_000), bytes(1_000))
+        with pytest.raises(UploadError, match="of 1500 bytes 500 are free") as refused:
+            await desk.start(501)
+        assert (refused.value.code, refused.value.details["free_bytes"]) == ("share_full", 500)
+        await desk.send(await desk.start(501, caller="somebody else"), bytes(501))
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_a_nearly_full_disk_is_not_written_full(self, desk: Desk) -> None:
+        """What has arrived is not free any more, and is not subtracted once more."""
+        first, second = await desk.start(600), await desk.start(301)
+        await desk.send(first, bytes(600))
+        with pytest.raises(UploadError, match="room for 300 more") as refused:
+            await desk.send(second, bytes(301))
+        assert refused.value.code == "staging_full"
+        await desk.send(await desk.start(300), bytes(300))
+
+    @pytest.mark.usefixtures("full_disk")
+    async def test_an_upload_that_is_done_keeps_no_room_on_the_disk(self, desk: Desk) -> None:
+        """Its bytes have gone to the engine."""
+        first = await desk.start(600)
+        await desk.send(first, bytes(600))
+        await desk.uploads.finish(first)
+        await desk.start(900)
+
+    async def test_room_comes_back_with_the_finish(self, desk: Desk) -> None:
+        """What the engine has needs none here."""
+        first = await desk.start(1_000)
+        await desk.send(first, bytes(1_000))
+        await desk.uploads.finish(first)
+        await desk.send(await desk.start(1_000), bytes(1_000))
+
+    async def test_room_comes_back_with_time(self, desk: Desk) -> None:
+        """With the sweeper, which frees the disk as well."""
+        await desk.send(await desk.start(1_000), bytes(1_000))
+        desk.clock.seconds += 600
+        await desk.uploads.sweep()
+        await desk.send(await desk.start(1_000), bytes(1_000))
+
+    async def test_a_caller_has_a_bounded_number_of_open_uploads(self, tmp_path: Path, desk: Desk) -> None:
+        """Another's are not counted."""
+        limits = replace(LIMITS, open_uploads=2)
+        uploads = Uploads(tmp_path, "two", limits, desk.client, desk.clock.clock())
+        bounded = replace(desk, uploads=uploads)
+        await bounded.start(1)
+        await bounded.start(1)
+        with pytest.raises(UploadError, match="at most 2") as refused:
+            await bounded.start(1)
+        assert refused.value.code == "too_many_uploads"
+        await bounded.start(1, caller="somebody else")
+        await uploads.close()
+
+    async def test_an_expired_upload_is_not_counted_among_the_open(self, tmp_path: Path, desk: Desk) -> None:
+        """Even before the sweeper has come by."""
+        uploads = Uploads(tmp_path, "two", replace(LIMITS, open_uploads=1), desk.client, desk.clock.clock())
+        bounded = replace(desk, uploads=uploads)
+        await bounded.start(1)
+        desk.clock.seconds += 600
+        await bounded.start(1)
+        await uploads.close()
+
+    async def test_a_data_folder_that_cannot_be_written_is_told(self, tmp_path: Path, desk: Desk) -> None:
+        """As a setting to mend, not as a broken tool."""
+        (tmp_path / "file").write_text("in the way")
+        uploads = Uploads(tmp_path / "file", "one", LIMITS, desk.client, desk.clock.clock())
+        with pytest.raises(UploadError, match="KB_HOME") as refused:
+            await replace(desk, uploads=uploads).start()
+        assert refused.value.code == "staging_failed"
+
+
+class TestChunk:
+    """`kb_upload_chunk`."""
+
+    @pytest.mark.requirement("K33", "K34", "E5")
+    async def test_chunks_are_decoded_stored_and_counted(self, desk: Desk) -> None:
+        """In the staging area of their upload."""
+        upload_id = await desk.start(6)
+        assert (await desk.uploads.chunk(upload_id, 0, encoded(b"abc"))).bytes == 3
+        received = await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
+        assert (received.bytes, received.chunks, received.total_size) == (6, 2, 6)
+        folder = desk.home / "staging" / "one" / upload_id
+        assert [(folder / f"chunk-{index}").read_bytes() for index in (0, 1)] == [b"abc", b"def"]
+
+    async def test_the_same_index_again_replaces(self, desk: Desk) -> None:
+        """An agent that is not sure sends it once more."""
+        upload_id = await desk.start(6)
+        await desk.send(upload_id, b"xxx", b"def")
+        received = await desk.uploads.chunk(upload_id, 0, encoded(b"abc"))
+        assert (received.bytes, received.chunks) == (6, 2)
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [b"abcdef"]
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            "YW!j",
+            "YWJ",
+            "YWJj\n",
+            "YW Jj",
+            "é",
+            "data:text/plain;base64,YWJj",
+            "YW-_",
+            "=YWJ",
+            "YWJj=",
+            "YWJj====",
+            "\ud800",
+        ],
+    )
+    async def test_what_is_not_strict_base64_is_refused_and_nothing_kept(self, desk: Desk, data: str) -> None:
+        """A decoder that skips what it does not know would store another file."""
+        upload_id = await desk.start(6)
+        before = desk.files()
+        with pytest.raises(UploadError, match="strict base64") as refused:
+            await desk.uploads.chunk(upload_id, 0, data)
+        assert refused.value.code == "invalid_base64"
+        assert desk.files() == before
+
+    async def test_a_chunk_that_is_far_too_long_is_refused_before_it_is_decoded(self, desk: Desk) -> None:
+        """The number is told."""
+        upload_id = await desk.start(6)
+        with pytest.raises(UploadError, match=str(CHUNK_BYTES)) as refused:
+            await desk.uploads.chunk(upload_id, 0, "!" * (CHUNK_BYTES * 4 // 3 + 100))
+        assert refused.value.code == "chunk_too_large"
+
+    async def test_a_chunks_sha256_is_checked(self, desk: Desk) -> None:
+        """A model that writes base64 by hand makes mistakes."""
+        upload_id = await desk.start(3)
+        with pytest.raises(UploadError, match="SHA-256 of chunk 0") as refused:
+            await desk.uploads.chunk(upload_id, 0, encoded(b"abd"), sha256(b"abc"))
+        assert refused.value.code == "sha256_mismatch"
+        await desk.uploads.chunk(upload_id, 0, encoded(b"abc"), sha256(b"abc").upper())
+
+    @pytest.mark.requirement("K39")
+    async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
+        """The agent is told to start again."""
+        with pytest.raises(UploadError, match=r"was not found.*kb_upload_start") as refused:
+            await desk.uploads.chunk(UNKNOWN, 0, encoded(b"abc"))
+        assert refused.value.payload()["error"] == "upload_not_found"
+
+    async def test_chunks_sent_together_are_all_kept(self, desk: Desk) -> None:
+        """Twenty at once, in any order."""
+        upload_id = await desk.start(20)
+        chunks = [desk.uploads.chunk(upload_id, index, encoded(bytes([index]))) for index in range(20)]
+        await asyncio.gather(*reversed(chunks))
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [bytes(range(20))]
+
+    async def test_together_they_never_exceed_the_total(self, desk: Desk) -> None:
+        """Of five halves two fit."""
+        upload_id = await desk.start(6)
+        chunks = [desk.uploads.chunk(upload_id, index, encoded(b"abc")) for index in range(5)]
+        outcomes = await asyncio.gather(*chunks, return_exceptions=True)
+        assert sum(isinstance(outcome, UploadError) for outcome in outcomes) == 3
+
+    async def test_of_chunks_that_arrive_at_once_only_those_with_room_are_taken(self, desk: Desk) -> None:
+        """Of five files of a thousand bytes two; the others are as they were and can be sent again."""
+        started = [await desk.start(1_000, caller=str(number)) for number in range(5)]
+        outcomes = await asyncio.gather(
+            *(desk.send(each, bytes(1_000)) for each in started), return_exceptions=True
+        )
+        refused = [each for each in outcomes if isinstance(each, UploadError)]
+        assert [each.code for each in refused] == ["staging_full"] * 3
+        for upload_id, outcome in zip(started, outcomes, strict=True):
+            if outcome is None:
+                await desk.uploads.finish(upload_id)
+        again = started[outcomes.index(refused[0])]
+        await desk.send(again, bytes(1_000))
+        await desk.uploads.finish(again)
+
+    async def test_a_chunk_that_is_replaced_holds_no_more_than_its_size(self, desk: Desk) -> None:
+        """The share is for what is kept."""
+        upload_id = await desk.start(1_000)
+        for _ in range(3):
+            await desk.send(upload_id, bytes(1_000))
+        await desk.start(500)
+
+    async def test_a_caller_that_leaves_does_not_block_the_next(self, desk: Desk) -> None:
+        """Cancelled in the middle of a write, the upload goes on."""
+        upload_id = await desk.start(6)
+        task = asyncio.create_task(desk.uploads.chunk(upload_id, 0, encoded(b"abc")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await desk.send(upload_id, b"abc", b"def")
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [b"abcdef"]
+
+
+class TestFinish:
+    """`kb_upload_finish`."""
+
+    @pytest.mark.requirement("K35", "K36", "K37", "K38", "E6")
+    async def test_the_file_goes_to_the_engine_whole_with_the_starts_tags(self, desk: Desk) -> None:
+        """One multipart request to `POST /api/v1/jobs`; its job comes back."""
+        upload_id = await desk.start(6, filename="report.pdf", title="R", source_path="p", metadata={"a": 1})
+        await desk.send(upload_id, b"abc", b"def")
+        finished = await desk.uploads.finish(upload_id)
+        asked = desk.engine.of("createJob")[0]
+        assert (asked.method, asked.path) == ("POST", "/api/v1/jobs")
+        assert asked.headers["Content-Type"].startswith("multipart/form-data")
+        assert asked.body == {
+            "filename": "report.pdf",
+            "tags": ["collection:documents", "insurance"],
+            "dedup_scope": "collection:documents",
+            "title": "R",
+            "source_path": "p",
+            "metadata": {"a": 1},
+        }
+        assert desk.engine.files == [b"abcdef"]
+        assert finished.job_id in desk.engine.jobs
+
+    async def test_the_upload_id_is_the_idempotency_key(self, desk: Desk) -> None:
+        """A finish that is repeated after a crash is recognised by the engine."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.of("createJob")[0].headers["Idempotency-Key"] == upload_id
+
+    @pytest.mark.requirement("K35")
+    async def test_chunks_are_put_together_by_their_index(self, desk: Desk) -> None:
+        """Not by the order of arrival, and not by name: ten comes after nine."""
+        upload_id = await desk.start(12)
+        for index in reversed(range(12)):
+            await desk.uploads.chunk(upload_id, index, encoded(b"abcdefghijkl"[index : index + 1]))
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [b"abcdefghijkl"]
+
+    @pytest.mark.requirement("K40")
+    async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
+        """As for a chunk."""
+        with pytest.raises(UploadError, match="was not found") as refused:
+            await desk.uploads.finish(UNKNOWN)
+        assert refused.value.code == "upload_not_found"
+
+    async def test_a_gap_is_named_and_can_be_filled(self, desk: Desk) -> None:
+        """Nothing is sent to the engine until it is whole."""
+        upload_id = await desk.start(9)
+        for index in (0, 2):
+            await desk.uploads.chunk(upload_id, index, encoded(b"abc"))
+        with pytest.raises(UploadError, match="missing: 1"):
+            await desk.uploads.finish(upload_id)
+        assert desk.engine.asked == []
+        await desk.uploads.chunk(upload_id, 1, encoded(b"xyz"))
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [b"abcxyzabc"]
+
+    async def test_the_files_sha256_is_checked(self, desk: Desk) -> None:
+        """Given at the start or at the finish."""
+        upload_id = await desk.start(6, sha256=sha256(b"abcdef"))
+        await desk.send(upload_id, b"abc", b"xyz")
+        with pytest.raises(UploadError, match="SHA-256 of the file"):
+            await desk.uploads.finish(upload_id)
+        await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
+        with pytest.raises(UploadError, match="SHA-256 of the file"):
+            await desk.uploads.finish(upload_id, sha256(b"another"))
+        await desk.uploads.finish(upload_id, sha256(b"abcdef"))
+        assert desk.engine.files == [b"abcdef"]
+
+    async def test_repeated_it_gives_the_same_job(self, desk: Desk) -> None:
+        """Without asking the engine again."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        first = await desk.uploads.finish(upload_id)
+        again = await desk.uploads.finish(upload_id)
+        assert again.job_id == first.job_id
+        assert len(desk.engine.of("createJob")) == 1
+
+    async def test_a_failure_of_the_engine_keeps_the_file_for_another_try(self, desk: Desk) -> None:
+        """The agent need not send it again."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        desk.engine.fail("createJob", EngineError("internal", "Oops."))
+        with pytest.raises(EngineFailed):
+            await desk.uploads.finish(upload_id)
+        await desk.uploads.finish(upload_id)
+        assert desk.engine.files == [b"abc", b"abc"]
+
+    async def test_an_engine_out_of_reach_keeps_the_file_too(self, desk: Desk) -> None:
+        """Until the ten minutes are over."""
+        client = HttpEngine("http://127.0.0.1:1", clock=JumpingClock().clock())
+        uploads = Uploads(desk.home, "two", LIMITS, client, desk.clock.clock())
+        away = replace(desk, uploads=uploads)
+        upload_id = await away.start(3)
+        await away.send(upload_id, b"abc")
+        with pytest.raises(EngineUnreachable):
+            await uploads.finish(upload_id)
+        assert "chunk-0" in desk.files()
+        await uploads.close()
+        await client.close()
+
+    @pytest.mark.requirement("K41")
+    async def test_staged_bytes_are_removed_after_success(self, desk: Desk) -> None:
+        """Only the note of its job stays, for a repeated finish."""
+        upload_id = await desk.start(6)
+        await desk.send(upload_id, b"abc", b"def")
+        await desk.uploads.finish(upload_id)
+        assert not [name for name in desk.files() if name.startswith("chunk")]
+
+    async def test_while_finishing_chunks_and_finishes_are_refused(self, desk: Desk) -> None:
+        """And the sweeper leaves it alone, even after its time."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def holds(incoming: Incoming) -> None:
+            arrived.set()
+            await go_on.wait()
+
+        desk.engine.gates["createJob"] = holds
+        finishing = asyncio.create_task(desk.uploads.finish(upload_id))
+        await arrived.wait()
+        for call in (desk.uploads.chunk(upload_id, 0, encoded(b"xyz")), desk.uploads.finish(upload_id)):
+            with pytest.raises(UploadError) as refused:
+                await call
+            assert refused.value.code == "upload_finishing"
+        desk.clock.advance(601)
+        await desk.uploads.sweep()
+        assert desk.ids() == [upload_id]
+        go_on.set()
+        assert (await finishing).job_id in desk.engine.jobs
+        await desk.uploads.sweep()
+        assert desk.ids() == []
+
+    async def test_a_caller_that_leaves_while_finishing_leaves_it_open(self, desk: Desk) -> None:
+        """The stream to the engine is broken off, and a later finish does it all."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        arrived = asyncio.Event()
+
+        async def holds(incoming: Incoming) -> None:
+            arrived.set()
+            desk.engine.gates.clear()
+            await asyncio.Event().wait()
+
+        desk.engine.gates["createJob"] = holds
+        finishing = asyncio.create_task(desk.uploads.finish(upload_id))
+        await arrived.wait()
+        finishing.cancel()
+        await asyncio.gather(finishing, return_exceptions=True)
+        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
+
+    async def test_a_caller_that_leaves_while_a_lock_is_taken_leaves_no_lock(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The thread that takes it is waited for, and what it took is given back."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        loop, taking, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+        hold = Entry.hold_finishing
+
+        def slowly(entry: Entry, lock: Lock) -> bool:
+            loop.call_soon_threadsafe(taking.set)
+            go_on.wait(5)
+            return hold(entry, lock)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Entry, "hold_finishing", slowly)
+            finishing = asyncio.create_task(desk.uploads.finish(upload_id))
+            await taking.wait()
+            finishing.cancel()
+            loop.call_soon(go_on.set)
+            await asyncio.gather(finishing, return_exceptions=True)
+        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
+
+    async def test_nothing_is_added_after_it(self, desk: Desk) -> None:
+        """The job is named as what there is."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        await desk.uploads.finish(upload_id)
+        with pytest.raises(UploadError) as refused:
+            await desk.uploads.chunk(upload_id, 0, encoded(b"xyz"))
+        assert refused.value.code == "upload_done"
+
+    async def test_a_large_file_is_streamed_in_blocks(self, desk: Desk) -> None:
+        """Several blocks and chunks of several blocks arrive in order."""
+        limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
+        uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
+        big = replace(desk, uploads=uploads)
+        data = b"".join(index.to_bytes(4, "big") for index in range(700_000))
+        upload_id = await big.start(len(data))
+        await big.send(upload_id, data[:2_000_000], data[2_000_000:])
+        await uploads.finish(upload_id, sha256(data))
+        assert desk.engine.files == [data]
+        await uploads.close()
+
+
+class TestAbort:
+    """`kb_upload_abort`, and `DELETE` on the upload URL."""
+
+    async def test_nothing_of_it_is_left(self, desk: Desk) -> None:
+        """Neither bytes nor what they held of the share; its id is unknown from then on."""
+        upload_id = await desk.start(1_000)
+        await desk.send(upload_id, bytes(900))
+        assert (await desk.uploads.abort(upload_id)).id == upload_id
+        assert (desk.files(), desk.ids()) == ([], [])
+        for call in (desk.uploads.abort, desk.uploads.finish):
+            with pytest.raises(UploadError) as refused:
+                await call(upload_id)
+            assert refused.value.code == "upload_not_found"
+        await desk.send(await desk.start(1_000), bytes(1_000))
+
+    async def test_a_file_that_the_engine_has_cannot_be_aborted(self, desk: Desk) -> None:
+        """Its job stays the answer of a repeated finish."""
+        upload_id = await desk.start(3)
+        await desk.send(upload_id, b"abc")
+        finished = await desk.uploads.finish(upload_id)
+        with pytest.raises(UploadError) as refused:
+            await desk.uploads.abort(upload_id)
+        assert refused.value.code == "upload_done"
+        assert (await desk.uploads.finish(upload_id)).job_id == finished.job_id

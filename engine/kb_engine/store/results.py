@@ -1,34 +1,16 @@
-"""From the candidates of an index to the results of a search: ranked, and read from the store.
-
-The reads are written once for both stores, as a generator of statements, each answered with its rows.
-"""
+"""From the candidates of an index to the results of a search: ranked, and read from the store."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Candidates
 from kb_engine.index.ranking import is_weak, rank
 from kb_engine.store.port import Found, Query
-from kb_engine.store.rows import CHUNK_COLUMNS, Row, chunk, summary
-
-Statement = tuple[str, Sequence[Any]]
-Reads = Generator[Statement, Sequence[Row], Found]
+from kb_engine.store.reads import Dialect, Steps
+from kb_engine.store.rows import CHUNK_COLUMNS, chunk, summary
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What differs: the columns of a summary, how its lists are read, and a condition `IN` a list of ids."""
-
-    summary_columns: str
-    with_lists: Callable[[Row], Row]
-    among: Callable[[Sequence[int]], Statement]
-
-
-def found(query: Query, candidates: Candidates, dialect: Dialect) -> Reads:
+def found(query: Query, candidates: Candidates, dialect: Dialect) -> Steps[Found]:
     """The results of a query, best first, ties by chunk id.
 
     A candidate whose chunk is gone is left out: an index of its own may not know yet.

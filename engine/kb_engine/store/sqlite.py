@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -23,8 +23,11 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.index.embedded.search import search
 from kb_engine.index.embedded.vectors import Changes, ExactVectors
 from kb_engine.index.embedded.words import Words
+from kb_engine.index.follower import Follower
+from kb_engine.index.port import Index
 from kb_engine.store import collections, documents, filters, ingest, jobs, results, state, tags, updates
-from kb_engine.store.connection import Journal, Threads, connect, marks, roll_back, rows, value
+from kb_engine.store.changes import FORGET, ChangeLog
+from kb_engine.store.connection import Journal, Threads, connect, roll_back, value
 from kb_engine.store.idempotency import once, stored
 from kb_engine.store.lock import BaseLock
 from kb_engine.store.opening import own, prepare
@@ -40,8 +43,8 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
+from kb_engine.store.reads import SQLITE, answer
 from kb_engine.store.reserve import Reserve
-from kb_engine.store.rows import SUMMARY_COLUMNS
 from kb_engine.store.schema import set_meta
 from kb_engine.store.times import stamp
 from kb_engine.store.write import Write
@@ -54,8 +57,6 @@ Clock = Callable[[], datetime]
 
 READERS = 3
 
-_DIALECT = results.Dialect(SUMMARY_COLUMNS, lambda row: row, lambda ids: (f"IN ({marks(len(ids))})", ids))
-
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
@@ -67,13 +68,19 @@ async def open_sqlite(
     embedder: EmbedderIdentity,
     max_queued: int = 100_000,
     clock: Clock = _utc_now,
+    index: Index | None = None,
 ) -> SqliteStore:
     """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
+
+    `index`, which is closed with the store, answers the searches in place of the base's own.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    return await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    store = await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    if index is not None:
+        store.follow_with(index)
+    return store
 
 
 def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock) -> SqliteStore:
@@ -110,7 +117,18 @@ class SqliteStore:
         self._journal = Journal()
         self._writer = Threads(partial(self._journal.connect, path), 1, "kb-write")
         self._readers = Threads(partial(connect, path), READERS, "kb-read")
+        self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
+
+    def follow_with(self, index: Index) -> None:
+        """Keep this index in step with the base, and search it. Called once, before anything else."""
+        log = ChangeLog(
+            lambda make: self._read(lambda db: answer(db, make())),
+            lambda generation: self._write(partial(_forget_changes, generation)),
+            SQLITE,
+        )
+        self._follower = Follower(log, index, lambda: self.dimensions)
+        self._follower.start()
 
     @property
     def dimensions(self) -> int:
@@ -127,6 +145,8 @@ class SqliteStore:
         """One process owns the base: there is nobody to hear of."""
 
     async def _close(self) -> None:
+        if self._follower is not None:
+            await self._follower.close()
         try:
             # Where this fails, as on a full disk, `release_all` does the same at the next start.
             with suppress(EngineError, apsw.Error):
@@ -146,12 +166,15 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[Write], T]) -> T:
         """One write transaction, with what it means for the index."""
-        return await self._writer.run(partial(self._transact, work))
+        done = await self._writer.run(partial(self._transact, work))
+        if self._follower is not None:
+            self._follower.wake()
+        return done
 
     def _transact(self, work: Callable[[Write], T], db: apsw.Connection) -> T:
         db.execute("BEGIN IMMEDIATE")
         try:
-            write = Write(db, self._now())
+            write = Write(db, self._now(), logs_changes=self._follower is not None)
             answer = work(write)
             self._commit(db, write.changes)
         except BaseException:
@@ -206,13 +229,7 @@ class SqliteStore:
                 vectors = self._index.snapshot
             documents = filters.documents(db, query.selection)
             candidates = search(db, vectors, self._words, documents, query)
-            reads = results.found(query, candidates, _DIALECT)
-            try:
-                statement = next(reads)
-                while True:
-                    statement = reads.send(rows(db, *statement))
-            except StopIteration as end:
-                return cast("Found", end.value)
+            return answer(db, results.found(query, candidates, SQLITE))
         finally:
             roll_back(db)
 
@@ -394,7 +411,10 @@ class SqliteStore:
 
     async def search(self, query: Query) -> Found:
         """The best chunks, best first."""
-        return await self._readers.run(partial(self._search, query))
+        if self._follower is None:
+            return await self._readers.run(partial(self._search, query))
+        candidates = await self._follower.search(query)
+        return await self._read(lambda db: answer(db, results.found(query, candidates, SQLITE)))
 
     async def counts(self) -> Counts:
         """Totals for `/status`."""
@@ -404,6 +424,10 @@ class SqliteStore:
         """Prove that the base can be read and written."""
         await self._write(lambda write: set_meta(write.db, "pinged_at", write.now))
         await self._read(lambda db: value(db, "SELECT value FROM meta WHERE name = 'pinged_at'"))
+
+
+def _forget_changes(generation: int, write: Write) -> None:
+    write.db.execute(FORGET, (generation,))
 
 
 def _look(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:

@@ -39,6 +39,7 @@ COPY server server
 COPY engine engine
 COPY simulator simulator
 COPY cli cli
+COPY load load
 RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
  && python -m pip --python /opt/kb/bin/python install --no-deps --no-compile --prefix /app /wheels/*.whl \
  && python -m compileall -q -s /app -p /opt/kb /app

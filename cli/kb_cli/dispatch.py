@@ -26,6 +26,7 @@ _EXTRAS = {
     "engine": ("engine",),
     "reindex": ("engine",),
     "verify": ("verify",),
+    "bench": ("load",),
 }
 """What a command needs beyond kb's own dependencies."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kb_cli import VERSION
 from kb_cli.exits import TABLE
+from kb_load.bench import BENCHMARKS
 
 # As the contract has them, whose models are not imported to read a command line.
 DOC_TYPES = ("note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image")
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_servers(commands, groups)
     _add_readers(commands, groups)
     _add_writers(commands, groups)
-    _add_bench(commands, groups)
+    _add_bench(commands)
     return parser
 
 
@@ -308,41 +309,12 @@ def _add_writers(commands: Any, groups: _Groups) -> None:
 # --- what measures --------------------------------------------------------------------------------
 
 
-def _add_bench(commands: Any, groups: _Groups) -> None:
+def _add_bench(commands: Any) -> None:
     bench = _command(commands, "bench", "kb_cli.commands.bench:run", "measure, side by side")
-    kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", dest="benchmark", required=True)
-
-    def add(name: str, summary: str) -> argparse.ArgumentParser:
-        kind = _command(kinds, name, "kb_cli.commands.bench:run", summary, groups.output)
-        kind.add_argument("--report", metavar="DIR", help="write the figures and a plot there")
-        return kind
-
-    hosts = add("hosts", "one search tool on this server, the official SDK, FastMCP and a bare handler")
-    workers = add("workers", "what a call costs one process of kb serve, and two that share a port")
-    for kind, seconds in ((hosts, 5), (workers, 2)):
-        kind.add_argument(
-            "--seconds", type=_limit, metavar="N", help=f"how long each turn takes (default {seconds})"
-        )
-        kind.add_argument("--connections", type=_limit, metavar="N", help="how many are busy (default 32)")
-    uploads = add("uploads", "chunked and direct uploads beside bare handlers of the same work")
-    uploads.add_argument("--mib", type=_limit, metavar="N", help="size of the large file (default 256)")
-    engine = add("engine", "taking in, and searches as the base grows")
-    engine.add_argument("--calls", type=_limit, metavar="N", help="questions of each kind (default 300)")
-    engine.add_argument("--sizes", type=_sizes, metavar="N,...", help="chunks (default 1000,10000,100000)")
-    engine.add_argument(
-        "--ingest-chunks", type=_count, metavar="N", help="chunks to take in for real (default 2000; 0: none)"
-    )
-    startup = add("startup", "kb stdio, from its start to its first answer")
-    ingestion = add("ingestion", "notes and kb_search while files are taken in")
-    ingestion.add_argument("--notes", type=_limit, metavar="N", help="notes behind each kind (default 100)")
-    ingestion.add_argument("--pages", type=_limit, metavar="N", help="pages of the PDF (default 100)")
-    rounds_of = ((hosts, 5), (workers, 7), (uploads, 6), (engine, 5), (startup, 7), (ingestion, 3))
-    for kind, rounds in rounds_of:
-        kind.add_argument("--rounds", type=_limit, metavar="N", help=f"turns (default {rounds})")
-
-
-def _sizes(text: str) -> list[int]:
-    return sorted({_bounded(size, 50, 10_000_000) for size in text.split(",")})
+    bench.epilog = "\n".join(f"  {name:12} {summary}" for name, summary in BENCHMARKS.items())
+    bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{bench.epilog}\n\n{TABLE}"
+    bench.add_argument("benchmark", choices=BENCHMARKS, metavar="NAME", help="the benchmark")
+    bench.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def _bounded(text: str, low: int, high: int) -> int:

@@ -19,13 +19,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kb_simulator.client import ClockControl, ControlClient, ControlError, FaultsControl, JournalControl
-    from kb_simulator.clock import Clock, ClockMode
-    from kb_simulator.faults import CATALOGUE, Fault, Match, When
-    from kb_simulator.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
-    from kb_simulator.running import Simulator, in_thread
+    from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+    from kb_simulator.harness.client import (
+        ClockControl,
+        ControlClient,
+        ControlError,
+        FaultsControl,
+        JournalControl,
+    )
+    from kb_simulator.harness.clock import Clock, ClockMode
+    from kb_simulator.harness.faults import CATALOGUE, Fault, Match, When
+    from kb_simulator.harness.running import Simulator, in_thread
+    from kb_simulator.harness.verification import Expectation, Verdict
     from kb_simulator.settings import SimulatorSettings
-    from kb_simulator.verification import Expectation, Verdict
 
 __all__ = [
     "CATALOGUE",
@@ -52,13 +58,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "client": ("ClockControl", "ControlClient", "ControlError", "FaultsControl", "JournalControl"),
-    "clock": ("Clock", "ClockMode"),
-    "faults": ("CATALOGUE", "Fault", "Match", "When"),
-    "jobs": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
-    "running": ("Simulator", "in_thread"),
+    "harness.client": ("ClockControl", "ControlClient", "ControlError", "FaultsControl", "JournalControl"),
+    "harness.clock": ("Clock", "ClockMode"),
+    "harness.faults": ("CATALOGUE", "Fault", "Match", "When"),
+    "engine.jobs": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
+    "harness.running": ("Simulator", "in_thread"),
     "settings": ("SimulatorSettings",),
-    "verification": ("Expectation", "Verdict"),
+    "harness.verification": ("Expectation", "Verdict"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

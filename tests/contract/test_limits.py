@@ -12,7 +12,7 @@ from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import LIMITS
 from kb_contracts.http.mount import Incoming
 from kb_engine.api.limits import RateLimits
-from kb_simulator.limits import Limits
+from kb_simulator.engine.limits import Limits
 
 
 @dataclass

@@ -23,8 +23,10 @@ from kb_verify.report import html
 from kb_verify.run import SUITE
 from tests.contract.verifying import kb_verify
 from tests.support.engines import API_KEY, engine, simulator
+from tests.support.eventually import eventually
 from tests.support.stack import Process
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 UUID = "00000000-0000-4000-8000-000000000000"
 
@@ -106,7 +108,7 @@ def test_a_simulator_whose_jobs_take_time_shows_every_promise(tmp_path: Path) ->
         "-m", "kb_cli.main", "sim", "--port", "0", "--jobs", "seconds:5", KB_API_KEY=API_KEY
     )
     try:
-        line = until(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
         done = kb_verify(line.split()[2].rstrip(","), "--quick", cwd=tmp_path)
     finally:
         assert process.stop() == 0

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.eventually import eventually
 from tests.support.stack import Process, free_port, wait_until_ready
-from tests.support.waiting import until
 
 SECONDS = 100.0
 
@@ -44,7 +44,7 @@ class Running:
 
     def all_ended(self) -> Counter[str]:
         """The states of the jobs, once none waits or runs."""
-        return until(
+        return eventually(
             self.queue,
             lambda queue: queue["queued"] == queue["running"] == 0,
             seconds=SECONDS,

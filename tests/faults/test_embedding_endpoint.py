@@ -15,9 +15,11 @@ from kb_cli.exits import Exit
 from kb_cli.main import main
 from tests.faults.test_engine_kill import SECONDS, Running, running
 from tests.support.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
+from tests.support.eventually import eventually
 from tests.support.postgres import give_back, new_database
 from tests.support.stack import Process
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 KEY = "sk-a-key-that-nobody-may-see"
 WAITING = "Waiting for the embedding model"
@@ -70,10 +72,11 @@ def job(engine: Running, accepted: dict[str, Any]) -> dict[str, Any]:
 
 def waits(engine: Running, accepted: dict[str, Any]) -> None:
     """Return when the job waits for its embedder."""
-    until(lambda: job(engine, accepted)["step"], lambda step: step == WAITING, seconds=SECONDS, what=WAITING)
+    eventually(
+        lambda: job(engine, accepted)["step"], lambda step: step == WAITING, seconds=SECONDS, what=WAITING
+    )
 
 
-@pytest.mark.slow
 def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
     tmp_path: Path, served: EmbeddingEndpoint, store: dict[str, str]
 ) -> None:
@@ -97,7 +100,8 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         served.start()
         assert ended(engine) == {"completed": 1}
         assert (
-            until(lambda: issues(engine), lambda told: told == [], seconds=SECONDS, what="good health") == []
+            eventually(lambda: issues(engine), lambda told: told == [], seconds=SECONDS, what="good health")
+            == []
         )
         assert found(engine, "honey bees", "vector") == found(engine, "bees", "fts") == [1]
         model = engine.get("/status")["model"]
@@ -112,7 +116,6 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         assert again.get("/documents/1")["version"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     tmp_path: Path, served: EmbeddingEndpoint
@@ -128,7 +131,9 @@ def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     assert engine.queue()["failed"] == 0
     engine.kill()
     with running(tmp_path, **served.environment, KB_INGEST_WORKERS="2") as again:
-        until(lambda: issues(again), lambda told: "HTTP 503" in str(told), seconds=SECONDS, what="an issue")
+        eventually(
+            lambda: issues(again), lambda told: "HTTP 503" in str(told), seconds=SECONDS, what="an issue"
+        )
         served.fault = None
         assert ended(again) == {"completed": 10}
         assert again.get("/documents")["total"] == 10
@@ -178,7 +183,9 @@ def test_a_hanging_endpoint_holds_up_no_shutdown(tmp_path: Path, served: Embeddi
         served.fault = hanging
         asked = len(served.requests)
         engine.post("/jobs", json={"text": "a hive"})
-        until(lambda: len(served.requests), lambda count: count > asked, seconds=SECONDS, what="a request")
+        eventually(
+            lambda: len(served.requests), lambda count: count > asked, seconds=SECONDS, what="a request"
+        )
     served.fault = None
     with running(tmp_path, **served.environment) as again:
         assert ended(again) == {"completed": 2}

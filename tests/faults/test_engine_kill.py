@@ -16,8 +16,10 @@ import httpx
 import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of, long_note, running
+from tests.support.eventually import eventually
 from tests.support.stack import Process
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
@@ -28,13 +30,12 @@ def half_done(queue: Counter[str]) -> bool:
     return queue["completed"] >= 5 and queue["running"] >= 1 and queue["queued"] >= 5
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
     """Killed while some are done, one runs and others wait; all are found after the next start."""
     engine = Running(tmp_path, KB_INGEST_WORKERS="1")
     jobs = {number: engine.post("/jobs", json={"text": long_note(number)})["id"] for number in range(NOTES)}
-    before = until(engine.queue, half_done, seconds=SECONDS, what="half of the work")
+    before = eventually(engine.queue, half_done, seconds=SECONDS, what="half of the work")
     engine.kill()
     assert before["completed"] < NOTES
 
@@ -47,7 +48,6 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert again.get(f"/jobs/{job_id}")["document_id"] == found[number][0]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
     """Their files lie in the spool until they are taken in, and leave it then."""
@@ -56,7 +56,7 @@ def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
     for number in range(20):
         text = long_note(number) * (40 if number < 2 else 1)  # the first two are worked on while others come
         engine.post("/jobs", files={"file": (f"{number}.txt", text.encode())})
-    until(
+    eventually(
         engine.queue,
         lambda queue: queue["running"] >= 1 and queue["queued"] >= 5,
         seconds=SECONDS,
@@ -73,7 +73,6 @@ def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
         assert list(spool.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
     tmp_path: Path, record_property: Callable[[str, object], None]
@@ -109,7 +108,7 @@ class Kills:
         for _ in range(kills):
             engine = self._start()
             job_id = job_id or self._send_file(engine, "unique0large", words)
-            until(
+            eventually(
                 partial(engine.get, f"/jobs/{job_id}"),
                 lambda job: job["status"] == "running" and job["step"] == "Generating embeddings",
                 seconds=SECONDS,
@@ -135,7 +134,7 @@ class Kills:
         """Let it finish: each accepted thing is one document, and nothing is left in the spool."""
         with running(self.home, KB_INGEST_WORKERS="1") as engine:
             # What was hit often rests for a while before it is taken again.
-            queue = until(
+            queue = eventually(
                 engine.queue,
                 lambda queue: queue["queued"] == queue["running"] == 0,
                 seconds=SECONDS + 10 * KILLS,
@@ -181,7 +180,7 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
     """SIGTERM during a job: status 0, nothing stored by halves; the job is done after the next start."""
     with running(tmp_path) as engine:
         job = engine.post("/jobs", json={"text": " ".join(f"word{number}" for number in range(60_000))})
-        until(
+        eventually(
             lambda: engine.get(f"/jobs/{job['id']}")["status"],
             lambda status: status == "running",
             seconds=SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +17,14 @@ import pytest
 
 from tests.faults.engine_process import SECONDS, Running, documents_of
 from tests.support.engine_http import LONG
+from tests.support.eventually import eventually
 from tests.support.postgres import PASSWORD, Database, Server, give_back, new_database, new_server
-from tests.support.waiting import until
 
 SUBMITTED = 152
 KILLED_AFTER = 70
 LEASE_SECONDS = 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -58,19 +59,20 @@ def submit(engines: list[Running], number: int) -> str:
     asked: dict[str, Any] = (
         {"json": {"text": text}} if number % 2 else {"files": {"file": (f"{number}.txt", text.encode())}}
     )
-    never = threading.Event()
-    for attempt in range(600):
+    turns = itertools.cycle(engines[number % len(engines) :] + engines[: number % len(engines)])
+
+    def accepted() -> str | None:
+        engine = next(turns)
         try:
-            engine = engines[(number + attempt) % len(engines)]
             response = engine.http.post("/api/v1/jobs", headers=key, **asked)
         except httpx.TransportError:
-            never.wait(0.05)
-            continue
+            return None
         if response.status_code == 202:
             return str(response.json()["id"])
         assert response.json()["code"] in {"not_ready", "in_progress"}, engine.process.output()[-4000:]
-        never.wait(0.1)
-    raise AssertionError(f"{number} was accepted by nobody")
+        return None
+
+    return str(eventually(accepted, seconds=SECONDS, what=f"accepting {number}"))
 
 
 def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
@@ -139,7 +141,7 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
 
 def started(engine: Running, job_id: str) -> None:
     """Wait until somebody works on a job."""
-    until(
+    eventually(
         lambda: engine.get(f"/jobs/{job_id}")["status"],
         lambda status: status == "running",
         seconds=SECONDS,
@@ -169,7 +171,7 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
         assert engine.get("/status")["storage"]["path"].endswith("/base")
         with ThreadPoolExecutor(4) as clients:
             sending = [clients.submit(submit, [engine], number) for number in range(40)]
-            until(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
+            eventually(engine.queue, lambda queue: queue["completed"] >= 3, seconds=SECONDS, what="some work")
             own_server.stop(how)
             expect_not_ready(engine)
             own_server.start()
@@ -182,7 +184,9 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
 
 def expect_not_ready(engine: Running) -> None:
     """Who asks is told so, and when to come again."""
-    down = until(lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready")
+    down = eventually(
+        lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
+    )
     assert down == (503, "not_ready")
     refused = engine.http.post("/api/v1/search", json={"query": "granite", "mode": "fts"})
     assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")

@@ -9,9 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import Stack, running_stack
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 KEY = "the-right-key"
 DATA = base64.b64encode(b"abc").decode()
@@ -147,4 +149,4 @@ def test_nothing_is_left_behind(caller: Caller, stack: Stack) -> None:
         folder = stack.home / "staging"
         return [path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
 
-    until(staged, lambda names: not names, seconds=30, what="sweeping the staged chunks")
+    eventually(staged, lambda names: not names, seconds=30, what="sweeping the staged chunks")

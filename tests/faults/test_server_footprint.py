@@ -10,13 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kb_simulator.client import ControlClient
-from kb_simulator.running import in_thread
+from kb_simulator.harness.client import ControlClient
+from kb_simulator.harness.running import in_thread
 from kb_simulator.settings import SimulatorSettings
 from tests.faults.test_server_histories import DONE_FAULTS, SERVER
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import Process, free_port, wait_until_ready
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 CALLERS = 16
 WARM_UP, CALLS = 320, 800
@@ -69,7 +71,6 @@ def call(url: str, calls: int) -> int:
         return sum(pool.map(work, range(CALLERS)))
 
 
-@pytest.mark.slow
 def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> None:
     """Most of their requests break off, hang or are refused; afterwards the server is as before."""
     with (
@@ -91,14 +92,14 @@ def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> Non
         assert faulty(WARM_UP) > 0
         descriptors, memory = server.num_fds(), server.memory_info().rss
         assert faulty(CALLS) > CALLS / 10
-        until(
+        eventually(
             server.num_fds,
             lambda seen: seen <= descriptors + CALLERS // 4,
             seconds=60,
             what="the closing of what faulty calls had opened",
         )
         assert server.memory_info().rss - memory < ALLOWED_BYTES
-        until(
+        eventually(
             lambda: call(url, CALLERS * 4),
             lambda failed: failed == 0,
             seconds=60,

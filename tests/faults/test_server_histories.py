@@ -16,9 +16,11 @@ from kb_contracts.api.models import Document
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.testing import MODES, Mode
-from kb_simulator.faults import RateLimit
+from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
-from tests.support.waiting import until
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.process
 
 COLLECTIONS = ("documents", "memory", "workspace")
 ERRORS = {"engine_unreachable", "engine_timeout", "engine_busy", "engine_failed", "engine_bad_answer"}
@@ -320,7 +322,7 @@ def test_a_hanging_engine_is_given_up_after_one_attempt(made: Machine) -> None:
             assert bench.client.refused(tool, **arguments)["error"] == "engine_timeout"
         # After silence the version is asked for again, before anything else.
         assert _asked(patient) - asked == len(calls)
-        until(
+        eventually(
             lambda: patient.control.clock.read().sleeping,
             lambda sleeping: sleeping == 0,
             seconds=20,

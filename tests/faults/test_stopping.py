@@ -14,9 +14,11 @@ import httpx
 import pytest
 
 from tests.faults.engine_process import Running
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, free_port, wait_until_ready
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 NOTE = json.dumps({"text": "The bees sleep in winter."}).encode()
 
@@ -65,7 +67,7 @@ def server(tmp_path: Path) -> Iterator[tuple[Process, int]]:
 def told_to_stop(process: Process, port: int) -> None:
     """SIGTERM, and nobody is let in any more."""
     process.popen.send_signal(signal.SIGTERM)
-    until(lambda: accepts(port), lambda open_: not open_, seconds=30, what="the end of listening")
+    eventually(lambda: accepts(port), lambda open_: not open_, seconds=30, what="the end of listening")
 
 
 def accepts(port: int) -> bool:

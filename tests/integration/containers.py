@@ -20,9 +20,9 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
 from tests.integration.docker_engine import docker, inspect, labels
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
-from tests.support.waiting import until
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 30
@@ -106,7 +106,7 @@ class Container:
     def kill(self) -> None:
         """`kill -9`."""
         docker("kill", "--signal", "KILL", self.id)
-        until(self.status, lambda status: status == "exited", seconds=20, what="its end")
+        eventually(self.status, lambda status: status == "exited", seconds=20, what="its end")
 
     def start_again(self) -> None:
         """Start the same container after it has ended."""
@@ -186,7 +186,7 @@ class Container:
             AssertionError: it ended, or does not answer in time; its log is shown.
         """
         try:
-            until(
+            eventually(
                 lambda: self.answer(path),
                 lambda status: status in {200, -1},
                 seconds=READY_SECONDS,
@@ -246,7 +246,7 @@ class Engine(Container):
 
     def until_idle(self) -> dict[str, int]:
         """How many jobs are in which state, once none waits or runs."""
-        return until(
+        return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,
             seconds=READY_SECONDS,

@@ -13,9 +13,9 @@ import pytest
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
-from tests.support.waiting import until
 
 FILES = ("compose.yml", "compose.test.yml", "deploy/ragler/compose.yml", "deploy/replicas/compose.yml")
 UP_SECONDS = 200.0
@@ -38,7 +38,7 @@ class Project:
     def up(self) -> None:
         """Start what `compose.yml` has; return when the server answers."""
         self.run("up", "--detach", "--no-build", seconds=UP_SECONDS)
-        until(self._answers, bool, seconds=30, what="an answer of the server")
+        eventually(self._answers, bool, seconds=30, what="an answer of the server")
 
     def _answers(self) -> bool:
         try:

@@ -16,8 +16,8 @@ import pytest
 
 from tests.integration.conftest import Images, Report
 from tests.integration.containers import Engine, Lab, Server, error_of
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
-from tests.support.waiting import until
 
 WRITERS = 4
 NOTES_EACH = 30
@@ -88,7 +88,7 @@ def text_of(word: str) -> str:
     return f"{word} " + " ".join(f"filling{number}of{word}" for number in range(200))
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:
@@ -110,7 +110,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     total = WRITERS * (NOTES_EACH + FILES_EACH)
     for kill in range(1, KILLS + 1):
         enough = total * kill // (KILLS + 1)
-        until(
+        eventually(
             lambda: len(history.acknowledged),
             reached(enough),
             seconds=120,
@@ -203,7 +203,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
         caller.ok("kb_upload_chunk", upload_id=start["upload_id"], chunk_index=0, data=chunk)
         assert caller.refused("kb_upload_finish", upload_id=start["upload_id"])["error"].startswith("engine_")
 
-    mended = until(
+    mended = eventually(
         lambda: caller.call("kb_upload_finish", upload_id=start["upload_id"]),
         lambda result: not result.get("isError"),
         seconds=60,
@@ -231,7 +231,7 @@ def test_an_engine_that_falls_silent_is_given_up_in_time(images: Images, worksho
     with engine.paused():
         refused = caller.refused("kb_search", query="anything")
         assert refused["error"] in {"engine_timeout", "engine_unreachable"}
-    until(
+    eventually(
         lambda: caller.call("kb_search", query="anything"),
         lambda result: not result.get("isError"),
         seconds=60,

@@ -12,7 +12,7 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
-from tests.support.waiting import until
+from tests.support.eventually import eventually
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
 WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}
@@ -82,7 +82,7 @@ def test_it_is_labelled_and_names_no_setting_of_a_builder(part: Container) -> No
 
 def test_its_own_check_says_that_it_is_well(part: Container) -> None:
     """Without a shell's tools: the check is a few lines of Python."""
-    until(part.health, lambda health: health == "healthy", seconds=60, what="a healthy container")
+    eventually(part.health, lambda health: health == "healthy", seconds=60, what="a healthy container")
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
@@ -124,12 +124,12 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
     with engine.paused():
         answer = Answer(server, "kb_status")
         answer.start()
-        until(server.logs, lambda log: "Executing tool kb_status" in log, seconds=20, what="the call")
+        eventually(server.logs, lambda log: "Executing tool kb_status" in log, seconds=20, what="the call")
         server.terminate()
-        until(server.logs, lambda log: "Stopping" in log, seconds=20, what="the beginning of its end")
+        eventually(server.logs, lambda log: "Stopping" in log, seconds=20, what="the beginning of its end")
     answer.join(30)
     assert answer.result["structuredContent"]["version"] == "v3.0.0"
-    until(server.status, lambda status: status == "exited", seconds=30, what="its end")
+    eventually(server.status, lambda status: status == "exited", seconds=30, what="its end")
     assert server.exit_status() == 0
 
 
@@ -162,7 +162,7 @@ def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: L
     for number in range(5):
         text = f"unique{number}word " + " ".join(f"word{number}of{each}" for each in range(20_000))
         engine.post("/jobs", json={"text": text})
-    until(
+    eventually(
         lambda: dict(engine.get("/status")["queue"]),
         lambda queue: queue["running"] == 1,
         seconds=60,

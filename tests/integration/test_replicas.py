@@ -13,9 +13,9 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images
 from tests.integration.containers import Balancer, Engine, Server, lab
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import ROOT, free_port
-from tests.support.waiting import until
 
 CHUNKS = [b"# Estuary\n\n", b"Fresh water lies above salt water ", b"where a river meets the sea.\n"]
 
@@ -103,7 +103,7 @@ def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> No
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()
-    until(
+    eventually(
         lambda: balanced.answer("/readyz"), lambda status: status == 200, seconds=30, what="the other replica"
     )
     again = balanced.caller()

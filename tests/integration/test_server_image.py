@@ -14,8 +14,8 @@ from mcp import Client
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
 from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab
+from tests.support.eventually import eventually
 from tests.support.stack import ROOT
-from tests.support.waiting import until
 
 NINE = 9
 TITLE = "Starlings"
@@ -84,7 +84,7 @@ def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
     workshop.started(engine)
     engine.until_ready()
     server.until_ready()
-    until(
+    eventually(
         lambda: caller.call("kb_search", query="anything"),
         lambda result: not result.get("isError"),
         seconds=60,
@@ -137,7 +137,7 @@ def test_an_agent_gets_its_first_answer_within_seconds_of_a_start(
     began = time.monotonic()
     workshop.started(engine, server)
     server.until_ready("/healthz")
-    until(
+    eventually(
         lambda: server.caller().call("kb_search", query="anything"),
         lambda result: not result.get("isError"),
         seconds=60,

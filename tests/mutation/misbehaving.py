@@ -12,10 +12,10 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, parsing
 from kb_contracts.http.mount import Handler, Incoming
-from kb_simulator import app
-from kb_simulator.call import CURRENT
-from kb_simulator.documents import Documents
-from kb_simulator.idempotency import Answers, Retry
+from kb_simulator.engine.call import CURRENT
+from kb_simulator.engine.documents import Documents
+from kb_simulator.engine.idempotency import Answers, Retry
+from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"
 
@@ -45,7 +45,7 @@ async def documents_alone_removed(incoming: Incoming, inner: Handler) -> Any:
     if not incoming.query.confirm:
         return await inner(incoming)
     base = CURRENT.get().namespace.state.documents
-    return base.remove(list(base.by_id), CURRENT.get().namespace.clock.microseconds())
+    return base.remove(list(base.by_id), CURRENT.get().namespace.state.now())
 
 
 async def numbers_only(incoming: Incoming, inner: Handler) -> Any:

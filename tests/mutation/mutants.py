@@ -10,8 +10,9 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import cross_origin, mount, multipart
-from kb_simulator import app, documents, handlers, state, uploads
-from kb_simulator.idempotency import Answers
+from kb_simulator.engine import documents, handlers, state, uploads
+from kb_simulator.engine.idempotency import Answers
+from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
     Mutant,

@@ -16,10 +16,10 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
-from kb_simulator import collections, vector_search
-from kb_simulator.call import CURRENT
-from kb_simulator.collections import Collections, Described
-from kb_simulator.limits import Limits
+from kb_simulator.engine import collections, vector_search
+from kb_simulator.engine.call import CURRENT
+from kb_simulator.engine.collections import Collections, Described
+from kb_simulator.engine.limits import Limits
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
     Break,

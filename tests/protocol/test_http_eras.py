@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.mounts import mount
 from tests.protocol.conftest import ServeToolset
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (
@@ -313,7 +313,7 @@ async def test_capabilities_are_those_of_the_toolset(
 ) -> None:
     """`tools.listChanged` as it says; prompts only where it has an opinion, and then an empty list (N81)."""
     plain, knowing = Fake("plain"), Fake("knowing", tools_list_changed=True, prompts_list_changed=False)
-    served = await serve_toolset(endpoints=endpoints_for([plain.toolset, knowing.toolset], ["plain"]))
+    served = await serve_toolset(endpoints=mount([plain.toolset, knowing.toolset], ["plain"]))
     seen = {}
     for name in ("plain", "knowing"):
         _, answer = await post(http, f"{served.mcp}/{name}", initialize("2025-06-18"))
@@ -331,7 +331,7 @@ async def test_the_root_shows_the_chosen_toolset_as_itself(
 ) -> None:
     """And each toolset has an endpoint of its own name."""
     one, two = Fake("one"), Fake("two")
-    served = await serve_toolset(endpoints=endpoints_for([one.toolset, two.toolset], ["two"]))
+    served = await serve_toolset(endpoints=mount([one.toolset, two.toolset], ["two"]))
     names = {}
     for path in ("", "/one", "/two"):
         _, answer = await post(http, served.mcp + path, initialize("2025-06-18"))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kb_server.hosting.body import BodyLimits
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.options import BodyLimits, HostingOptions
 from tests.protocol.conftest import BOUND, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import ENVELOPE, MODERN
@@ -108,7 +108,9 @@ class Server:
     async def start(self) -> None:
         """Listen."""
         app = build_app(
-            ServerSettings(), endpoints_for([Fake().toolset], ["fake"]), limits=BodyLimits(max_bytes=100_000)
+            ServerSettings(),
+            mount([Fake().toolset], ["fake"]),
+            options=HostingOptions(body=BodyLimits(max_bytes=100_000)),
         )
         self.context = serving(app)
         served = await self.context.__aenter__()
@@ -133,7 +135,7 @@ def server() -> Any:
 
 def fuzzing(test: Callable[..., None]) -> Callable[..., None]:
     """Enough examples to matter, few enough to wait for."""
-    return settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))(test)
+    return settings(max_examples=150, suppress_health_check=list(HealthCheck))(test)
 
 
 def check(status: int, answer: bytes) -> None:

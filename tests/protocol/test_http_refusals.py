@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.body import BodyLimits
+from mcp_aiohttp.options import BodyLimits
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import PLAIN, call, request
@@ -241,7 +241,7 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
     """413, a JSON-RPC error that names the limit, announced or chunked."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
 
     async def chunked(body: bytes) -> Any:
         yield body[:500]
@@ -260,7 +260,7 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
 
 async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolset, fake: Fake) -> None:
     """By its Content-Length alone."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
     assert (await raw(served.port, HEAD + b"Content-Length: 99999999999\r\n\r\n")).startswith(
         b"HTTP/1.1 413 "
     )
@@ -268,7 +268,7 @@ async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolse
 
 async def test_a_body_that_stops_coming_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
     """408, and the connection is closed."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
     answer = await raw(served.port, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"Connection: close" in answer

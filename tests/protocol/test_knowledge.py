@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from kb_server.tool import Call, ToolError
 from kb_simulator import AfterTime, Stuck
 from tests.protocol.conftest import BOUND, Served, ServeToolset
 from tests.protocol.test_official_client import MODES, Mode
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import SEVEN, Knowledge
 from tests.support.mcp_messages import (
@@ -29,7 +29,6 @@ from tests.support.mcp_messages import (
     modern_headers,
     request,
 )
-from tests.support.waiting import until
 
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
@@ -172,8 +171,8 @@ async def test_a_stream_that_its_reader_closes_cancels_the_task(
     async with http.post(served.mcp, json=message, headers=modern_headers(message)) as response:
         await response.content.readuntil(b"\n\n")
         response.close()
-    await asyncio.to_thread(
-        until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
+    await eventually_async(
+        lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
     )
 
 

@@ -19,12 +19,14 @@ from kb_simulator import ControlClient, Simulator, Stuck
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
 from tests.support.documents import docx_of, large_pdf, pdf_of, sentence_of_page
+from tests.support.eventually import eventually, eventually_async
 from tests.support.knowledge import SEVEN
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern, request
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def test_documents_live_and_go_on_the_real_engine(caller: Caller, files: Path) -
     """Added both ways, found with their pages, listed, removed one by one and all together."""
     assert caller.refused("knowledge-search", query="bees")["error"] == "empty_knowledge_base"
     task = caller.ok("knowledge-add", file_path=str(files / "report.pdf"), metadata={"author": "John Doe"})
-    ended = until(
+    ended = eventually(
         lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
         lambda told: told["status"] == "completed",
         seconds=60,
@@ -159,7 +161,6 @@ def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, fo
 
 
 @pytest.mark.requirement("N8", "N13", "N74", "N87")
-@pytest.mark.slow
 async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     stack: Stack, caller: Caller, files: Path
 ) -> None:
@@ -197,7 +198,7 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
 def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, files: Path) -> None:
     """With the engine's code and words."""
     task = caller.ok("knowledge-add", file_path=str(files / "broken.pdf"))
-    told = until(
+    told = eventually(
         lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
         lambda told: told["status"] == "failed",
         seconds=60,
@@ -293,8 +294,11 @@ async def test_a_task_is_cancelled_over_a_pipe(
     else:
         assert "result" in await process.ask(sent(cancel))
     status = call("knowledge-task-status", 3, task_id=task_id)
-    while (await process.ask(sent(status)))["result"]["structuredContent"]["status"] != "cancelled":
-        pass  # a notification is not answered; the test's own bound ends a wait that has no end
+    await eventually_async(
+        lambda: process.ask(sent(status)),
+        lambda answer: answer["result"]["structuredContent"]["status"] == "cancelled",
+        what="the cancel, which as a notification is not answered",
+    )
 
 
 async def test_a_call_that_is_cancelled_over_a_pipe_cancels_its_task(
@@ -315,7 +319,7 @@ async def test_a_call_that_is_cancelled_over_a_pipe_cancels_its_task(
     assert (await process.ask(waiting))["method"] == "notifications/progress"
     await process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
     await process.ask(request("ping", request_id=8))
-    until(
+    eventually(
         lambda: [job.status for job in engine.state().jobs],
         lambda seen: seen == ["cancelled"],
         seconds=WAIT,

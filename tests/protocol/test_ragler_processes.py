@@ -22,11 +22,13 @@ from mcp import Client, StdioServerParameters
 
 from tests.protocol.conftest import WAIT, Start, stdio_environment
 from tests.protocol.test_official_client import MODES, Mode
+from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.mcp_messages import call, initialize, modern
 from tests.support.ragler import NOWHERE, THREE
 from tests.support.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 AGENT = "claude-code/1.0"
@@ -116,7 +118,7 @@ def test_kb_serve_starts_without_a_key_and_says_what_is_missing(tmp_path: Path) 
     process = Process.start("-m", "kb_cli.main", "serve", **environment)
     try:
         base = f"http://127.0.0.1:{port}"
-        until(lambda: _answers(f"{base}/healthz"), bool, seconds=30, what="a server on that port")
+        eventually(lambda: _answers(f"{base}/healthz"), bool, seconds=30, what="a server on that port")
         ready = httpx.get(f"{base}/readyz")
         caller = Caller(f"{base}/mcp")
         told = caller.refused("search_knowledge", query="x")
@@ -147,7 +149,7 @@ def entry(stack: Stack, correlation_id: str) -> dict[str, Any]:
         lines = [line for line in stack.process.lines if correlation_id in line and "response_time" in line]
         return [json.loads(line) for line in lines]
 
-    (line,) = until(found, bool, seconds=10, what="the line of the call")
+    (line,) = eventually(found, bool, seconds=10, what="the line of the call")
     return line
 
 
@@ -312,7 +314,6 @@ def test_the_three_queries_have_what_they_ask_for(
     assert [dict(labels)["collection_id"] for labels, _ in top[:2]] == ["all", collections["api-docs"]]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("R68")
 def test_prometheus_itself_evaluates_the_three_queries(
     stack: Stack, caller: Caller, collections: dict[str, str], tmp_path: Path
@@ -322,18 +323,18 @@ def test_prometheus_itself_evaluates_the_three_queries(
     if binary is None:
         pytest.skip("there is no prometheus on the path")
     with prometheus(binary, stack.server_url, tmp_path) as query:
-        until(lambda: query(TOP), bool, seconds=30, what="two scrapes")
+        eventually(lambda: query(TOP), bool, seconds=30, what="two scrapes")
         busy(caller, collections)
-        average = until(lambda: finite(query(AVERAGE)), bool, seconds=30, what="an average")
+        average = eventually(lambda: finite(query(AVERAGE)), bool, seconds=30, what="an average")
         assert 0 < of(average, tool="search_knowledge") < 10
-        success = until(lambda: finite(query(SUCCESS)), bool, seconds=30, what="a rate of success")
+        success = eventually(lambda: finite(query(SUCCESS)), bool, seconds=30, what="a rate of success")
         assert of(success, tool="search_knowledge", status="success") == 1.0
 
         def counted() -> Vector:
             top = query(TOP)
             return top if of(top, collection_id="all") > 7 else {}
 
-        top = until(counted, bool, seconds=30, what="results by collection")
+        top = eventually(counted, bool, seconds=30, what="results by collection")
         ranked = sorted(top, key=lambda labels: -top[labels])
         assert [dict(labels)["collection_id"] for labels in ranked[:2]] == ["all", collections["api-docs"]]
 

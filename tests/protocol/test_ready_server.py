@@ -14,9 +14,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
 from kb_server.hosting.http import build_app
-from kb_server.hosting.protocol import ReadyServer
 from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
+from mcp_aiohttp.protocol.kernel import HostedServer
 from tests.protocol.conftest import BOUND, ServeToolset, serving
 from tests.protocol.test_official_client_websocket import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
@@ -67,7 +67,7 @@ class RoutedTool(Tool[Routed, Routed]):
 @pytest.fixture
 async def ready() -> AsyncIterator[str]:
     """The URL of the SDK's server on this hosting."""
-    app = build_app(ServerSettings(), [], servers={"/mcp": ReadyServer(_server())})
+    app = build_app(ServerSettings(), [], servers={"/mcp": HostedServer(_server())})
     async with serving(app) as served:
         yield served.mcp
 

@@ -13,12 +13,14 @@ import pytest
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.support.mcp_messages import call, initialize, modern, request
 
+pytestmark = pytest.mark.process
+
 READY = initialize("2025-06-18")
 
 
 async def test_serving_stdio_imports_no_http() -> None:
     """It starts for every conversation, and must not pay for what it does not use."""
-    script = "import sys, kb_server.hosting.stdio; print('aiohttp' in sys.modules)"
+    script = "import sys, mcp_aiohttp.transport.stdio; print('aiohttp' in sys.modules)"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, cwd=ROOT, env=stdio_environment(), stdout=asyncio.subprocess.PIPE
     )

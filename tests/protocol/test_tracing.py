@@ -18,9 +18,11 @@ from aiohttp import web
 from kb_config.installing import install_command
 from tests.support.collector import ERROR, SERVER, Collector, SeenSpan, collecting
 from tests.support.engines import API_KEY, engine
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH
 from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 SECONDS = 30.0
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -119,7 +121,7 @@ def served(asked: Asked, **environment: str) -> Iterator[Served]:
 
 def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
     """The spans of a tool, once there are so many."""
-    return until(
+    return eventually(
         lambda: collector.named(tool), lambda seen: len(seen) >= count, seconds=SECONDS, what="a span"
     )
 

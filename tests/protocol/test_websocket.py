@@ -9,19 +9,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.caller import Caller
-from kb_server.hosting.lane import Lane, Passage
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
+from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.protocol.caller import Caller
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.knowledge import SEVEN, Knowledge
 from tests.support.mcp_messages import PLAIN, call, initialize, modern, request
-from tests.support.waiting import until
 
 KEY = "a-secret-key"
 
@@ -104,8 +104,8 @@ async def test_a_task_is_cancelled_by_its_id(
     else:
         del message["id"]
         await wire.send(message)
-        await asyncio.to_thread(
-            until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="it"
+        await eventually_async(
+            lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="it"
         )
 
 
@@ -235,13 +235,13 @@ async def test_a_plain_call_takes_the_lane_once_the_era_is_settled(
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""
     taken: list[Any] = []
-    answer = Lane.answer
+    answer = FastPath.answer
 
-    async def noted(lane: Lane, passage: Passage, caller: Caller) -> bytes:
-        taken.append(passage.id)
-        return await answer(lane, passage, caller)
+    async def noted(fast_path: FastPath, request: FastRequest, caller: Caller) -> bytes:
+        taken.append(request.id)
+        return await answer(fast_path, request, caller)
 
-    monkeypatch.setattr(Lane, "answer", noted)
+    monkeypatch.setattr(FastPath, "answer", noted)
     wire = await connect(await serve_toolset(fake.toolset))
     first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
     shape = modern if era == "modern" else dict
@@ -311,8 +311,7 @@ async def test_a_call_is_logged_and_counted_as_any(
     text = metrics.render()
     assert 'mcp_requests_total{tool="echo",status="success"} 1' in text
     assert 'mcp_requests_total{tool="refusing",status="error"} 1' in text
-    await asyncio.to_thread(
-        until,
+    await eventually_async(
         lambda: [record.message for record in caplog.records],
         lambda told: "A WebSocket ended" in told,
         seconds=BOUND,

@@ -11,17 +11,18 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 
-from kb_server.hosting.websocket import SocketLimits, WebSockets
 from kb_simulator import Stuck
+from mcp_aiohttp.options import SocketLimits
+from mcp_aiohttp.transport.websocket import WebSockets
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_http_refusals import raw
 from tests.protocol.test_knowledge import states
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import Knowledge
 from tests.support.mcp_messages import call, request
-from tests.support.waiting import until
 
 KEY = "a-secret-key"
 
@@ -43,7 +44,7 @@ def _count(kind: type) -> int:
 
 async def _until_none_is_left(kind: type) -> None:
     """Wait until all objects of a kind are garbage."""
-    await asyncio.to_thread(until, lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
+    await eventually_async(lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
 
 
 # --- how many --------------------------------------------------------------------------------------
@@ -251,8 +252,8 @@ async def test_what_a_lost_call_began_ends_with_it(
     await wire.send(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
     await wire.receive()
     await wire.socket.close()
-    await asyncio.to_thread(
-        until, lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
+    await eventually_async(
+        lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
     )
 
 
@@ -361,8 +362,7 @@ async def test_nothing_is_left_of_connections_that_have_ended(
         fake.slow.started.clear()
         fake.slow.cancelled.clear()
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(
-        until,
+    await eventually_async(
         lambda: len(asyncio.all_tasks(loop)),
         lambda tasks: tasks <= before,
         seconds=BOUND,

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from kb_server.hosting.duplex import Bounds
-from kb_server.hosting.websocket import SocketLimits
 from kb_server.tool import Call, NoArguments
+from mcp_aiohttp.options import Bounds, SocketLimits
 from tests.protocol.conftest import BOUND, Served, ServeToolset
 from tests.protocol.sockets import (
     PING,
@@ -25,9 +24,9 @@ from tests.protocol.sockets import (
     upgrade,
 )
 from tests.protocol.sockets import connect as connect
+from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import EchoArguments, EchoResult, Empty, Fake
 from tests.support.mcp_messages import call, request
-from tests.support.waiting import until
 
 PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
@@ -162,18 +161,16 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 2.0)
     caplog.set_level("INFO")
     served = await serve_toolset(fake.toolset)
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
     async with _unread(served) as connection:
         with pytest.raises((TimeoutError, ConnectionError)):
             await _poured(connection, flood, 10_000)
-        await asyncio.to_thread(
-            until,
+        await eventually_async(
             lambda: [record.message for record in caplog.records],
             lambda told: "A WebSocket ended" in told,
-            seconds=2 * BOUND,
             what="the end",
         )
     assert "A WebSocket broke" not in caplog.text
@@ -183,7 +180,7 @@ async def test_a_client_that_stops_reading_is_given_up(
     serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while in which nothing left; its calls are cancelled."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.3)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.3)
     served = await serve_toolset(fake.toolset)
 
     async def chatting(arguments: NoArguments, call: Call) -> Empty:
@@ -211,7 +208,7 @@ async def test_a_slow_reader_gets_every_answer(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.2)
     Counting(fake)
     served = await serve_toolset(fake.toolset)
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from kb_server.hosting.body import MAX_MESSAGE_BYTES, BodyLimits
+from mcp_aiohttp.options import MAX_MESSAGE_BYTES, BodyLimits
 from tests.protocol.conftest import BOUND, Served, ServeToolset
 from tests.protocol.sockets import (
     BINARY,
@@ -154,7 +154,7 @@ async def test_a_message_at_the_limit_is_read_and_a_longer_one_refused(
     serve_toolset: ServeToolset, fake: Fake, pieces: int
 ) -> None:
     """Whole or in pieces; the limit is that of a body over HTTP."""
-    served = await serve_toolset(fake.toolset, limits=BodyLimits(max_bytes=2000))
+    served = await serve_toolset(fake.toolset, body=BodyLimits(max_bytes=2000))
     bare = await Bare.open(served)
     for size, code in ((2000, None), (2001, 1009)):
         text = PING_REQUEST + b" " * (size - len(PING_REQUEST))

@@ -13,9 +13,11 @@ from kb_cli.exits import Exit
 from tests.protocol.conftest import BOUND, Served
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect
+from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import call
 from tests.support.stack import Process, free_port
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 START_SECONDS = 60.0
 
@@ -32,8 +34,8 @@ async def test_each_worker_keeps_its_websockets_and_closes_them_when_told_to_sto
         LOG_LEVEL="info",
     )
     try:
-        await asyncio.to_thread(
-            until, process.output, lambda said: '"workers":2' in said, seconds=START_SECONDS, what="listening"
+        await eventually_async(
+            process.output, lambda said: '"workers":2' in said, seconds=START_SECONDS, what="listening"
         )
         served = Served(f"http://127.0.0.1:{port}", asyncio.Event(), asyncio.ensure_future(asyncio.sleep(0)))
         wires = [await connect(served) for _ in range(4)]

@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 from kb_cli.exits import Exit
+from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, Stack, free_port, running_stack
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 RESTART_SECONDS = 60.0
 
@@ -126,7 +128,7 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
     victims[0].wait(10)
     with httpx.Client(base_url=stack.server_url, timeout=30.0) as client:
         ask(client, "kb_status")
-    until(
+    eventually(
         lambda: len(workers(stack)),
         lambda running: running == 2,
         seconds=RESTART_SECONDS,
@@ -148,7 +150,7 @@ def test_told_to_stop_all_end_in_order(tmp_path: Path, number: signal.Signals) -
         LOG_LEVEL="info",
     )
     try:
-        until(process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening")
+        eventually(process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening")
         children = psutil.Process(process.pid).children(recursive=True)
         process.popen.send_signal(number)
         assert process.popen.wait(20) == Exit.OK

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +23,7 @@ import asyncpg
 
 from kb_engine.address import Address, address_of
 from kb_engine.store.postgres.opening import latest
+from tests.support.eventually import eventually
 from tests.support.stack import free_port
 
 T = TypeVar("T")
@@ -66,11 +66,13 @@ class Server:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        deadline = time.monotonic() + SECONDS
-        while not self._lets_in():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.02)
+        process = self._process
+
+        def lets_in() -> bool:
+            assert process.poll() is None, (self.folder / "log").read_text()
+            return self._lets_in()
+
+        eventually(lets_in, seconds=SECONDS, what="the start of the server")
 
     def stop(self, how: str = "immediate") -> None:
         """End it: `fast` cuts the connections off, `immediate` is as good as a crash."""

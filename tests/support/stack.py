@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.eventually import eventually
+
 READY_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,17 +101,15 @@ def wait_until_ready(url: str, process: Process) -> None:
     Raises:
         AssertionError: the process ended, or did not answer within a minute; its output is shown.
     """
-    waited = threading.Event()
-    for _ in range(int(READY_SECONDS / 0.05)):
-        if process.popen.poll() is not None:
-            raise AssertionError(f"ended with {process.popen.returncode}:\n{process.output()}")
+
+    def answers() -> bool:
+        assert process.popen.poll() is None, f"ended with {process.popen.returncode}:\n{process.output()}"
         try:
-            if httpx.get(url, timeout=1.0).status_code == 200:
-                return
+            return httpx.get(url, timeout=1.0).status_code == 200
         except httpx.TransportError:
-            pass
-        waited.wait(0.05)
-    raise AssertionError(f"{url} does not answer:\n{process.output()}")
+            return False
+
+    eventually(answers, seconds=READY_SECONDS, what=f"an answer of {url}")
 
 
 @dataclass(frozen=True)

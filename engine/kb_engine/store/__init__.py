@@ -24,8 +24,8 @@ from kb_engine.store.port import (
     Query,
     Store,
 )
-from kb_engine.store.reindex import reindex_sqlite
-from kb_engine.store.sqlite import SqliteStore, open_sqlite
+from kb_engine.store.sqlite.reindex import reindex_sqlite
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 
 __all__ = [
     "BaseInUse",

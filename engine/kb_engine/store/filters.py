@@ -9,8 +9,8 @@ import apsw
 
 from kb_engine.index.embedded.words import numbers
 from kb_engine.index.port import Ids, Selection
-from kb_engine.store.connection import marks, value
-from kb_engine.store.tags import starts_with
+from kb_engine.store.sqlite.connection import marks, value
+from kb_engine.store.sqlite.tags import starts_with
 from kb_engine.store.times import stamp
 
 Condition = tuple[str, Sequence[Any]]

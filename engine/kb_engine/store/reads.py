@@ -1,29 +1,22 @@
 """Reads that are written once for both stores: generators of statements, each answered with its rows.
 
-A store runs them on a connection of its own, in one transaction: `answer` here for SQLite, the coroutine of
-the same name in `postgres/connection.py`.
+A store runs them on one connection, in one transaction: `answer` in `sqlite/connection.py` and in
+`postgres/connection.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
-
-import apsw
-import msgspec
-import numpy as np
+from typing import Any, TypeVar
 
 from kb_engine.index.port import Vectors
-from kb_engine.store.connection import marks, rows
-from kb_engine.store.rows import DOCUMENT_LISTS, SUMMARY_COLUMNS, Row
+from kb_engine.store.rows import Row
 
 T = TypeVar("T")
 
 Statement = tuple[str, Sequence[Any]]
 Steps = Generator[Statement, Sequence[Row], T]
-
-VECTOR_TYPE = "<f4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +36,3 @@ class Dialect:
     vector: str
     """The column of a vector `v.vector`, as the driver returns it."""
     vectors_of: Callable[[Sequence[Any]], Vectors]
-
-
-SQLITE = Dialect(
-    summary_columns=SUMMARY_COLUMNS,
-    with_lists=lambda row: row,
-    among=lambda ids: (f"IN ({marks(len(ids))})", ids),
-    generation="SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'",
-    lists=DOCUMENT_LISTS,
-    list_of=lambda kept: msgspec.json.decode(kept, type=list[str]),
-    vector="v.vector",
-    vectors_of=lambda kept: np.frombuffer(b"".join(kept), VECTOR_TYPE).reshape(len(kept), -1 if kept else 0),
-)
-
-
-def answer(db: apsw.Connection, steps: Steps[T]) -> T:
-    """What the reads lead to."""
-    try:
-        statement = next(steps)
-        while True:
-            statement = steps.send(rows(db, *statement))
-    except StopIteration as end:
-        return cast("T", end.value)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from xml.parsers import expat  # entities are refused below, before any is expanded
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, ExtractionFailed, check_lock, too_much_text
 
 _DOCUMENT = "word/document.xml"

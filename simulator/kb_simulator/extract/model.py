@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 
 METHOD = "text_extraction"
 """The only method there is: the simulator reads text and looks at no picture."""

@@ -9,7 +9,7 @@ Text that was drawn with composite fonts, or scanned, is not read: its page is e
 
 from __future__ import annotations
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, too_much_text
 from kb_simulator.extract.pdf_content import shown
 from kb_simulator.extract.pdf_file import PdfFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from kb_simulator.chunking import Page, first_heading
+from kb_simulator.engine.chunking import Page, first_heading
 from kb_simulator.extract.model import Extracted, ExtractionFailed
 
 _MARKS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract.markdown import escaped, one_line, table
 from kb_simulator.extract.model import Extracted
 from kb_simulator.extract.package import Attributes, Package, reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.parsers import expat  # entities that could grow are refused below, before any is expanded
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract.markdown import escaped, one_line
 from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, ExtractionFailed, too_much_text
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from kb_simulator.chunking import Page
+from kb_simulator.engine.chunking import Page
 from kb_simulator.extract.markdown import one_line, table
 from kb_simulator.extract.model import MAX_TEXT_CHARS, Extracted, too_much_text
 from kb_simulator.extract.package import Attributes, Package, reference

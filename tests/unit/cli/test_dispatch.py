@@ -229,5 +229,5 @@ def test_mcp_and_httpx_are_declared_and_used() -> None:
     assert any(entry.startswith("httpx>") for entry in declared)
     assert any(entry.startswith("mcp>") for entry in declared)
     assert import_module("kb_cli.client").httpx.__name__ == "httpx"
-    protocol = vars(import_module("kb_server.hosting.protocol"))
+    protocol = vars(import_module("kb_server.hosting.toolset_server"))
     assert any(str(getattr(value, "__module__", "")).startswith("mcp.") for value in protocol.values())

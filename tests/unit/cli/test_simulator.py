@@ -9,15 +9,17 @@ import pytest
 
 from kb_cli.exits import Exit
 from kb_cli.main import main
+from tests.support.eventually import eventually
 from tests.support.stack import Process
-from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 
 def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
     """One line with both URLs; SIGTERM ends it well."""
     process = Process.start("-m", "kb_cli.main", "sim", "--seed", "11", "--port", "0", "--control", "0")
     try:
-        line = until(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
         url, control = re.findall(r"http://[\d.:]+", line)
         assert "seed 11" in line
         assert httpx.get(f"{url}/healthz").json()["status"] == "ok"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from load.budgets import (
+from kb_load.budgets import (
     Budgets,
     BudgetsUnreadable,
     Entry,
@@ -18,8 +18,8 @@ from load.budgets import (
     broken_by_soak,
     read_budgets,
 )
-from load.processes import ROOT
-from load.sampling import Sample
+from kb_load.sampling import Sample
+from tests.support.stack import ROOT
 
 
 def entry(tool: str = "kb_search", *, calls: int = 100, failures: int = 0, p95: float = 20) -> Entry:
@@ -103,7 +103,7 @@ def test_a_short_run_is_not_judged_as_a_soak() -> None:
 @pytest.mark.parametrize("name", ["budgets.toml", "budgets-engine.toml"])
 def test_the_budgets_that_come_along_can_be_read(name: str) -> None:
     """Both files name every tool of the agents' tool set."""
-    budgets = read_budgets(ROOT / "load" / name)
+    budgets = read_budgets(ROOT / "load" / "kb_load" / name)
     assert {"kb_search", "kb_addnote", "kb_upload_chunk", "PUT upload_url"} <= set(budgets.tools)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from load.history import moments
-from load.plan import CURVES, Plan, ShapeName
-from load.sampling import Sample, slope
-from load.stats import percentile, table
+from kb_load.history import moments
+from kb_load.plan import CURVES, Plan, ShapeName
+from kb_load.sampling import Sample, slope
+from kb_load.stats import percentile, table
 
 
 def sample(seconds: float, mib: float) -> Sample:

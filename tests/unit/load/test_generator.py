@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from load.bench import generator
-from load.bench.generator import Target, generate
-from load.messages import Message
+from kb_load.bench import generator
+from kb_load.bench.generator import Target, generate
+from kb_load.messages import Message
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from load.loaded_base import LoadedBase, refusal
-from load.messages import HANDSHAKE, structured, tool_call
-from load.processes import free_port, running
-from load.run import main
+from kb_load.loaded_base import LoadedBase, refusal
+from kb_load.messages import HANDSHAKE, structured, tool_call
+from kb_load.processes import free_port, running
+from kb_load.run import main
 
 KEY = "a-key"
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from load.bench.generator import answer_length
-from load.messages import HANDSHAKE, MODERN, CallFailed, result_of, structured, tool_call
+from kb_load.bench.generator import answer_length
+from kb_load.messages import HANDSHAKE, MODERN, CallFailed, result_of, structured, tool_call
 
 
 def test_a_modern_call_carries_its_envelope_and_its_routing_headers() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from load.bench import hosts, uploads, workers
-from load.bench.generator import Load
-from load.budgets import Budgets, Entry, Figures, ToolBudget
-from load.history import Moment
-from load.machine import Machine, describe
-from load.report import Run, html
-from load.sampling import Sample
+from kb_load.bench import hosts, uploads, workers
+from kb_load.bench.generator import Load
+from kb_load.budgets import Budgets, Entry, Figures, ToolBudget
+from kb_load.history import Moment
+from kb_load.machine import Machine, describe
+from kb_load.report import Run, html
+from kb_load.sampling import Sample
 
 MACHINE = Machine(
     measured_at="2026-03-01T00:00:00Z", system="Linux", processor="a <processor>", cores=2, memory_gib=8,
@@ -31,7 +31,7 @@ def run(complaints: list[str]) -> Run:
     return Run(
         title="Steady load",
         machine=MACHINE,
-        command="python -m load.run",
+        command="python -m kb_load.run",
         figures=Figures(seconds=10, entries=[entry]),
         history=[Moment(seconds=0, users=1, rate=1, failures=0, p50=1, p95=2, p99=3)],
         samples=[Sample(seconds=0, name="server", resident_mib=80, cpu=0.2, sockets=4)],
@@ -114,7 +114,7 @@ def test_the_page_names_machine_versions_command_and_budgets() -> None:
     for wanted in (
         "a &lt;processor&gt;",
         "aiohttp 3.14",
-        "python -m load.run",
+        "python -m kb_load.run",
         "All budgets were kept",
         "250",
     ):

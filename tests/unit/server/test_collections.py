@@ -21,7 +21,7 @@ from kb_server.clock import Clock
 from kb_server.engine_client import Engine, Refused
 from kb_server.engine_client.http import HttpEngine
 from kb_server.tool import ToolError
-from kb_simulator.clock import Clock as VirtualClock
+from kb_simulator.harness.clock import Clock as VirtualClock
 from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)

@@ -9,7 +9,7 @@ from uuid import UUID
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -252,7 +252,6 @@ def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:
     check_portable({"type": "object", "properties": {"anyOf": {"type": "object", "default": {"title": "x"}}}})
 
 
-@settings(deadline=None)
 @given(
     query=st.text(min_size=1, max_size=20),
     top=st.integers(1, 100),

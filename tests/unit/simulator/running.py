@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from kb_simulator.faults import AnyEffect, Fault, Match, When
-from kb_simulator.namespaces import DEFAULT, Namespace
-from kb_simulator.running import Simulator
+from kb_simulator.harness.faults import AnyEffect, Fault, Match, When
+from kb_simulator.harness.namespaces import DEFAULT, Namespace
+from kb_simulator.harness.running import Simulator
 
 API = "/api/v1"
 

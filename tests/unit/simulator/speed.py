@@ -23,9 +23,9 @@ import psutil
 from aiohttp import web
 
 from kb_contracts.api import models as m
-from kb_simulator import submission
-from kb_simulator.app import build_app
-from kb_simulator.namespaces import DEFAULT, Namespaces
+from kb_simulator.engine import submission
+from kb_simulator.harness.app import build_app
+from kb_simulator.harness.namespaces import DEFAULT, Namespaces
 
 DOCUMENTS = 1_000
 WORDS_A_DOCUMENT = 120

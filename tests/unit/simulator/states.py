@@ -6,13 +6,13 @@ import itertools
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_simulator import submission
-from kb_simulator.chunking import Page
-from kb_simulator.clock import Clock, ClockMode
+from kb_simulator.engine import submission
+from kb_simulator.engine.chunking import Page
+from kb_simulator.engine.idempotency import Retry
+from kb_simulator.engine.state import State
 from kb_simulator.extract import Extracted, format_of
-from kb_simulator.idempotency import Retry
+from kb_simulator.harness.clock import Clock, ClockMode
 from kb_simulator.seeded import Seeded
-from kb_simulator.state import State
 
 
 class Base:

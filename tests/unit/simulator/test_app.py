@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from kb_contracts.api.operations import BY_ID, OPERATIONS
-from kb_simulator.app import build_app
-from kb_simulator.clock import ClockMode
-from kb_simulator.faults import Fault
-from kb_simulator.handlers import handlers
-from kb_simulator.jobs import AfterPolls, AfterTime, Stuck
-from kb_simulator.namespaces import HEADER, Namespaces
-from kb_simulator.running import Simulator
+from kb_simulator.engine.handlers import handlers
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
+from kb_simulator.harness.app import build_app
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.faults import Fault
+from kb_simulator.harness.namespaces import HEADER, Namespaces
+from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.support.documents import large_pdf, sentence_of_page
 from tests.unit.simulator.files import docx

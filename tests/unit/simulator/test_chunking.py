@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.chunking import MAX_CHARS, Page, first_heading, passages, text_of
+from kb_simulator.engine.chunking import MAX_CHARS, Page, first_heading, passages, text_of
 
 PARAGRAPH = st.one_of(
     st.text(max_size=80),

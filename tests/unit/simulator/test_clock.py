@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.clock import EPOCH, Clock, ClockMode, microseconds_of, rfc3339
+from kb_simulator.engine.timestamps import microseconds_of, rfc3339
+from kb_simulator.harness.clock import EPOCH, Clock, ClockMode
 
 
 async def turn() -> None:

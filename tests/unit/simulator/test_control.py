@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from kb_simulator.clock import ClockMode
-from kb_simulator.control import BASE
-from kb_simulator.faults import CATALOGUE, Fault, Match
-from kb_simulator.namespaces import HEADER
-from kb_simulator.running import Simulator
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.control import BASE
+from kb_simulator.harness.faults import CATALOGUE, Fault, Match
+from kb_simulator.harness.namespaces import HEADER
+from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.unit.simulator.running import API, Running
 

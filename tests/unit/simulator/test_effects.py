@@ -8,8 +8,17 @@ import httpx
 import pytest
 
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON
-from kb_simulator.clock import ClockMode
-from kb_simulator.faults import ContentLength, Drip, Fixed, HttpStatus, Latency, RateLimit, ResetAfter, Status
+from kb_simulator.harness.clock import ClockMode
+from kb_simulator.harness.faults import (
+    ContentLength,
+    Drip,
+    Fixed,
+    HttpStatus,
+    Latency,
+    RateLimit,
+    ResetAfter,
+    Status,
+)
 from tests.unit.simulator.running import API, Running
 
 QUERY = {"query": "granite"}

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator import faults
-from kb_simulator.armed import NOTHING, Faults, Plan
-from kb_simulator.asked import Asked, asked
-from kb_simulator.faults import (
+from kb_simulator.harness import faults
+from kb_simulator.harness.fault_registry import NOTHING, FaultRegistry, Plan
+from kb_simulator.harness.faults import (
     CATALOGUE,
     Fault,
     Fixed,
@@ -23,23 +22,26 @@ from kb_simulator.faults import (
     Uniform,
     When,
 )
+from kb_simulator.harness.recorded_request import RecordedRequest, record_request
 from kb_simulator.seeded import Seeded
 from tests.unit.simulator.states import Base
 
 
-def box(seed: int = 7) -> Faults:
+def box(seed: int = 7) -> FaultRegistry:
     """No armed faults, over an empty state."""
     state = Base(seed).state
-    return Faults(Seeded(seed), lambda: state)
+    return FaultRegistry(Seeded(seed), lambda: state)
 
 
-def search(query: str = "x", **headers: str) -> Asked:
+def search(query: str = "x", **headers: str) -> RecordedRequest:
     """A search as the rim hands it on."""
     body = msgspec.json.encode({"query": query, "tags": ["a"]})
-    return asked("POST", "/api/v1/search", "", "search", headers, body)
+    return record_request("POST", "/api/v1/search", "", "search", headers, body)
 
 
-def fired(armed: Faults, count: int, request: Asked | None = None, elapsed: float = 0.0) -> list[int]:
+def fired(
+    armed: FaultRegistry, count: int, request: RecordedRequest | None = None, elapsed: float = 0.0
+) -> list[int]:
     """At which of `count` same requests a fault fires, from 1."""
     request = request or search()
     return [n for n in range(1, count + 1) if armed.decide(request, n, elapsed) is not NOTHING]
@@ -81,7 +83,7 @@ def test_all_that_is_given_must_hold(match: dict[str, str], differs: list[str]) 
 )
 def test_a_tag_is_seen_wherever_a_request_names_it(method: str, path: str, query: str, body: bytes) -> None:
     """In the body, the query, or the path."""
-    assert "a" in asked(method, path, query, None, {}, body).tags
+    assert "a" in record_request(method, path, query, None, {}, body).tags
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,8 @@ def test_a_wrong_name_is_told_with_what_is_near(make: Any, near: str) -> None:
 
 def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
     """White space, the order of members and parameters, keys and credentials."""
-    one = asked("POST", "/p", "a=1&b=2", None, {"Idempotency-Key": "1"}, b'{"x": 1, "y": 2}')
-    two = asked("POST", "/p", "b=2&a=1", None, {"Authorization": "Bearer z"}, b'{"y":2,"x":1}')
+    one = record_request("POST", "/p", "a=1&b=2", None, {"Idempotency-Key": "1"}, b'{"x": 1, "y": 2}')
+    two = record_request("POST", "/p", "b=2&a=1", None, {"Authorization": "Bearer z"}, b'{"y":2,"x":1}')
     assert one.fingerprint == two.fingerprint
 
 
@@ -124,8 +126,8 @@ def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
 def test_what_is_asked_for_counts(other: tuple[str, str, str, dict[str, str], bytes]) -> None:
     """Each part of it."""
     method, path, query, headers, body = other
-    first = asked("POST", "/p", "a=1", None, {}, b"{}")
-    assert asked(method, path, query, None, headers, body).fingerprint != first.fingerprint
+    first = record_request("POST", "/p", "a=1", None, {}, b"{}")
+    assert record_request(method, path, query, None, headers, body).fingerprint != first.fingerprint
 
 
 # --- when -----------------------------------------------------------------------------------------
@@ -233,13 +235,13 @@ def test_a_rate_limit_refuses_until_its_time_has_passed() -> None:
 def test_a_stale_read_keeps_the_state_of_its_arming() -> None:
     """And meets no mutation."""
     base = Base()
-    armed = Faults(Seeded(7), lambda: base.state)
+    armed = FaultRegistry(Seeded(7), lambda: base.state)
     armed.arm(Fault(name="stale_read"))
     base.note("granite")
     plan = armed.decide(search(), 1, 0.0)
     assert plan.stale is not None
     assert plan.stale.documents.by_id == {}
-    assert armed.decide(asked("POST", "/api/v1/jobs", "", "createJob", {}, b""), 1, 0.0) == Plan()
+    assert armed.decide(record_request("POST", "/api/v1/jobs", "", "createJob", {}, b""), 1, 0.0) == Plan()
 
 
 def test_an_armed_fault_tells_what_it_did() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.index import Index
+from kb_simulator.engine.index import Index
 
 WORDS = ("granite", "river", "ledger", "copper", "lantern", "barley")
 TEXTS = st.lists(

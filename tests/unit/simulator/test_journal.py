@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_simulator.armed import ArmedFault
-from kb_simulator.asked import Asked, asked
-from kb_simulator.faults import Fault, Match
-from kb_simulator.journal import MOST_ENTRIES, Journal
-from kb_simulator.verification import Expectation, Verdict, Verification, verify
+from kb_simulator.harness.fault_registry import ArmedFault
+from kb_simulator.harness.faults import Fault, Match
+from kb_simulator.harness.journal import MOST_ENTRIES, Journal
+from kb_simulator.harness.recorded_request import RecordedRequest, record_request
+from kb_simulator.harness.verification import Expectation, Verdict, Verification, verify
 
 
-def request(operation: str, tags: list[str] | None = None) -> Asked:
+def request(operation: str, tags: list[str] | None = None) -> RecordedRequest:
     """A search or a note with tags."""
     path = {"search": "/api/v1/search", "createJob": "/api/v1/jobs"}[operation]
-    return asked("POST", path, "", operation, {}, msgspec.json.encode({"tags": tags or []}))
+    return record_request("POST", path, "", operation, {}, msgspec.json.encode({"tags": tags or []}))
 
 
-def journal_of(*requests: Asked) -> Journal:
+def journal_of(*requests: RecordedRequest) -> Journal:
     """A journal of requests, all of them answered."""
     journal = Journal()
     for number, each in enumerate(requests):
@@ -102,7 +102,7 @@ def test_a_fault_that_never_fired_is_reported_unless_it_is_optional() -> None:
 def test_requests_that_fit_no_operation_are_told() -> None:
     """They are not judged: a test may send them on purpose."""
     journal = Journal()
-    entry = journal.begin(asked("POST", "/api/v1/serch", "", None, {}, b""), 0.0)
+    entry = journal.begin(record_request("POST", "/api/v1/serch", "", None, {}, b""), 0.0)
     entry.code = "route_not_found"
     verdict = verify(journal, Verification(), [])
     assert verdict.strangers == ("POST /api/v1/serch (route_not_found)",)
@@ -135,8 +135,8 @@ def test_the_oldest_entries_are_dropped_and_counted() -> None:
 
 def test_long_bodies_are_not_kept_whole() -> None:
     """The journal stays small whatever is sent."""
-    entry = Journal().begin(asked("POST", "/p", "", None, {}, b"x" * 10_000), 0.0)
-    assert len(entry.asked.body) == 4096
+    entry = Journal().begin(record_request("POST", "/p", "", None, {}, b"x" * 10_000), 0.0)
+    assert len(entry.request.body) == 4096
 
 
 def test_a_verdict_without_complaints_is_good() -> None:

@@ -14,6 +14,8 @@ import kb_simulator
 from kb_simulator.__main__ import main
 from tests.unit.simulator.running import API
 
+pytestmark = pytest.mark.process
+
 
 def test_the_public_names_are_all_there() -> None:
     """Sorted, each from its module, and no other."""
@@ -37,9 +39,9 @@ def test_the_command_says_where_it_listens_and_ends_when_told() -> None:
 
 def test_starting_loads_nothing_that_can_wait() -> None:
     """Neither the client nor the page nor the readers of files: their import would double the start."""
-    late = ["httpx", "html.parser", "zipfile", "xml.parsers.expat", "kb_simulator.control"]
+    late = ["httpx", "html.parser", "zipfile", "xml.parsers.expat", "kb_simulator.harness.control"]
     loaded = f"print([name for name in {late} if name in sys.modules])"
-    code = f"import sys, kb_simulator.__main__, kb_simulator.running\n{loaded}"
+    code = f"import sys, kb_simulator.__main__, kb_simulator.harness.running\n{loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

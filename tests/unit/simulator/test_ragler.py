@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
-from kb_simulator.asked import asked
-from kb_simulator.control import BASE
-from kb_simulator.namespaces import HEADER
+from kb_simulator.harness.control import BASE
+from kb_simulator.harness.namespaces import HEADER
+from kb_simulator.harness.recorded_request import record_request
 from tests.unit.simulator.running import Running
 
 GUIDES = collection_id("guides")
@@ -106,12 +106,17 @@ async def test_a_rate_limit_can_be_armed_under_its_own_code(running: Running) ->
 def test_a_search_in_a_collection_names_its_tag() -> None:
     """So that a fault or the journal can be about one collection."""
     body = b'{"query": "x", "collectionName": "guides", "filters": {"tags": ["a", 5]}}'
-    assert asked("POST", "/vector/search", "", "vectorSearch", {}, body).tags == ("a", "collection:guides")
+    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, body).tags == (
+        "a",
+        "collection:guides",
+    )
     odd = b'{"collectionName": 5, "filters": [], "tags": "a"}'
-    assert asked("POST", "/vector/search", "", "vectorSearch", {}, odd).tags == ()
+    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, odd).tags == ()
 
 
 def test_who_asks_is_not_what_is_asked() -> None:
     """Two users who ask the same have one fingerprint: a run repeats whoever plays it."""
-    one, two = (asked("GET", "/collections", "", "listCollections", {USER_ID: user}, b"") for user in "ab")
+    one, two = (
+        record_request("GET", "/collections", "", "listCollections", {USER_ID: user}, b"") for user in "ab"
+    )
     assert one.fingerprint == two.fingerprint

@@ -8,9 +8,9 @@ import random
 import httpx
 import pytest
 
-from kb_simulator.faults import Fault, Latency, LogNormal, Match, When
-from kb_simulator.namespaces import DEFAULT, Namespace
-from kb_simulator.running import Simulator
+from kb_simulator.harness.faults import Fault, Latency, LogNormal, Match, When
+from kb_simulator.harness.namespaces import DEFAULT, Namespace
+from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.unit.simulator.running import API
 
@@ -76,7 +76,7 @@ async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
         arm(namespace)
         await asyncio.gather(*(call(http, caller, dice) for caller in callers))
         assert all(armed.fired for armed in namespace.faults.list())
-        arrival = [hash(entry.asked.fingerprint) for entry in namespace.journal]
+        arrival = [hash(entry.request.fingerprint) for entry in namespace.journal]
         return namespace.journal.canonical(), arrival
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_simulator.search import FLOOR, SATURATION, WEIGHT
+from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT
 from tests.unit.simulator.states import Base
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
-from kb_simulator.idempotency import KEPT_MICROSECONDS, Retry
-from kb_simulator.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
-from kb_simulator.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
+from kb_simulator.engine.idempotency import KEPT_MICROSECONDS, Retry
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from tests.unit.simulator.states import Base
 
 
@@ -33,7 +33,7 @@ def code_of(action: Callable[[], object]) -> str:
 
 def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Retry:
     """How a retry is recognised."""
-    return Retry(credential=credential, operation="operation", key=key, asked=asked)
+    return Retry(credential=credential, operation="operation", key=key, fingerprint=asked)
 
 
 # --- taking in ------------------------------------------------------------------------------------

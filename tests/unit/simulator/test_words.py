@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb_simulator.stemming import stem
-from kb_simulator.words import telling, words_of_query, words_of_text
+from kb_simulator.engine.stemming import stem
+from kb_simulator.engine.words import telling, words_of_query, words_of_text
 
 ENDINGS = (
     "ational", "tional", "enci", "anci", "izer", "logi", "bli", "alli", "entli", "eli", "ousli", "ization",

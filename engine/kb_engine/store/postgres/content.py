@@ -9,7 +9,7 @@ from kb_engine.store.port import Prepared
 from kb_engine.store.postgres.connection import Db, rows, value
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rules import one_vector_each
-from kb_engine.store.write import new_uid
+from kb_engine.store.sqlite.write import new_uid
 
 _CHUNKS = (
     "id",

@@ -19,8 +19,8 @@ from kb_engine.store.rows import (
     document,
     document_fields,
 )
+from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import following
-from kb_engine.store.write import new_uid
 
 _TAGS = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
 _SOURCES = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"

@@ -1,4 +1,4 @@
-"""An index without access to the store follows it: through outages, losses and deaths, to the same answers."""
+"""An index without access to the store follows it through outages, losses and deaths: its answers stay right."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Model:
         return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(DOCUMENTS, TEXT, st.sampled_from(["fts", "vector", "hybrid"]), st.sampled_from([None, "a"]))
 def test_search_gives_the_scores_of_the_formula(
     documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None

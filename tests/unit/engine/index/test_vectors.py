@@ -160,7 +160,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CHANGES)
 def test_the_index_agrees_with_a_dictionary(changes: list[tuple[str, int, int]]) -> None:
     """Whatever is added, removed and cleared in whatever order."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kb_engine.turns import SHORT_BYTES
+from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
 from tests.support.processes import own_children
 from tests.support.scans import drawn, pdf_of_sheets, scan
@@ -68,9 +69,9 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     scanned = await parts.accept_file("scan.pdf", SCAN)
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
-    async with asyncio.timeout(SECONDS):
-        while not (job := await parts.store.job(scanned)).step.startswith("Processing"):
-            pass  # asking gives way to the workers
+    job = await eventually_async(
+        lambda: parts.store.job(scanned), lambda job: job.step.startswith("Processing"), what="the first page"
+    )
     assert (job.status, job.attempts) == ("running", 1)
     assert own_children()
     await parts.store.cancel(scanned, None)
@@ -105,9 +106,9 @@ async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
     """However many of its files hold on to theirs; the next of its own waits."""
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path, count=2) as parts:
         held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
-        async with asyncio.timeout(SECONDS):
-            while (await parts.store.counts()).queue.running < 2:
-                pass  # asking gives way to the workers
+        await eventually_async(
+            parts.store.counts, lambda counts: counts.queue.running == 2, what="the second of its files"
+        )
         other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
         assert (await parts.ended(other)).status == "failed"  # which takes no thread that embeds
         assert [(await parts.store.job(job_id)).status for job_id in held] == ["running", "running", "queued"]

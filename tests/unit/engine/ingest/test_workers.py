@@ -16,6 +16,7 @@ from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import Idempotency, SqliteStore
 from kb_engine.store.port import NewJob
 from tests.support.documents import large_pdf
+from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
 from tests.support.processes import own_children
 from tests.support.scans import pdf_of_sheets, scan
@@ -72,9 +73,7 @@ async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
 async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     """The process that reads a PDF is gone when the cancel is answered."""
     job_id = await parts.accept_file("a.pdf", large_pdf(300))
-    async with asyncio.timeout(SECONDS):
-        while not (children := own_children()):
-            await parts.store.job(job_id)  # the worker goes on meanwhile
+    children = await eventually_async(own_children)
     await parts.store.cancel(job_id, None)
     await parts.workers.cancel(job_id)
     assert not any(child.is_running() for child in children)
@@ -84,9 +83,9 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
     job_id = await parts.accept_file("a.pdf", data)
-    async with asyncio.timeout(SECONDS):
-        while not (job := await parts.store.job(job_id)).step.startswith("Processing"):
-            pass  # asking gives way to the worker
+    job = await eventually_async(
+        lambda: parts.store.job(job_id), lambda job: job.step.startswith("Processing"), what="the first page"
+    )
     assert job.step == f"Processing page {job.completed_steps} of 9"
     assert job.total_steps == 12
     children = own_children()
@@ -104,11 +103,15 @@ async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(t
         await entered(parts)
         await parts.store.release_all()
         parts.workers.wake()
-        while (job := await parts.store.job(job_id)).attempts < 2 or job.step == "started":
-            pass  # asking gives way to the workers
+        await eventually_async(
+            lambda: parts.store.job(job_id),
+            lambda job: job.attempts == 2 and job.step != "started",
+            what="the second attempt",
+        )
         parts.embedder.release.set()
-        while (job := await parts.store.job(job_id)).finished_at is None:
-            pass
+        job = await eventually_async(
+            lambda: parts.store.job(job_id), lambda job: job.finished_at, what="its end"
+        )
         assert job.status == "completed"
         for number in range(4):
             assert (await parts.ended(await parts.accept(f"granite {number}"))).status == "completed"

@@ -10,9 +10,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import NewJob, jobs
+from kb_engine.store import NewJob
 from kb_engine.store.postgres import jobs as postgres_jobs
 from kb_engine.store.rules import rests_until
+from kb_engine.store.sqlite import jobs
 from kb_engine.store.times import seconds_between, stamp
 from tests.support.stores import (
     START,

@@ -11,8 +11,8 @@ import pytest
 
 from kb_contracts.api.ragler import collection_id
 from kb_engine.store import NotABase
-from kb_engine.store.connection import transaction
-from kb_engine.store.schema import MIGRATIONS, migrate
+from kb_engine.store.sqlite.connection import transaction
+from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared
 
 OLD_TIME = "2024-05-06T07:08:09.000000Z"

@@ -259,7 +259,7 @@ class PostgresMachine(StoreMachine):
     kind = "postgres"
 
 
-StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
-PostgresMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
+PostgresMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=25)
 TestStore = StoreMachine.TestCase
 TestPostgres = PostgresMachine.TestCase

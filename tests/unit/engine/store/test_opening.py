@@ -17,9 +17,9 @@ from kb_engine.store import (
     EmbedderIdentity,
     EmbedderMismatch,
     NotABase,
-    connection,
 )
-from kb_engine.store.schema import MIGRATIONS
+from kb_engine.store.sqlite import connection
+from kb_engine.store.sqlite.schema import MIGRATIONS
 from tests.support.stores import EMBEDDER, Place, all_documents, axis, opened
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_engine.store import collections, described
-from kb_engine.store.schema import migrate
+from kb_engine.store import described
+from kb_engine.store.sqlite import collections
+from kb_engine.store.sqlite.schema import migrate
 
 
 @pytest.mark.parametrize("condition", ["tag > ? AND tag < ?", "tag = ?"])

@@ -14,6 +14,7 @@ from kb_engine.store import LeasedJob
 from kb_engine.store.port import News
 from kb_engine.store.postgres import PostgresStore, jobs
 from kb_engine.store.postgres.connection import WRITERS, connect
+from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
 
@@ -153,14 +154,20 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
             waiting = [
                 asyncio.ensure_future(store.add_tags(document.id, [f"t{n}"], None, None)) for n in range(12)
             ]
-            while await two.database.value(_WAITING_FOR_ROWS) < WRITERS:
-                pass  # asking gives way to the changes
+            await eventually_async(
+                lambda: two.database.value(_WAITING_FOR_ROWS),
+                lambda waiting: waiting >= WRITERS,
+                what="the wait",
+            )
             assert len(await two.one.titles("a")) == 1
             assert isinstance(store, PostgresStore)
             await two.lapse()
             beating = asyncio.ensure_future(store.beat())
-            while await two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"):
-                pass  # asking gives way to the beat
+            await eventually_async(
+                lambda: two.database.value("SELECT count(*) FROM jobs WHERE lease_until < now()"),
+                lambda lapsed: lapsed == 0,
+                what="the beat",
+            )
         await asyncio.gather(beating, *waiting)
     finally:
         await db.close()

@@ -8,15 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb_engine.store import (
-    BaseInUse,
-    EmbedderIdentity,
-    EmbedderMismatch,
-    NotABase,
-    Vectors,
-    reindex,
-    reindex_sqlite,
-)
+from kb_engine.store import BaseInUse, EmbedderIdentity, EmbedderMismatch, NotABase, Vectors, reindex_sqlite
+from kb_engine.store.sqlite import reindex
 from tests.support.stores import axis, opened
 
 OTHER = EmbedderIdentity("other", 3)

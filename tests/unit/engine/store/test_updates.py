@@ -12,8 +12,9 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import Idempotency, LeasedJob, jobs
+from kb_engine.store import Idempotency, LeasedJob
 from kb_engine.store.postgres import jobs as postgres_jobs
+from kb_engine.store.sqlite import jobs
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -155,7 +155,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(list(Arguments.__struct_fields__)) | st.text(max_size=12), json_values)
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_server.hosting.caller import Caller, correlation_id, digest, new_call
+from kb_server.hosting.call_context import correlation_id, new_call
+from mcp_aiohttp.guard.auth import digest
+from mcp_aiohttp.protocol.caller import Caller
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -49,7 +51,6 @@ def test_callers_are_told_apart_by_key_and_address() -> None:
     assert not any("192.0.2" in user or "k1" in user for user in users)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_an_id_is_safe_to_pass_on_in_a_header(sent: str) -> None:
     """At most 128 printable ASCII characters, whatever was sent."""
@@ -60,7 +61,6 @@ def test_an_id_is_safe_to_pass_on_in_a_header(sent: str) -> None:
     assert " " not in passed
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_a_digest_tells_tokens_apart_without_holding_them(token: str) -> None:
     """Also of a token that is no text."""

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from kb_server.hosting.jsonrpc import (
+from mcp_aiohttp.protocol.jsonrpc import (
     InvalidRequestError,
     Notification,
     Reply,
@@ -72,7 +72,6 @@ def test_an_invalid_request_is_answered_under_its_id_where_it_has_one() -> None:
     assert caught.value.id == "a"
 
 
-@settings(deadline=None)
 @given(values)
 def test_every_value_makes_a_message_or_an_invalid_request(value: Any) -> None:
     """Never another exception."""

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from kb_server.hosting.origin import OriginCheck
-from kb_server.hosting.refusal import Refusal
-from kb_server.settings import ServerSettings
+from mcp_aiohttp.guard.origin import OriginCheck
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.refusal import Refusal
 
 
 def status(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:
@@ -28,7 +28,7 @@ def status(*, host: str | None = "localhost:3000", origin: str | None = None, **
 
 def _status(request: web.Request, settings: dict[str, Any]) -> int:
     try:
-        OriginCheck(ServerSettings(**settings)).require(request)
+        OriginCheck(HostingOptions(**settings)).require(request)
     except Refusal as refusal:
         return refusal.status
     return 200
@@ -160,7 +160,6 @@ def test_an_origin_is_loopback_or_allowed(origin: str | None, allowed: list[str]
     assert status(origin=origin, allowed_origins=allowed) == expected
 
 
-@settings(deadline=None)
 @given(host=st.text(max_size=30), origin=st.none() | st.text(max_size=30))
 def test_any_headers_pass_or_are_refused(host: str, origin: str | None) -> None:
     """Never another exception."""

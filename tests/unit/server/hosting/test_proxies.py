@@ -8,8 +8,8 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from kb_config.settings import SettingsError
-from kb_server.hosting.proxies import TrustedProxies
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.guard.proxies import TrustedProxies
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kb_server.hosting.jsonrpc import result_bytes
-from kb_server.hosting.strict_json import MAX_DEPTH, ParseError, is_laborious, parse
+from mcp_aiohttp.protocol.jsonrpc import result_bytes
+from mcp_aiohttp.protocol.strict_json import MAX_DEPTH, ParseError, is_laborious, parse
 from tests.support.json_values import values
 
 LONG = b" " * 100_000
@@ -25,7 +25,6 @@ def read(body: bytes) -> str:
         return f"refused: {error}".partition(" at character ")[0]
 
 
-@settings(deadline=None)
 @given(values)
 def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     """Escaped or not."""
@@ -33,7 +32,6 @@ def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     """Never another exception, and what is read can be written again."""
@@ -132,7 +130,7 @@ damages = st.lists(
 """Where a body is cut, how much is taken out, and what is put in."""
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(values, st.booleans(), damages)
 @example({"a": ":", "b": 1}, True, [(1, 0, b'"b":":",')])
 @example({"a": 1}, True, [(1, 0, b'"a" :1,')])
@@ -189,7 +187,7 @@ def test_padding_that_a_client_escapes_does_not_cost_the_quick_reader(
 ) -> None:
     """Some encoders write the end of base64 so."""
     monkeypatch.setattr(
-        "kb_server.hosting.strict_json._read_carefully", lambda _body: pytest.fail("it was read carefully")
+        "mcp_aiohttp.protocol.strict_json._read_carefully", lambda _body: pytest.fail("it was read carefully")
     )
     assert parse(b'{"data":"' + b"QUJD" * 1000 + padding + b'"}')["data"].startswith("QUJD")
 

@@ -17,6 +17,7 @@ import pytest
 from kb_server.uploads.errors import UploadError
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import State, Upload
+from tests.support.eventually import eventually
 
 ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
 HOLDER = """
@@ -135,11 +136,9 @@ def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
 
     def retires(entry: Entry) -> None:
         held.set()
-        while len(tried) < 2:
-            pause.wait(0.01)
+        eventually(lambda: len(tried) == 2, seconds=5)
         staging.retire(entry)
 
-    pause = threading.Event()
     monkeypatch.setattr(Lock, "acquire", noted)
     first = threading.Thread(target=staging.with_entry, args=(ID, retires))
     first.start()

@@ -18,6 +18,7 @@ from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, Started, UploadError, Uploads
 from kb_server.uploads.routes import routes
 from kb_server.uploads.staging import Entry, Lock
+from tests.support.eventually import eventually_async
 from tests.support.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
 
 DATA = bytes(range(256)) * 4_096
@@ -138,9 +139,11 @@ async def test_a_body_that_breaks_off_leaves_nothing_and_can_be_sent_again(site:
     await writer.drain()
     writer.close()
     await writer.wait_closed()
-    status, answer = await site.put(started.token, DATA)
-    while answer.get("error") == "upload_receiving":  # the server has not noticed the loss yet
-        status, answer = await site.put(started.token, DATA)
+    status, _ = await eventually_async(
+        lambda: site.put(started.token, DATA),
+        lambda found: found[1].get("error") != "upload_receiving",
+        what="noticing the loss",
+    )
     assert status == 201
     assert site.staged() == ["body"]
 

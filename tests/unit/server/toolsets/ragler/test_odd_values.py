@@ -102,7 +102,7 @@ def told(backend: Any, tool: str, given: dict[str, Any]) -> dict[str, Any]:
     """The result of a call, whose content fits its schema; raises where the tool breaks."""
     settings = ServerSettings(home=Path("unused"), ragler_api_key="k")
     toolset = build_toolset("ragler", Services(settings, ragler=backend))
-    result = asyncio.run(Calls(toolset, Metrics()).run(tool, given, Call()))
+    result = asyncio.run(Calls(toolset, Metrics()).outcome(tool, given, Call())).as_result()
     if not result["isError"]:
         jsonschema.validate(result["structuredContent"], output_schema(toolset.by_name()[tool].result))
     return result

@@ -1,1 +1,0 @@
-"""Benchmarks behind `kb bench`: each compares in one run, in turns, and says on what machine."""

@@ -1,0 +1,358 @@
+"""What a server answers while strangers hold on to its connections: `kb bench connections`.
+
+Against `kb serve` over a stub engine:
+
+half-open   as many connections as wanted send half a header and hold; each that is closed is opened again.
+            The server runs under a limit on descriptors that is lower than their number.
+sockets     as many WebSockets are opened, and stay.
+drops       as many WebSockets are opened and reset, some at a time. In two halves, since a process keeps
+            memory that it needed once: what the second half adds to that is what was left behind.
+
+Meanwhile a client in a process of its own calls a tool, on a new connection each time, and asks for
+`/healthz`. It tries nothing a second time. All comes from loopback, where no bound for one address helps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import random
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import psutil
+
+from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_load.bench import Option
+from kb_load.bench.host import ARGUMENTS, KEY, stub_engine
+from kb_load.machine import Machine, describe
+from kb_load.messages import MODERN, tool_call
+from kb_load.processes import LOOPBACK, Running, free_port, running
+from kb_load.stats import percentile, table
+
+_CALL_SECONDS = 20.0
+_LOOK_SECONDS = 1.0
+"""How long the client calls before it is asked whether it is to go on."""
+_SETTLE_SECONDS = 30.0
+_AT_ONCE = 50
+_ENDING = 1000
+"""Places for WebSockets that were dropped and have not yet ended."""
+_LIMITED = (
+    "import resource, runpy, sys; limit = int(sys.argv[1]); "
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)); "
+    "sys.argv = ['kb', *sys.argv[2:]]; runpy.run_module('kb_cli.main', run_name='__main__')"
+)
+_HALF = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX-Half: "
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls while something was held. Milliseconds; `failed` are calls and probes without a good answer."""
+
+    name: str
+    held: int
+    refused: int
+    calls: int
+    failed: int
+    p50: float
+    p99: float
+    worst: float
+    resident_mib: float
+    descriptors: int
+
+
+class ConnectionsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run."""
+
+    machine: Machine
+    descriptors: int
+    stages: list[Stage]
+
+
+def run(
+    *,
+    half_open: Annotated[int, Option("connections with half a header", 1, 100_000)] = 1100,
+    sockets: Annotated[int, Option("WebSockets that stay open", 1, 100_000)] = 5000,
+    drops: Annotated[int, Option("WebSockets that are reset", 2, 1_000_000)] = 20_000,
+    descriptors: Annotated[int, Option("limit of the server's open files", 64, 1_000_000)] = 1024,
+    seconds: Annotated[int, Option("of each stage, at least")] = 10,
+    note: Callable[[str], None] = print,
+) -> ConnectionsReport:
+    """Run all stages, each for `seconds` at least."""
+    return asyncio.run(_measure(half_open, sockets, drops, descriptors, seconds, note))
+
+
+async def _measure(
+    half_open: int,
+    sockets: int,
+    drops: int,
+    descriptors: int,
+    seconds: int,
+    note: Callable[[str], None],
+) -> ConnectionsReport:
+    connections_within_descriptors(half_open + sockets)
+    stages: list[Stage] = []
+
+    def done(stage: Stage) -> None:
+        stages.append(stage)
+        note(_line(stage))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="kb-bench-") as name,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client,
+        stub_engine(Path(name)) as (_, engine),
+    ):
+        with _serving(Path(name) / "limited", engine, client, descriptors) as server:
+            done(await server.stage("quiet, few descriptors", _nothing, seconds))
+            done(await server.stage("half-open", lambda: _half_open(server.port, half_open), seconds))
+        most = sockets + _ENDING
+        wide = {"KB_MAX_CONNECTIONS": str(2 * most), "KB_MAX_WEBSOCKETS": str(most)}
+        with _serving(Path(name) / "wide", engine, client, None, **wide) as server:
+            done(await server.stage("quiet", _nothing, seconds))
+            done(await server.stage("sockets open", lambda: _sockets(server.port, sockets), seconds))
+            await server.settled()
+            done(await server.stage("sockets closed", _nothing, seconds))
+            for name in ("drops", "as many drops again"):
+                done(await server.stage(name, lambda: _drops(server.port, drops // 2), seconds))
+                await server.settled()
+            done(await server.stage("after", _nothing, seconds))
+    return ConnectionsReport(machine=describe(), descriptors=descriptors, stages=stages)
+
+
+def text(report: ConnectionsReport) -> str:
+    """The report for people."""
+    rows = []
+    for each in report.stages:
+        counts = [str(count) for count in (each.held, each.refused, each.calls, each.failed)]
+        times = [f"{milliseconds:.1f}" for milliseconds in (each.p50, each.p99, each.worst)]
+        rows.append([each.name, *counts, *times, f"{each.resident_mib:.0f}", str(each.descriptors)])
+    header = ["stage", "held", "refused", "calls", "failed", "p50 ms", "p99 ms", "worst", "MiB", "open files"]
+    return f"{table(header, rows)}\nfew descriptors: {report.descriptors}\n{report.machine.line()}"
+
+
+class Held:
+    """What a stage holds: how many, how many were refused, and when there is no more to do."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.refused = 0
+        self.complete = asyncio.Event()
+
+
+class Server:
+    """`kb serve` in a process of its own."""
+
+    def __init__(self, process: Running, port: int, client: Executor) -> None:
+        """`client` is the process that calls."""
+        self.port = port
+        self._client = client
+        self._process = psutil.Process(process.pid)
+        self._quiet = 0
+
+    async def stage(self, name: str, holding: Callable[[], AsyncIterator[Held]], seconds: float) -> Stage:
+        """Call while something is held, for `seconds` at least and until all of it is."""
+        loop = asyncio.get_running_loop()
+        async with asynccontextmanager(holding)() as held:
+            calls: list[float] = []
+            failed = 0
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or not held.complete.is_set():
+                took, bad = await loop.run_in_executor(self._client, _calls, self.port, _LOOK_SECONDS)
+                calls += took
+                failed += bad
+            self._quiet = self._quiet or self._process.num_fds()
+            return Stage(
+                name=name,
+                held=held.held,
+                refused=held.refused,
+                calls=len(calls),
+                failed=failed,
+                p50=percentile(calls, 0.5),
+                p99=percentile(calls, 0.99),
+                worst=max(calls),
+                resident_mib=self._process.memory_info().rss / 2**20,
+                descriptors=self._process.num_fds(),
+            )
+
+    async def settled(self) -> None:
+        """Wait until what was held is let go."""
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            while self._process.num_fds() > self._quiet + 8:  # noqa: ASYNC110  # of another process
+                await asyncio.sleep(0.1)
+
+
+def _calls(port: int, seconds: float) -> tuple[list[float], int]:
+    """Call and probe for so long: what each took in milliseconds, and how many had no good answer."""
+
+    async def measure() -> tuple[list[float], int]:
+        took, failed = [], 0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for ask in (_call, _probe):
+                began = time.perf_counter()
+                try:
+                    good = await asyncio.wait_for(ask(port), _CALL_SECONDS)
+                except (OSError, EOFError, TimeoutError):
+                    good = False
+                failed += not good
+                took.append((time.perf_counter() - began) * 1000)
+        return took, failed
+
+    return asyncio.run(measure())
+
+
+async def _call(port: int) -> bool:
+    message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+    head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message.body)}\r\n{lines}"
+    answer = await _response(port, head.encode() + b"Connection: close\r\n\r\n" + message.body)
+    return answer.startswith(b"HTTP/1.1 200") and b'"isError":false' in answer
+
+
+async def _probe(port: int) -> bool:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    return (await _response(port, request)).startswith(b"HTTP/1.1 200")
+
+
+async def _response(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _serving(
+    home: Path, engine: str, client: Executor, descriptors: int | None, **environment: str
+) -> Iterator[Server]:
+    home.mkdir()
+    port = free_port()
+    settings = {"KB_ENGINE_URL": engine, "KB_HOME": str(home), "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
+    program = ["-m", "kb_cli.main"] if descriptors is None else ["-c", _LIMITED, str(descriptors)]
+    arguments = [*program, "serve", "--port", str(port)]
+    with running("kb", arguments, home, port=port, **settings, **environment) as process:
+        yield Server(process, port, client)
+
+
+async def _nothing() -> AsyncIterator[Held]:
+    held = Held()
+    held.complete.set()
+    yield held
+
+
+async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
+    """Connections with half a header, opened again when they are closed; `refused` counts that."""
+    held = Held()
+
+    async def hold() -> None:
+        first = True
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(LOOPBACK, port)
+                try:
+                    writer.write(_HALF)
+                    if first:
+                        first = False
+                        held.held += 1
+                        if held.held == count:
+                            held.complete.set()
+                    await reader.read()
+                    held.refused += 1
+                finally:
+                    writer.close()
+            await asyncio.sleep(random.uniform(0.5, 2.0))  # not all in one moment
+
+    async with _together([hold] * count):
+        yield held
+
+
+async def _sockets(port: int, count: int) -> AsyncIterator[Held]:
+    """WebSockets that stay open; `refused` counts those that the server did not take."""
+    held, left = Held(), iter(range(count))
+    connections: list[socket.socket] = []
+
+    async def open_() -> None:
+        for _ in left:
+            connection, taken = await _upgraded(port)
+            connections.append(connection)
+            held.held += taken
+            held.refused += not taken
+        if held.held + held.refused == count:
+            held.complete.set()
+
+    try:
+        async with _together([open_] * _AT_ONCE):
+            yield held
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+async def _drops(port: int, count: int) -> AsyncIterator[Held]:
+    """WebSockets that are reset as soon as they are open."""
+    held, left = Held(), iter(range(count))
+
+    async def drop() -> None:
+        for _ in left:
+            connection, taken = await _upgraded(port)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.close()
+            held.held += taken
+            held.refused += not taken
+        if held.held + held.refused == count:
+            held.complete.set()
+
+    async with _together([drop] * _AT_ONCE):
+        yield held
+
+
+async def _upgraded(port: int) -> tuple[socket.socket, bool]:
+    """A connection on which a WebSocket was asked for, and whether the server agreed."""
+    loop = asyncio.get_running_loop()
+    connection = socket.socket()
+    connection.setblocking(False)
+    lines = (
+        "GET /mcp HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {KEY}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+    )
+    try:
+        await loop.sock_connect(connection, (LOOPBACK, port))
+        await loop.sock_sendall(connection, "".join(f"{line}\r\n" for line in (*lines, "")).encode())
+        answer = await loop.sock_recv(connection, 4096)
+    except OSError:
+        answer = b""
+    return connection, answer.startswith(b"HTTP/1.1 101")
+
+
+@asynccontextmanager
+async def _together(work: list[Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(each()) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _line(stage: Stage) -> str:
+    held = f"{stage.held} held, {stage.refused} refused"
+    calls = f"{stage.calls} calls, {stage.failed} failed, p99 {stage.p99:.1f} ms"
+    return f"{stage.name}: {held}, {calls}, {stage.resident_mib:.0f} MiB"

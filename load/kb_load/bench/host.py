@@ -1,0 +1,161 @@
+"""A host under load: started over the stub engine, its answer looked at, and what a call costs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from kb_load.bench.generator import Load, Target, generate
+from kb_load.bench.stub_engine import search_response
+from kb_load.machine import Machine
+from kb_load.messages import CallFailed, Era, result_of, tool_call
+from kb_load.processes import LOOPBACK, Running, free_port, running
+
+KEY = "a-key-for-the-benchmark"
+ARGUMENTS = {"query": "how are pensions revalued when prices rise", "top": 10}
+WARM_SECONDS = 2
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host under load for some seconds. Processor times are microseconds a call."""
+
+    load: Load
+    host_cpu: float
+    engine_cpu: float
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of turns was made with: every turn took `seconds` over `connections`."""
+
+    machine: Machine
+    client: str
+    connections: int
+    seconds: int
+
+    def told(self, rounds: int) -> str:
+        """The lines below a table of `rounds` rounds."""
+        turns = f"medians of {rounds} rounds of {self.seconds} s in turns"
+        return f"{turns}, {self.connections} connections, {self.client}\n{self.machine.line()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A host that listens; `counts` where its `/metrics` tell of calls that failed."""
+
+    process: Running
+    port: int
+    counts: bool = False
+
+    def check_counts(self) -> None:
+        """Raises CallFailed: it has answered calls with errors, which have a status of 200 as well."""
+        if not self.counts:
+            return
+        metrics = httpx.get(f"http://{LOOPBACK}:{self.port}/metrics", timeout=30).raise_for_status().text
+        errors = [line for line in metrics.splitlines() if line.startswith("mcp_errors_total{")]
+        # The calls in flight are cancelled when the client ends.
+        if failed := [line for line in errors if 'error_type="cancelled"' not in line]:
+            raise CallFailed(f"{self.process.name}: {', '.join(failed)}")
+
+
+@contextmanager
+def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
+    """The engine behind every host, and its URL."""
+    port = free_port()
+    arguments = ["-m", "kb_load.bench.stub_engine", "--port", str(port)]
+    with running("stub engine", arguments, folder, port=port) as engine:
+        yield engine, f"http://{LOOPBACK}:{port}"
+
+
+@contextmanager
+def kb_serve(name: str, engine_url: str, home: Path, *flags: str, **environment: str) -> Iterator[Standing]:
+    """`kb serve` as it is run: a key, metrics on, the log at `info`."""
+    port = free_port()
+    settings = {
+        "KB_ENGINE_URL": engine_url,
+        "KB_HOME": str(home),
+        "KB_MCP_API_KEY": KEY,
+        "ENABLE_METRICS": "true",
+        "LOG_LEVEL": "info",
+        **environment,
+    }
+    arguments = ["-m", "kb_cli.main", "serve", "--port", str(port), *flags]
+    with running(name, arguments, home, port=port, **settings) as process:
+        yield Standing(process, port, counts=True)
+
+
+def target(port: int, era: Era) -> Target:
+    """The call that every host is asked."""
+    return Target(port, "/mcp", tool_call(era, "kb_search", ARGUMENTS, key=KEY))
+
+
+def check(port: int, era: Era) -> int:
+    """Call the tool once and look at the answer; its length in bytes.
+
+    Raises:
+        CallFailed: it is not the engine's.
+    """
+    message = target(port, era).message
+    with httpx.Client(timeout=30) as client:
+        response = client.post(
+            f"http://{LOOPBACK}:{port}/mcp", headers=dict(message.headers), content=message.body
+        )
+    if response.status_code != 200:
+        raise CallFailed(f"port {port}, {era}: {response.status_code} {response.text[:300]}")
+    if not response.headers["content-type"].startswith("application/json"):
+        raise CallFailed(f"port {port}, {era}: answered as {response.headers['content-type']}")
+    result = result_of(response.content)
+    content = result["structuredContent"]
+    if msgspec.json.decode(result["content"][0]["text"]) != content:
+        raise CallFailed("the text and the structured content differ")
+    wanted = [(each.chunk.id, each.chunk.text) for each in search_response().results]
+    if [_passage(each) for each in content["results"]] != wanted:
+        raise CallFailed("the passages are not those of the engine")
+    return len(response.content)
+
+
+def warm(host: Standing, era: Era, *, connections: int) -> None:
+    """Let it run for a moment before anything counts."""
+    generate(target(host.port, era), connections=connections, seconds=WARM_SECONDS)
+
+
+def measured(
+    host: Standing,
+    engine: Running,
+    era: Era,
+    length: int,
+    *,
+    connections: int,
+    seconds: int,
+    pause: float = 0.0,
+) -> Cost:
+    """Load it as `generate` does; `length` is what `check` found.
+
+    Raises:
+        CallFailed: calls failed, or were answered with something else.
+    """
+    before = host.process.cpu_seconds(), engine.cpu_seconds()
+    load = generate(target(host.port, era), connections=connections, seconds=seconds, pause=pause)
+    after = host.process.cpu_seconds(), engine.cpu_seconds()
+    _check_load(load, length, host.process.name)
+    host.check_counts()
+    own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
+    return Cost(load=load, host_cpu=round(own, 1), engine_cpu=round(behind, 1))
+
+
+def _check_load(load: Load, length: int, name: str) -> None:
+    if load.errors:
+        raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
+    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
+    if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
+        raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
+
+
+def _passage(result: dict[str, Any]) -> tuple[int, str]:
+    chunk = result.get("chunk") or {"id": result.get("chunk_id"), "text": result.get("text")}
+    return chunk["id"], chunk["text"]

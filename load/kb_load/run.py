@@ -1,0 +1,242 @@
+"""A load run from nothing: starts what is to be loaded, runs Locust against it, leaves a report.
+
+    python -m kb_load.run                                     a minute against the simulator
+    python -m kb_load.run --target engine --shape ramp        against the engine with its real model
+    python -m kb_load.run --shape soak --seconds 600          does anything grow?
+    python -m kb_load.run --target http://127.0.0.1:3000      against a running server, its base empty
+    python -m kb_load.run --page                              with Locust's own page, until Ctrl-C
+
+Exit status: 0 all budgets were kept, 1 some were broken or Locust failed, 2 the command line is wrong or the
+base is not empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kb_load.budgets import BudgetsUnreadable, Figures, broken, broken_by_soak, read_budgets
+from kb_load.history import read_history
+from kb_load.loaded_base import LoadedBase, refusal
+from kb_load.machine import describe
+from kb_load.plan import CURVES, Plan
+from kb_load.processes import LOOPBACK, NotReady, clean_environment, free_port, running
+from kb_load.report import Run, summary, write_report
+from kb_load.sampling import Sampler
+
+KEY = "a-key-for-the-load"
+FIGURES = "figures.json"
+_FOLDER = Path(__file__).resolve().parent
+_GRACE_SECONDS = 60
+_MOST_PROCESSES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is loaded: its base URL, the key it wants, and the processes that are watched, by name."""
+
+    url: str
+    key: str
+    pids: dict[str, int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    try:
+        plan = Plan(options.shape, options.users, options.seconds)
+        budgets = read_budgets(options.budgets or _budgets_for(options.target))
+    except (ValueError, BudgetsUnreadable) as error:
+        sys.stderr.write(f"load: {error}\n")
+        return 2
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    machine = describe()
+    try:
+        with tempfile.TemporaryDirectory(prefix="kb-load-") as folder, _target(options, folder) as target:
+            if reason := refusal(LoadedBase(target.url, target.key), anyway=options.anyway):
+                sys.stderr.write(f"load: {reason}\n")
+                return 2
+            status, sampler = _run_locust(options, plan, target)
+    except NotReady as error:
+        sys.stderr.write(f"load: {error}\n")
+        return 1
+    figures_file = options.out / FIGURES
+    if not figures_file.exists():
+        sys.stderr.write(f"load: Locust ended with {status} and left no figures\n")
+        return 1
+    figures = msgspec.json.decode(figures_file.read_bytes(), type=Figures)
+    complaints = broken(budgets, figures)
+    complaints += broken_by_soak(budgets.soak, sampler.samples, figures.seconds)
+    run = Run(
+        title=f"{plan.shape.capitalize()} load on {options.target}, {plan.peak} users, {plan.seconds} s",
+        machine=machine,
+        command=shlex.join(["python", "-m", "kb_load.run", *given]),
+        figures=figures,
+        history=read_history(options.out / "locust_stats_history.csv"),
+        samples=sampler.samples,
+        budgets=budgets,
+        complaints=complaints,
+    )
+    page = write_report(run, options.out)
+    sys.stdout.write(f"{summary(figures)}\nreport: {page}\n")
+    sys.stderr.writelines(f"budget broken: {complaint}\n" for complaint in complaints)
+    return 1 if complaints or status not in (0, 1) else 0
+
+
+def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tuple[int, Sampler]:
+    for stale in (*options.out.glob("locust*.*"), options.out / FIGURES):
+        stale.unlink(missing_ok=True)
+    prefix = options.out / "locust"
+    command = [
+        sys.executable, "-m", "locust", "-f", str(_FOLDER / "locustfile.py"), "--host", target.url,
+        "--csv", str(prefix), "--csv-full-history",
+        "--html", f"{prefix}.html", "--stop-timeout", "10", "--only-summary",
+    ]  # fmt: skip
+    command += (
+        ["--web-host", LOOPBACK, "--web-port", str(options.page_port)] if options.page else ["--headless"]
+    )
+    if options.processes > 1:
+        # The processes talk over a port of their own, so that two runs do not meet.
+        port = str(free_port())
+        command += ["--processes", str(options.processes)]
+        command += ["--master-bind-host", LOOPBACK, "--master-bind-port", port, "--master-port", port]
+    environment = clean_environment(
+        KB_LOAD_SHAPE=plan.shape,
+        KB_LOAD_USERS=str(plan.peak),
+        KB_LOAD_SECONDS=str(plan.seconds),
+        KB_LOAD_KEY=target.key,
+        KB_LOAD_SEED=str(options.seed),
+        KB_LOAD_THINK=str(options.think),
+        KB_LOAD_FIGURES=str(options.out / FIGURES),
+        KB_LOAD_ANYWAY="1",  # it was looked at before
+    )
+    with (options.out / "locust.log").open("wb") as log:
+        locust = subprocess.Popen(
+            command, env=environment, cwd=options.out, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            with Sampler({**target.pids, "locust": locust.pid}) as sampler:
+                status = _wait(locust, None if options.page else plan.seconds + _GRACE_SECONDS)
+        finally:
+            _end_group(locust)
+    return status, sampler
+
+
+def _end_group(locust: subprocess.Popen[bytes]) -> None:
+    """Its processes of load do not end with it where it was killed."""
+    with suppress(ProcessLookupError):
+        os.killpg(locust.pid, signal.SIGKILL)
+    locust.wait()
+
+
+def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
+    """Its exit status; it is ended when its time is over, or on Ctrl-C."""
+    try:
+        return locust.wait(seconds)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        locust.send_signal(signal.SIGINT)  # on SIGTERM it leaves without a word
+    try:
+        return locust.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end_group(locust)
+        return locust.returncode
+
+
+# --- what is loaded -------------------------------------------------------------------------------
+
+
+@contextmanager
+def _target(options: argparse.Namespace, folder: str) -> Iterator[Target]:
+    if "://" in options.target:
+        yield Target(options.target.rstrip("/"), os.environ.get("KB_MCP_API_KEY", ""), {})
+        return
+    home = Path(folder)
+    port, engine_port = free_port(), free_port()
+    with ExitStack() as stack:
+        engine = ["-m", "kb_simulator", "--seed", str(options.seed), "--port", str(engine_port)]
+        if options.target == "engine":
+            engine = ["-m", "kb_cli.main", "engine", "--port", str(engine_port)]
+        behind = stack.enter_context(
+            running(options.target, engine, home, port=engine_port, KB_HOME=folder, LOG_LEVEL="warn")
+        )
+        settings = {
+            "KB_ENGINE_URL": f"http://{LOOPBACK}:{engine_port}",
+            "KB_HOME": folder,
+            "KB_MCP_API_KEY": KEY,
+        }
+        serve = ["-m", "kb_cli.main", "serve", "--port", str(port), *shlex.split(options.serve_flags)]
+        server = stack.enter_context(running("server", serve, home, port=port, **settings))
+        yield Target(f"http://{LOOPBACK}:{port}", KEY, {"server": server.pid, options.target: behind.pid})
+
+
+def _budgets_for(target: str) -> Path:
+    return _FOLDER / ("budgets-engine.toml" if target == "engine" else "budgets.toml")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m kb_load.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--target", default="simulator", type=_target_name, help="simulator (default), engine, or a URL"
+    )
+    parser.add_argument("--shape", default="steady", choices=CURVES, help="default steady")
+    parser.add_argument("--users", type=int, default=20, metavar="N", help="agents at the peak (default 20)")
+    parser.add_argument("--seconds", type=int, default=45, metavar="N", help="how long (default 45)")
+    parser.add_argument(
+        "--think", type=float, default=0.2, metavar="S", help="seconds between an agent's calls (default 0.2)"
+    )
+    parser.add_argument(
+        "--processes", type=_processes, default=1, metavar="N", help="of the generator (default 1)"
+    )
+    parser.add_argument("--seed", type=int, default=7, metavar="N", help="of all texts (default 7)")
+    parser.add_argument(
+        "--budgets",
+        type=Path,
+        metavar="FILE",
+        help="default: this package's own, by target",
+    )
+    parser.add_argument(
+        "--serve-flags", default="", metavar="TEXT", help="further flags for kb serve, such as '--workers 2'"
+    )
+    parser.add_argument("--anyway", action="store_true", help="load a base that is not empty")
+    parser.add_argument("--page", action="store_true", help="Locust's own page instead of headless")
+    parser.add_argument("--page-port", type=int, default=8089, metavar="PORT", help="default 8089")
+    parser.add_argument("--out", type=Path, default=Path("out/load"), metavar="DIR", help="out/load")
+    return parser
+
+
+def _target_name(text: str) -> str:
+    if text in ("simulator", "engine") or text.startswith(("http://", "https://")):
+        return text
+    raise argparse.ArgumentTypeError(f"takes simulator, engine or a URL, not {text!r}")
+
+
+def _processes(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"takes 1 to {_MOST_PROCESSES}, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    # What is started here is ended, and what was measured is told; also where a shell ignores Ctrl-C for us.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""Agents as Locust runs them: they search mostly, read on, remember, and now and then upload a file.
+
+An agent keeps some notes and some files. When it has them all it corrects its notes and sends its files
+again, so that the base of a long run stays as large as it is, and what still grows is a leak. From then on
+its files are known ones: for new files make a short run, or one with many agents.
+
+A call counts as failed when it is not answered with a result, and when the result says `isError`. Each
+entry of Locust's table is a tool at a protocol version.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import sys
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+
+from locust import between, task
+from locust.contrib.fasthttp import FastHttpUser
+
+from kb_load.content import Content, File
+from kb_load.loaded_base import LoadedBase
+from kb_load.messages import (
+    CLIENT,
+    HANDSHAKE,
+    MODERN,
+    CallFailed,
+    Era,
+    Message,
+    request,
+    result_of,
+    structured,
+    tool_call,
+)
+
+SEED = int(os.environ.get("KB_LOAD_SEED", "7"))
+THINK = float(os.environ.get("KB_LOAD_THINK", "0.2"))
+PATH = os.environ.get("KB_LOAD_PATH", "/mcp")
+KEY = os.environ.get("KB_LOAD_KEY", "")
+
+DIRECT = "PUT upload_url"
+_CHUNKS = 3
+_REMEMBERED = 50
+_NOTES, _FILES = 5, 3
+"""How many an agent keeps."""
+_ordinals = itertools.count()
+
+
+class Agent(FastHttpUser):
+    """One agent with a conversation of its own; its era is the class's."""
+
+    abstract = True
+    era: Era = HANDSHAKE
+    wait_time = between(THINK / 2, THINK * 1.5)
+    connection_timeout = 10.0
+    network_timeout = 60.0
+    max_retries = 0
+
+    def on_start(self) -> None:
+        """Meet the server as clients do, and learn its tools."""
+        worker = getattr(self.environment.runner, "worker_index", 0) or 0
+        self.content = Content(SEED * 1_000_003 + worker * 10_007 + next(_ordinals))
+        self._ids = itertools.count(1)
+        self._documents: deque[int] = deque(maxlen=_REMEMBERED)
+        self._notes: list[int] = []
+        self._files: list[File] = []
+        self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
+        self._uploaded: dict[str, str] = {}
+        if self.era == HANDSHAKE:
+            params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+            self._ask("initialize", params)
+        else:
+            self._ask("server/discover", {})
+        self._ask("tools/list", {})
+
+    def on_stop(self) -> None:
+        """Remove what this agent has added."""
+        base = LoadedBase(self.host or "", KEY)
+        try:
+            base.remove(self._notes, self._uploaded.values())
+        except CallFailed as failed:
+            sys.stderr.write(f"load: what an agent added was not all removed: {failed}\n")
+
+    # --- what agents do ---------------------------------------------------------------------------
+
+    @task(24)
+    def search(self) -> None:
+        """The everyday search."""
+        self._search({"query": self.content.question(), "top": self.content.random.choice((5, 10, 20))})
+
+    @task(8)
+    def search_within(self) -> None:
+        """In one collection, with neighbours to read on."""
+        self._search(
+            {"query": self.content.question(), "collection": self.content.collection(), "neighbors": 1}
+        )
+
+    @task(4)
+    def search_words(self) -> None:
+        """Exact words."""
+        self._search({"query": self.content.words(), "fts_only": True})
+
+    @task(3)
+    def search_variants(self) -> None:
+        """Query expansion: three phrasings of one question, one after the other."""
+        for _ in range(3):
+            self._search({"query": self.content.question()})
+
+    @task(8)
+    def get(self) -> None:
+        """Read a document that a search found."""
+        if self._documents:
+            document_id = self.content.random.choice(list(self._documents))
+            self._call("kb_get", {"document_id": document_id, "chunk_limit": 20})
+
+    @task(5)
+    def remember(self) -> None:
+        """Add a note, and see it indexed."""
+        if len(self._notes) == _NOTES:
+            self.correct()
+            return
+        found = self._call(
+            "kb_addnote",
+            {
+                "text": self.content.note(),
+                "collection": "memory",
+                "tags": self.content.tags(),
+                "wait_seconds": 10,
+            },
+        )
+        if found is not None and found.get("document_id"):
+            self._notes.append(found["document_id"])
+
+    @task(2)
+    def correct(self) -> None:
+        """Replace the text of a note of one's own."""
+        if self._notes:
+            arguments = {
+                "document_id": self.content.random.choice(self._notes),
+                "text": self.content.note(),
+            }
+            self._call("kb_update_note", arguments)
+
+    @task(2)
+    def status(self) -> None:
+        """How the engine is."""
+        self._call("kb_status", {})
+
+    @task(2)
+    def jobs(self) -> None:
+        """What became of an upload, or what there is to do."""
+        job_id = self.content.random.choice(list(self._jobs)) if self._jobs else None
+        self._call("kb_jobs", {"job_id": job_id} if job_id else {})
+
+    @task(1)
+    def upload_chunked(self) -> None:
+        """A file through the model's own hands."""
+        file = self._file()
+        started = self._start(file.name, len(file.data))
+        if started is None:
+            return
+        step = -(-len(file.data) // _CHUNKS)
+        for index in range(_CHUNKS):
+            data = base64.b64encode(file.data[index * step : (index + 1) * step]).decode()
+            arguments = {"upload_id": started["upload_id"], "chunk_index": index, "data": data}
+            if self._call("kb_upload_chunk", arguments) is None:
+                return
+        self._finish(file, started["upload_id"])
+
+    @task(1)
+    def upload_direct(self) -> None:
+        """A file by the upload URL, as `curl -g -T` sends it."""
+        file = self._file()
+        started = self._start(file.name, len(file.data))
+        if started is None:
+            return
+        path = urlsplit(started["upload_url"]).path
+        data: Any = file.data  # bytes pass, though the annotation there does not say so
+        with self.client.put(path, data=data, name=DIRECT, catch_response=True) as response:
+            if response.status_code != 201:
+                response.failure(f"{response.status_code} {response.text or ''}"[:300])
+                return
+        self._finish(file, started["upload_id"])
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _search(self, arguments: dict[str, Any]) -> None:
+        found = self._call("kb_search", arguments)
+        if found is not None:
+            self._documents.extend(result["document_id"] for result in found["results"])
+
+    def _file(self) -> File:
+        if len(self._files) == _FILES:
+            known: File = self.content.random.choice(self._files)
+            return known
+        file = self.content.file(self.content.random.randint(2, 16))
+        self._files.append(file)
+        return file
+
+    def _start(self, name: str, size: int) -> dict[str, Any] | None:
+        arguments = {"filename": name, "total_size": size, "collection": "documents"}
+        return self._call("kb_upload_start", arguments)
+
+    def _finish(self, file: File, upload_id: str) -> None:
+        found = self._call("kb_upload_finish", {"upload_id": upload_id})
+        if found is not None and found.get("job_id"):
+            self._jobs.append(found["job_id"])
+            self._uploaded[file.name] = found["job_id"]  # sent again, it is the same document
+
+    def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The structured content; None where the call failed, which Locust has counted."""
+        message = tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
+        return self._posted(tool, message, structured)
+
+    def _ask(self, method: str, params: dict[str, Any]) -> None:
+        self._posted(
+            method, request(self.era, method, params, request_id=next(self._ids), key=KEY), result_of
+        )
+
+    def _posted(self, name: str, message: Message, read: Any) -> dict[str, Any] | None:
+        body: Any = message.body  # bytes pass, though the annotation there does not say so
+        with self.client.request(
+            "POST", PATH, data=body, headers=dict(message.headers), name=name, catch_response=True
+        ) as response:
+            # The type under which Locust counts: a tool has a row for each version.
+            response.request_meta["request_type"] = self.era
+            try:
+                if response.status_code != 200:
+                    raise CallFailed(f"{response.status_code} {response.text or ''}"[:300])
+                found: dict[str, Any] = read(response.content)
+            except CallFailed as failed:
+                response.failure(str(failed))
+                return None
+            response.success()
+            return found
+
+
+class HandshakeAgent(Agent):
+    """Speaks 2025-11-25."""
+
+    era: Era = HANDSHAKE
+
+
+class ModernAgent(Agent):
+    """Speaks 2026-07-28."""
+
+    era: Era = MODERN

@@ -1,0 +1,166 @@
+"""The collections of one base: what somebody has said of them, and what the documents in them add up to.
+
+A name that nobody has described is a collection as long as a document carries its tag; its id comes from the
+name. No I/O and no time of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.timestamps import rfc3339
+
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is said of a collection; times in microseconds since 1970."""
+
+    id: str
+    said: r.CollectionRequest
+    created_by: str
+    created: int
+    updated: int
+
+
+@dataclass(slots=True)
+class Collections:
+    """The described ones by name; the others are seen from the documents."""
+
+    described: dict[str, Described] = field(default_factory=dict)
+
+    def copy(self) -> Collections:
+        """The same, kept apart from here on."""
+        return Collections(dict(self.described))
+
+    def clear(self) -> None:
+        """Forget every description."""
+        self.described.clear()
+
+    def every(self, documents: Documents) -> r.CollectionList:
+        """All, by name."""
+        members = _members(documents)
+        everyone = {name: members.get(name, []) for name in sorted(members.keys() | self.described.keys())}
+        return r.CollectionList(
+            collections=[_summary(self._known(name, each), each) for name, each in everyone.items()],
+            total=len(everyone),
+        )
+
+    def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:
+        """One with its statistics. Raises EngineError: `collection_not_found`."""
+        name = self.name_of(documents, id_)
+        members = _members(documents).get(name, [])
+        known = self._known(name, members)
+        last = max((stored.updated for stored in members), default=known.updated)
+        tokens = sum(_tokens(stored) for stored in members)
+        chunks = sum(len(stored.chunks) for stored in members)
+        return r.CollectionDetail(
+            **msgspec.structs.asdict(_summary(known, members)),
+            updated_at=rfc3339(max(last, known.updated)),
+            target_audience=_list(known.said.target_audience),
+            usage_scenarios=_list(known.said.usage_scenarios),
+            statistics=r.CollectionStatistics(
+                total_tokens=tokens,
+                avg_chunk_size=round(tokens / chunks, 3) if chunks else 0.0,
+                last_published=rfc3339(last),
+            ),
+        )
+
+    def put(
+        self, documents: Documents, id_: str, wanted: r.CollectionRequest, now: int
+    ) -> r.CollectionDetail:
+        """Describe one. Raises EngineError: `collection_exists`."""
+        standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
+        self._check(id_, wanted.name, in_use=bool(members))
+        if standing is None:
+            created = min((stored.created for stored in members), default=now)
+            creator = wanted.created_by or r.ENGINE_USER
+            self.described[wanted.name] = Described(id_, wanted, creator, created, now)
+        elif (later := _changed(standing, wanted, now)) is not None:
+            self.described[wanted.name] = later
+        return self.detail(documents, id_)
+
+    def name_of(self, documents: Documents, id_: str) -> str:
+        """Raises EngineError: `collection_not_found`."""
+        for name in (*self.described, *_members(documents)):
+            if self._id_of(name) == id_:
+                return name
+        raise EngineError("collection_not_found", f"There is no collection {id_}. List the collections.")
+
+    def ids(self, documents: Documents, names: Iterable[str]) -> dict[str, str]:
+        """The ids by name, of those that are collections."""
+        there = self.described.keys() | _members(documents).keys()
+        return {name: self._id_of(name) for name in names if name in there}
+
+    def _id_of(self, name: str) -> str:
+        known = self.described.get(name)
+        return known.id if known else r.collection_id(name)
+
+    def _known(self, name: str, members: list[Stored]) -> Described:
+        """What is said, or what can be said of one that nobody has described."""
+        return self.described.get(name) or Described(
+            r.collection_id(name),
+            r.CollectionRequest(name=name),
+            r.ENGINE_USER,
+            min(stored.created for stored in members),
+            max(stored.updated for stored in members),
+        )
+
+    def _check(self, id_: str, name: str, *, in_use: bool) -> None:
+        """Name and id belong together, or nobody has either."""
+        others = [each for each in self.described if each != name and self.described[each].id == id_]
+        if others:
+            raise _taken(f"{id_} is the collection {others[0]!r}, whose name never changes.")
+        if (name in self.described or in_use) and self._id_of(name) != id_:
+            raise _taken(f"The collection {name!r} has the id {self._id_of(name)}.")
+        if name not in self.described and not r.may_have_id(name, id_):
+            raise _taken(f"{id_} is derived from another name; that of {name!r} is {self._id_of(name)}.")
+
+
+def _taken(detail: str) -> EngineError:
+    return EngineError("collection_exists", detail, parameter="collection_id")
+
+
+def _changed(standing: Described, wanted: r.CollectionRequest, now: int) -> Described | None:
+    """What is said from now on; None where it is what has been said."""
+    creator = wanted.created_by or standing.created_by
+    one, two = (msgspec.structs.replace(said, created_by=None) for said in (standing.said, wanted))
+    if (one, standing.created_by) == (two, creator):
+        return None
+    return Described(standing.id, wanted, creator, standing.created, now)
+
+
+def _members(documents: Documents) -> dict[str, list[Stored]]:
+    """The documents of each collection in use, by its name."""
+    members: dict[str, list[Stored]] = {}
+    for stored in documents.by_id.values():
+        for name in r.names_in(stored.document.tags):
+            members.setdefault(name, []).append(stored)
+    return members
+
+
+def _summary(known: Described, members: list[Stored]) -> r.CollectionSummary:
+    return r.CollectionSummary(
+        id=known.id,
+        name=known.said.name,
+        description=known.said.description,
+        chunk_count=sum(len(stored.chunks) for stored in members),
+        created_by=known.created_by,
+        created_at=rfc3339(known.created),
+    )
+
+
+def _tokens(stored: Stored) -> int:
+    """A quarter of the characters of each chunk, rounded up: nothing here has a tokenizer."""
+    return sum(-(-len(chunk.text) // _CHARACTERS_A_TOKEN) for chunk in stored.chunks)
+
+
+def _list(items: list[str] | None) -> list[str] | msgspec.UnsetType:
+    return msgspec.UNSET if items is None else items

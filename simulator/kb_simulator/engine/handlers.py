@@ -1,0 +1,264 @@
+"""One handler for each operation of the contract: from the request to the state, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import NoQuery
+from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.http.parsing import check_metadata
+from kb_simulator.engine import submission
+from kb_simulator.engine.call import CURRENT, Call, Upload
+from kb_simulator.engine.idempotency import Retry
+from kb_simulator.extract import Extracted, ExtractionFailed, Format, extract
+
+_AT_ONCE_BYTES = 64 * 1024  # of a file: reading a larger one would hold up the loop
+
+
+def handlers() -> Mapping[str, Handler]:
+    """The handlers by operation id."""
+    return {
+        "search": search,
+        "createJob": create_job,
+        "listJobs": list_jobs,
+        "getJob": get_job,
+        "cancelJob": cancel_job,
+        "retryJob": retry_job,
+        "listDocuments": list_documents,
+        "getDocument": get_document,
+        "deleteDocument": delete_document,
+        "clearDocuments": clear_documents,
+        "patchNote": patch_note,
+        "addTags": add_tags,
+        "removeTag": remove_tag,
+        "listTags": list_tags,
+        "getStatus": get_status,
+        "getHealth": get_health,
+        "getReadiness": get_readiness,
+        "vectorSearch": vector_search,
+        "listCollections": list_collections,
+        "getCollection": get_collection,
+        "putCollection": put_collection,
+    }
+
+
+async def search(incoming: Incoming) -> m.SearchResponse:
+    """Find passages."""
+    return CURRENT.get().reads.search(incoming.body)
+
+
+async def create_job(incoming: Incoming) -> m.Job:
+    """Take in a note or a file."""
+    call = CURRENT.get()
+    if call.upload is not None:
+        source = await _file(call.identity, call.upload)
+        return call.namespace.state.accept(source, _retry(incoming, call.upload))
+    _check_text(incoming.body.text)
+    check_metadata(incoming.body.metadata)
+    return call.namespace.state.accept(submission.note(call.identity, incoming.body), _retry(incoming))
+
+
+async def list_jobs(incoming: Incoming) -> m.JobList:
+    """Jobs, newest first."""
+    query = incoming.query
+    return CURRENT.get().reads.job_page(query.status, query.limit, query.offset)
+
+
+async def get_job(incoming: Incoming) -> m.Job:
+    """One job, at its end or after `wait` virtual seconds."""
+    call, job_id, wait = CURRENT.get(), incoming.path["job_id"], incoming.query.wait
+    job = call.reads.poll(job_id)
+    if job.finished_at is not None or wait <= 0:
+        return job
+    await call.namespace.wait_for_end(job_id, wait)
+    return call.reads.job(job_id)
+
+
+async def cancel_job(incoming: Incoming) -> m.Job:
+    """Cancel a job that has not ended."""
+    return CURRENT.get().namespace.state.cancel(incoming.path["job_id"], _retry(incoming))
+
+
+async def retry_job(incoming: Incoming) -> m.Job:
+    """Queue a failed job again."""
+    return CURRENT.get().namespace.state.retry_job(incoming.path["job_id"], _retry(incoming))
+
+
+async def list_documents(incoming: Incoming) -> m.DocumentList:
+    """One page of documents."""
+    return CURRENT.get().reads.document_page(incoming.query)
+
+
+async def get_document(incoming: Incoming) -> m.DocumentDetail:
+    """One document with a slice of its chunks."""
+    return CURRENT.get().reads.document(_key(incoming), incoming.query)
+
+
+async def delete_document(incoming: Incoming) -> m.Removed:
+    """Remove one document."""
+    return CURRENT.get().namespace.state.delete(_key(incoming), _retry(incoming))
+
+
+async def clear_documents(incoming: Incoming) -> m.Removed:
+    """Remove all documents."""
+    if not incoming.query.confirm:
+        raise EngineError(
+            "confirmation_required", "This removes every document. Send confirm=true.", parameter="confirm"
+        )
+    state = CURRENT.get().namespace.state
+    return state.clear(_retry(incoming), collections=incoming.query.collections)
+
+
+async def patch_note(incoming: Incoming) -> m.Document | m.Job:
+    """Replace a note's text, title or both: the document when that is done in time, else its job."""
+    patch: m.NotePatch = incoming.body
+    if patch.text is None and patch.title is None:
+        raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
+    if patch.text is not None:
+        _check_text(patch.text)
+    call = CURRENT.get()
+    state = call.namespace.state
+    update = submission.Update(call.identity, incoming.path["document_id"], patch)
+    # How long the caller waits is no part of what is asked for.
+    taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
+    if isinstance(taken, m.Document):
+        return taken
+    if taken.finished_at is None and incoming.query.wait > 0:
+        await call.namespace.wait_for_end(taken.id, incoming.query.wait)
+    return state.outcome(taken.id)
+
+
+async def add_tags(incoming: Incoming) -> m.Document:
+    """Add tags to a document."""
+    state, tags = CURRENT.get().namespace.state, incoming.body.tags
+    return state.add_tags(_key(incoming), tags, incoming.if_match, _retry(incoming))
+
+
+async def remove_tag(incoming: Incoming) -> m.Document:
+    """Take a tag off a document."""
+    state, tag = CURRENT.get().namespace.state, incoming.path["tag"]
+    return state.remove_tag(_key(incoming), tag, incoming.if_match, _retry(incoming))
+
+
+async def list_tags(incoming: Incoming) -> m.TagList:
+    """Tags with how much carries them."""
+    query = incoming.query
+    return CURRENT.get().reads.tags(query.prefix, query.limit, query.offset)
+
+
+async def get_status(_incoming: Incoming) -> m.Status:
+    """Counts, model, queue and storage."""
+    return CURRENT.get().reads.status()
+
+
+async def get_health(_incoming: Incoming) -> m.Health:
+    """The process lives."""
+    return m.Health(status="ok")
+
+
+async def get_readiness(_incoming: Incoming) -> m.Health:
+    """A simulator that answers is ready."""
+    return m.Health(status="ready")
+
+
+async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
+    """Find passages as RAGler does."""
+    return _limited(incoming).reads.vector_search(incoming.body)
+
+
+async def list_collections(incoming: Incoming) -> r.CollectionList:
+    """All collections."""
+    return _limited(incoming).reads.collection_list()
+
+
+async def get_collection(incoming: Incoming) -> r.CollectionDetail:
+    """One collection."""
+    return _limited(incoming).reads.collection(incoming.path["collection_id"])
+
+
+async def put_collection(incoming: Incoming) -> r.CollectionDetail:
+    """Describe a collection."""
+    if not r.may_change(incoming.role):
+        raise EngineError(
+            "forbidden", f"The role {r.SERVICE!r} changes no collections.", parameter=r.USER_ROLE
+        )
+    state = CURRENT.get().namespace.state
+    return state.put_collection(incoming.path["collection_id"], incoming.body, _retry(incoming))
+
+
+def _limited(incoming: Incoming) -> Call:
+    """The call, counted. Raises EngineError: `rate_limited`."""
+    call = CURRENT.get()
+    call.namespace.limits.count(incoming)
+    return call
+
+
+def _key(incoming: Incoming) -> int | str:
+    key: str = incoming.path["document_id"]
+    return int(key) if key.isdecimal() else key
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise EngineError(
+            "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
+        )
+
+
+async def _file(identity: str, upload: Upload) -> submission.Submission:
+    received = upload.received
+    check_metadata(received.fields.metadata)
+    _check_ocr(received.fields, upload.format)
+    if received.size <= _AT_ONCE_BYTES:
+        content = _text(upload)
+    else:
+        content = await asyncio.to_thread(_text, upload)
+    return submission.file(
+        identity,
+        received.fields,
+        received.filename,
+        upload.format,
+        content,
+        size=received.size,
+        sha256=received.sha256,
+    )
+
+
+def _check_ocr(fields: m.FileFields, kind: Format) -> None:
+    if fields.force_ocr and not kind.takes_ocr:
+        raise EngineError(
+            "invalid_parameter",
+            f"force_ocr is for PDF, JPG and PNG, not for {kind.label}; send the file without it.",
+            parameter="force_ocr",
+        )
+
+
+def _text(upload: Upload) -> Extracted | m.JobError:
+    try:
+        return extract(upload.data, upload.format, force_ocr=upload.received.fields.force_ocr)
+    except ExtractionFailed as error:
+        return m.JobError(code=error.code, message=error.message)
+
+
+def _retry(incoming: Incoming, upload: Upload | None = None) -> Retry | None:
+    """How a retry of this mutation is recognised; None where it came without a key."""
+    if incoming.idempotency_key is None:
+        return None
+    file = upload and [upload.received.filename, upload.received.sha256]
+    body = upload.received.fields if upload else incoming.body
+    wanted = [incoming.path, incoming.query, body, incoming.if_match, file]
+    canonical = msgspec.json.encode(wanted, order="deterministic")
+    return Retry(
+        credential=incoming.credential,
+        operation=incoming.operation.id,
+        key=incoming.idempotency_key,
+        fingerprint=hashlib.sha256(canonical).hexdigest(),
+    )

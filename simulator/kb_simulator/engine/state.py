@@ -1,0 +1,575 @@
+"""The state of one engine: jobs, documents, answers given. Pure: no I/O, no time and no chance of its own.
+
+    accept ──▶ job ──(policy, polls, time)──▶ document
+                └──────── cancel ───────────▶ nothing
+
+Times come from `now`, ids from the seed and from what is submitted. A copy of the state lives on by itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
+from kb_simulator.engine import vector_search
+from kb_simulator.engine.collections import Collections
+from kb_simulator.engine.documents import Documents, Stored
+from kb_simulator.engine.idempotency import Answers, Retry
+from kb_simulator.engine.index import DIMENSIONS
+from kb_simulator.engine.jobs import (
+    COMPLETED,
+    QUEUED,
+    STEPS,
+    AfterPolls,
+    AtOnce,
+    Event,
+    FailAt,
+    JobRecord,
+    Policy,
+    Stuck,
+    moved,
+    requeued,
+)
+from kb_simulator.engine.search import Search
+from kb_simulator.engine.submission import Submission, Update
+from kb_simulator.engine.timestamps import rfc3339
+from kb_simulator.seeded import Seeded
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+MAX_WAITING_JOBS = 10_000
+"""Jobs that may wait; one more is refused."""
+KEPT_ENDED_JOBS = 10_000
+"""Ended jobs beyond the newest of these are forgotten."""
+
+_RETRY_SECONDS = 5.0
+_STORAGE_BYTES = 1 << 40
+
+
+@dataclass(slots=True)
+class State:
+    """One engine's state. `now` gives microseconds since 1970; `policy` is that of jobs yet to come."""
+
+    seeded: Seeded
+    now: Callable[[], int]
+    policy: Policy = field(default_factory=AtOnce)
+    started: int = 0
+    documents: Documents = field(init=False)
+    collections: Collections = field(default_factory=Collections)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    _waiting: set[str] = field(default_factory=set)
+    _updates: dict[int, tuple[str, ...]] = field(default_factory=dict)  # unfinished, by document, in order
+    _answers: Answers = field(default_factory=Answers)
+    _due: list[tuple[int, str]] = field(default_factory=list)
+    _last_stamp: int = 0
+
+    def __post_init__(self) -> None:
+        self.started = self.started or self.now()
+        self.documents = Documents(self.seeded)
+
+    def copy(self) -> State:
+        """A state that lives on by itself, on the same clock."""
+        twin = replace(
+            self,
+            collections=self.collections.copy(),
+            jobs=dict(self.jobs),
+            _waiting=set(self._waiting),
+            _updates=dict(self._updates),
+            _answers=self._answers.copy(),
+            _due=list(self._due),
+        )
+        twin.documents = self.documents.copy()
+        return twin
+
+    # jobs
+
+    def accept(self, submission: Submission, retry: Retry | None = None) -> m.Job:
+        """Queue a job; it is done as the policy says. Raises EngineError: `queue_full`."""
+        return self._once(retry, m.Job, lambda: self._accept(submission))
+
+    def _accept(self, submission: Submission) -> m.Job:
+        job = self._queued(
+            submission,
+            kind=submission.kind,
+            title=submission.shown_title,
+            filename=submission.filename,
+            tags=list(submission.tags),
+        )
+        return self._begun(job)
+
+    def _begun(self, job: m.Job) -> m.Job:
+        """The job as it was accepted, begun at once."""
+        estimate = self._begin(job.id).seconds_left(self._last_stamp)
+        self._settle()
+        return msgspec.structs.replace(job, estimated_seconds=estimate or None)
+
+    def update(self, update: Update, retry: Retry | None = None) -> m.Job | m.Document:
+        """Queue the update of a note, or join the one that does the same; done under this key, its note.
+
+        Raises EngineError: `document_not_found`, `not_a_note`, `version_conflict` or `queue_full`.
+        """
+        self._settle()
+        known = None if retry is None else self._answers.given(retry, self.now())
+        if isinstance(known, m.Document):
+            return known
+        if isinstance(known, m.Job) and known.id in self.jobs:
+            return self.job(known.id)
+        standing = self.documents.note(update.document_id, update.patch.expected_version).document
+        job = self._joined(update) or self._queue_update(update, standing)
+        if retry is not None:
+            record = self.jobs[job.id]
+            self.jobs[job.id] = replace(record, retries=(*record.retries, retry))
+            self._answers.keep(retry, job, self.now())
+        return self.job(job.id)
+
+    def _joined(self, update: Update) -> m.Job | None:
+        """The last update of the note that is unfinished, where it asks for the same."""
+        line = self._updates.get(update.document_id)
+        record = None if line is None else self.jobs[line[-1]]
+        if record is None or not isinstance(record.submission, Update):
+            return None
+        return record.job if record.submission.patch == update.patch else None
+
+    def _queue_update(self, update: Update, standing: m.Document) -> m.Job:
+        job = self._queued(
+            update,
+            kind="update",
+            title=update.patch.title or standing.title,
+            tags=list(standing.tags),
+            document_id=standing.id,
+        )
+        if self._is_first(job.id, standing.id):
+            self._begin(job.id)
+        return job
+
+    def _is_first(self, job_id: str, document_id: int) -> bool:
+        """Put an update behind the unfinished ones of its note; whether it is the first of them."""
+        line = self._updates[document_id] = (*self._updates.get(document_id, ()), job_id)
+        return len(line) == 1
+
+    def outcome(self, job_id: str) -> m.Job | m.Document:
+        """The note as an update has left it, or the job where it has not.
+
+        Raises EngineError: why it failed, as it would now.
+        """
+        self._settle()
+        record = self._record(job_id)
+        job, update = record.shown(self.now()), record.submission
+        if job.error is not None and isinstance(update, Update):
+            self.documents.note(update.document_id, update.patch.expected_version)
+            raise EngineError(job.error.code, job.error.message)
+        return record.updated or job
+
+    def _queued(self, wanted: Submission | Update, **members: Any) -> m.Job:
+        """A new job that waits for its turn. Raises EngineError: `queue_full`."""
+        self._check_room()
+        accepted = self._stamp()
+        job = _new_job(self._new_id(wanted.identity), accepted, **members)
+        self.jobs[job.id] = JobRecord(job, wanted, self.policy, accepted)
+        self._waiting.add(job.id)
+        return job
+
+    def _check_room(self) -> None:
+        if len(self._waiting) >= MAX_WAITING_JOBS:
+            raise EngineError(
+                "queue_full",
+                f"{len(self._waiting)} jobs wait already. Try again later.",
+                retry_after=_RETRY_SECONDS,
+            )
+
+    def _begin(self, job_id: str) -> JobRecord:
+        """A job's turn has come, at the moment of the last change."""
+        record, now = self.jobs[job_id], self._last_stamp
+        if record.policy != Stuck(step=QUEUED):
+            record = replace(record, job=_started(record.job, record.job.attempts + 1, now), accepted=now)
+        self.jobs[job_id] = record
+        if (due := record.due()) is not None:
+            heapq.heappush(self._due, (due, job_id))
+        return record
+
+    def job(self, job_id: str) -> m.Job:
+        """One job. Raises EngineError: `job_not_found`."""
+        self._settle()
+        return self._record(job_id).shown(self.now())
+
+    def poll(self, job_id: str) -> m.Job:
+        """One job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
+        self._settle()
+        record = self._record(job_id)
+        if not record.ended:
+            record = self.jobs[job_id] = replace(record, polls=record.polls + 1)
+            policy, running = record.policy, record.job.status == "running"
+            if running and isinstance(policy, AfterPolls) and record.polls >= policy.polls:
+                self._end(record, self.now())
+                self._settle()
+                record = self._record(job_id)
+        return record.shown(self.now())
+
+    def seconds_to_end(self, job_id: str) -> float | None:
+        """How long a job will run yet: 0 where it has ended, None where time does not end it."""
+        record = self._record(job_id)
+        if record.ended:
+            return 0.0
+        ahead, took = [record], 0
+        if isinstance(record.submission, Update):
+            line = self._updates[record.submission.document_id]
+            ahead = [self.jobs[each] for each in line[: line.index(job_id) + 1]]
+        for each in ahead:
+            if (duration := each.duration()) is None:
+                return None
+            took += duration
+        return max(0.0, (ahead[0].accepted + took - self.now()) / 1_000_000)
+
+    def job_page(self, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+        """Jobs, newest first."""
+        self._settle()
+        now = self.now()
+        found = [
+            record for record in reversed(self.jobs.values()) if status is None or record.job.status == status
+        ]
+        shown = [record.shown(now) for record in found[offset : offset + limit]]
+        return m.JobList(jobs=shown, total=len(found), limit=limit, offset=offset)
+
+    def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
+        """Raises EngineError: `job_not_found` or `job_finished`."""
+        cancelled = self._once(retry, m.Job, lambda: self._cancel(job_id))
+        self._settle()  # an update that waited for it
+        return cancelled
+
+    def _cancel(self, job_id: str) -> m.Job:
+        record = self._record(job_id)
+        if record.ended:
+            raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
+        job = moved(
+            record.shown(self.now()),
+            Event.CANCEL,
+            estimated_seconds=None,
+            finished_at=rfc3339(self._stamp()),
+        )
+        return self._ended(record, job).job
+
+    def retry_job(self, job_id: str, retry: Retry | None = None) -> m.Job:
+        """Queue a failed job again; it ends as the policy of now says.
+
+        Raises:
+            EngineError: `job_not_found`, `job_not_retryable` or `queue_full`.
+        """
+        return self._once(retry, m.Job, lambda: self._retry_job(job_id))
+
+    def _retry_job(self, job_id: str) -> m.Job:
+        record = self._record(job_id)
+        if not record.job.retryable:
+            raise EngineError(
+                "job_not_retryable", f"The job cannot be tried again: it is {record.job.status}, not failed."
+            )
+        self._check_room()
+        job, wanted = requeued(record.job), record.submission
+        self.jobs[job_id] = JobRecord(job, wanted, self.policy, self._stamp())
+        self._waiting.add(job_id)
+        if isinstance(wanted, Update) and not self._is_first(job_id, wanted.document_id):
+            return job
+        return self._begun(job)
+
+    # documents
+
+    def document(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
+        """One document with a slice of its chunks. Raises EngineError: `document_not_found`."""
+        self._settle()
+        stored = self.documents.find(key)
+        limit = query.chunk_limit if query.chunks else 0
+        fields = msgspec.structs.asdict(stored.document)
+        chunks = list(stored.chunks[query.chunk_offset : query.chunk_offset + limit])
+        return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=query.chunk_offset, chunk_limit=limit)
+
+    def document_page(self, query: DocumentsQuery) -> m.DocumentList:
+        """One page of the documents that match."""
+        self._settle()
+        tags = set() if query.tag is None else set(query.tag.split(","))
+
+        def matches(document: m.Document) -> bool:
+            return (
+                query.source_path in (None, *document.source_paths)
+                and tags.issubset(document.tags)
+                and query.doc_type in (None, document.doc_type)
+            )
+
+        return self.documents.page(
+            matches,
+            sort_by=query.sort_by,
+            descending=query.sort_order == "desc",
+            limit=query.limit,
+            offset=query.offset,
+        )
+
+    def delete(self, key: int | str, retry: Retry | None = None) -> m.Removed:
+        """Raises EngineError: `document_not_found`."""
+        return self._once(retry, m.Removed, lambda: self.documents.remove([key], self._stamp()))
+
+    def clear(self, retry: Retry | None = None, *, collections: bool = False) -> m.Removed:
+        """Remove all documents, with `collections` descriptions too, and cancel the unfinished jobs."""
+        return self._once(retry, m.Removed, lambda: self._clear(collections))
+
+    def _clear(self, collections: bool) -> m.Removed:
+        running = [job_id for job_id in self.jobs if job_id in self._waiting]
+        for job_id in running:
+            self._cancel(job_id)
+        for job_id, record in self.jobs.items():
+            if record.job.retryable:  # nothing that was sent before is kept
+                self.jobs[job_id] = replace(record, job=msgspec.structs.replace(record.job, retryable=False))
+        removed = self.documents.remove(list(self.documents.by_id), self._stamp())
+        removed.jobs_cancelled = len(running)
+        if collections:
+            self.collections.clear()
+        return removed
+
+    def add_tags(
+        self, key: int | str, tags: list[str], if_match: int | None, retry: Retry | None = None
+    ) -> m.Document:
+        """Raises EngineError: `document_not_found` or `version_conflict`."""
+        return self._change(retry, lambda now: self.documents.add_tags(key, tags, if_match, now))
+
+    def remove_tag(
+        self, key: int | str, tag: str, if_match: int | None, retry: Retry | None = None
+    ) -> m.Document:
+        """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
+        return self._change(retry, lambda now: self.documents.remove_tag(key, tag, if_match, now))
+
+    def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
+        """Tags in use, in alphabetical order."""
+        self._settle()
+        return self.documents.tags(prefix, limit, offset)
+
+    # collections
+
+    def collection_list(self) -> r.CollectionList:
+        """All collections, by name."""
+        self._settle()
+        return self.collections.every(self.documents)
+
+    def collection(self, id_: str) -> r.CollectionDetail:
+        """Raises EngineError: `collection_not_found`."""
+        self._settle()
+        return self.collections.detail(self.documents, id_)
+
+    def put_collection(
+        self, id_: str, wanted: r.CollectionRequest, retry: Retry | None = None
+    ) -> r.CollectionDetail:
+        """Raises EngineError: `collection_exists`."""
+        return self._once(
+            retry,
+            r.CollectionDetail,
+            lambda: self.collections.put(self.documents, id_, wanted, self._stamp()),
+        )
+
+    # looking
+
+    @property
+    def revision(self) -> int:
+        """Raised by every change of what a search can find."""
+        self._settle()
+        return self.documents.revision
+
+    def search(self, request: m.SearchRequest) -> m.SearchResponse:
+        """Raises EngineError: `contradiction` or `invalid_parameter`."""
+        self._settle()
+        return Search(self.documents).answer(request)
+
+    def vector_search(self, request: r.VectorSearchRequest) -> r.VectorSearchResponse:
+        """Raises EngineError: `collection_not_found`, `contradiction` or `invalid_parameter`."""
+        self._settle()
+        return vector_search.answer(self.documents, self.collections, request)
+
+    def status(self) -> m.Status:
+        """Version, model, counts, queue and storage."""
+        self._settle()
+        size = sum(stored.document.size_bytes for stored in self.documents.by_id.values())
+        updated = self.documents.last_updated
+        return m.Status(
+            version=API_VERSION,
+            model=m.ModelInfo(name="hashed-words", dimensions=DIMENSIONS, max_tokens=256, loaded=True),
+            device=m.DeviceInfo(type="simulator", threads=1),
+            documents=self.documents.counts(),
+            chunks=len(self.documents.owners),
+            queue=self._queue(),
+            storage=m.StorageInfo(
+                path="memory", bytes=size, free_bytes=_STORAGE_BYTES - size, originals_bytes=size
+            ),
+            issues=[],
+            started_at=rfc3339(self.started),
+            last_updated=None if updated is None else rfc3339(updated),
+        )
+
+    def _queue(self) -> m.QueueState:
+        states = Counter(record.job.status for record in self.jobs.values())
+        names = m.QueueState.__struct_fields__
+        return m.QueueState(**{name: states.get(cast("m.JobStatus", name), 0) for name in names})
+
+    # inside
+
+    def _once(self, retry: Retry | None, kind: type[A], effect: Callable[[], A]) -> A:
+        """Do the effect, unless it was done under this key: then its answer from then."""
+        self._settle()
+        if retry is None:
+            return effect()
+        if (given := self._answers.given(retry, self.now())) is not None:
+            if not isinstance(given, kind):
+                raise TypeError(f"{retry.operation} answered {type(given).__name__}, not {kind.__name__}")
+            return given
+        answer = effect()
+        self._answers.keep(retry, answer, self.now())
+        return answer
+
+    def _change(self, retry: Retry | None, effect: Callable[[int], Stored]) -> m.Document:
+        return self._once(retry, m.Document, lambda: effect(self._stamp()).document)
+
+    def _stamp(self, at: int | None = None) -> int:
+        """The time of a change, `at` or now; a microsecond after the last change where time stands still."""
+        self._last_stamp = max(self.now() if at is None else at, self._last_stamp + 1)
+        return self._last_stamp
+
+    def _new_id(self, identity: str) -> str:
+        candidates: Iterator[str] = (self.seeded.uuid("job", identity, again) for again in range(1 << 30))
+        return next(job_id for job_id in candidates if job_id not in self.jobs)
+
+    def _record(self, job_id: str) -> JobRecord:
+        if (record := self.jobs.get(job_id)) is None:
+            raise EngineError("job_not_found", f"There is no job {job_id}. List the jobs to find it.")
+        return record
+
+    def _settle(self) -> None:
+        """End the jobs whose time has come, in the order in which it came."""
+        if not self._due:
+            return
+        while self._due and self._due[0][0] <= max(self.now(), self._last_stamp):
+            due, job_id = heapq.heappop(self._due)
+            if job_id in self._waiting:
+                self._end(self.jobs[job_id], due)
+
+    def _end(self, record: JobRecord, at: int) -> JobRecord:
+        """Complete a job, or fail it where its policy or its file says so."""
+        now = self._stamp(at)
+        failure = _failure(record)
+        if failure is not None:
+            return self._ended(record, _failed(record, *failure, now))
+        if not isinstance(record.submission, Update):
+            return self._ended(record, self._completed(record, record.submission, now))
+        try:
+            stored = self.documents.replace_note(record.submission.document_id, record.submission.patch, now)
+        except EngineError as error:
+            why = m.JobError(code=error.code, message=error.detail)
+            return self._ended(record, _failed(record, STEPS[-1], why, now))
+        job = _completed(record.job, stored, deduplicated=False, now=now)
+        return self._ended(replace(record, updated=stored.document), job)
+
+    def _ended(self, record: JobRecord, job: m.Job) -> JobRecord:
+        """Write down how a job has ended, and forget what ended longest ago."""
+        record = self.jobs[job.id] = replace(record, job=job)
+        self._waiting.discard(job.id)
+        if isinstance(record.submission, Update):
+            self._update_ended(record, record.submission.document_id)
+        if len(self.jobs) - len(self._waiting) > KEPT_ENDED_JOBS:
+            del self.jobs[next(job_id for job_id in self.jobs if job_id not in self._waiting)]
+        return record
+
+    def _update_ended(self, record: JobRecord, document_id: int) -> None:
+        """Tell the keys that waited for it, and let the next update of the note begin."""
+        line = self._updates.pop(document_id)
+        if rest := tuple(job_id for job_id in line if job_id != record.job.id):
+            self._updates[document_id] = rest
+            if line[0] == record.job.id:
+                self._begin(rest[0])
+        if record.job.status != "cancelled":
+            for retry in record.retries:
+                self._answers.settle(retry, record.updated)
+
+    def _completed(self, record: JobRecord, submission: Submission, now: int) -> m.Job:
+        assert not isinstance(submission.content, m.JobError), "a job without a text has failed"
+        uid = self.seeded.uuid("document", record.job.id)
+        stored, twin = self.documents.take_in(submission, submission.content, uid, now)
+        return _completed(record.job, stored, deduplicated=twin, now=now)
+
+
+def _completed(job: m.Job, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
+    return moved(
+        job,
+        Event.COMPLETE,
+        step=COMPLETED,
+        progress=1.0,
+        completed_steps=len(STEPS),
+        document_id=stored.document.id,
+        document_uid=stored.document.uid,
+        deduplicated=deduplicated,
+        finished_at=rfc3339(now),
+    )
+
+
+def _failure(record: JobRecord) -> tuple[str, m.JobError] | None:
+    """At which step a job fails, and why."""
+    if isinstance(record.policy, FailAt):
+        return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
+    if isinstance(record.submission, Submission) and isinstance(record.submission.content, m.JobError):
+        return STEPS[0], record.submission.content
+    return None
+
+
+def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
+    done = STEPS.index(step)
+    return moved(
+        record.job,
+        Event.FAIL,
+        step=step,
+        progress=done / len(STEPS),
+        completed_steps=done,
+        error=error,
+        retryable=True,
+        finished_at=rfc3339(now),
+    )
+
+
+def _started(job: m.Job, attempts: int, now: int) -> m.Job:
+    started = rfc3339(now)
+    return moved(
+        job, Event.START, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
+    )
+
+
+def _new_job(
+    job_id: str,
+    accepted: int,
+    *,
+    kind: m.JobKind,
+    title: str,
+    tags: list[str],
+    filename: str | None = None,
+    document_id: int | None = None,
+) -> m.Job:
+    return m.Job(
+        id=job_id,
+        status="queued",
+        kind=kind,
+        title=title,
+        filename=filename,
+        tags=tags,
+        step=QUEUED,
+        progress=0.0,
+        completed_steps=0,
+        total_steps=0,
+        attempts=0,
+        document_id=document_id,
+        document_uid=None,
+        deduplicated=False,
+        error=None,
+        created_at=rfc3339(accepted),
+        started_at=None,
+        finished_at=None,
+        elapsed_seconds=0.0,
+    )

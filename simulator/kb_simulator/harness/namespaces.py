@@ -1,0 +1,203 @@
+"""Namespaces: engines beside one another in one process, each with its own state, time, faults and journal.
+
+A request chooses one by the header `X-Sim-Namespace`, or by the key of a namespace as its bearer key (for
+clients that cannot send a header of their own); else it goes to `default`. A namespace is created when it is
+first named. What a namespace derives from its seed does not depend on its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from multidict import istr
+
+from kb_contracts.api.errors import EngineError
+from kb_simulator.engine.idempotency import KeysInUse
+from kb_simulator.engine.jobs import AtOnce, Policy
+from kb_simulator.engine.limits import Limits
+from kb_simulator.engine.state import State
+from kb_simulator.harness.clock import Clock, ClockMode
+from kb_simulator.harness.fault_registry import FaultRegistry
+from kb_simulator.harness.journal import Journal
+from kb_simulator.harness.search_cache import SearchCache
+from kb_simulator.seeded import Seeded
+
+HEADER = "X-Sim-Namespace"
+DEFAULT = "default"
+
+_HEADER = istr(HEADER)  # looked up faster than a plain string, at every request
+MOST = 1_000
+_NAME_CHARS = 100
+
+
+@dataclass(slots=True)
+class Namespace:
+    """One engine. `api_key` is what its callers must send, empty for none; it begins with `policy`."""
+
+    name: str
+    seed: int
+    api_key: str = ""
+    clock: Clock = field(default_factory=Clock)
+    policy: Policy = field(default_factory=AtOnce)
+    state: State = field(init=False)
+    faults: FaultRegistry = field(init=False)
+    journal: Journal = field(init=False)
+    search_cache: SearchCache = field(init=False)
+    keys: KeysInUse = field(init=False)
+    limits: Limits = field(init=False)
+    snapshots: dict[str, State] = field(init=False)
+    _waiting: dict[str, list[asyncio.Future[None]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        seeded = Seeded(self.seed)
+        self.state = State(seeded, self.clock.microseconds, self.policy)
+        self.faults = FaultRegistry(seeded, lambda: self.state)
+        self.journal = Journal()
+        self.search_cache = SearchCache()
+        self.keys = KeysInUse()
+        self.limits = Limits(self.clock.microseconds)
+        self.snapshots = {}
+        self._waiting = {}
+
+    def reset(self, seed: int | None = None) -> None:
+        """Begin anew, under another seed where one is given. Whoever waits or hangs is let go."""
+        self.release()
+        self.seed = self.seed if seed is None else seed
+        self.clock = Clock(self.clock.mode)
+        self._begin()
+
+    def release(self) -> None:
+        """Let go whoever waits or hangs."""
+        self.clock.release()
+        for job_id in list(self._waiting):
+            self._wake(job_id)
+
+    def snapshot(self) -> str:
+        """Keep the state as it is now, under an id that a run repeats."""
+        snapshot_id = f"snapshot-{len(self.snapshots) + 1}"
+        self.snapshots[snapshot_id] = self.state.copy()
+        return snapshot_id
+
+    def restore(self, snapshot_id: str) -> None:
+        """Go back to a state that was kept; clock, limits, faults and journal go on. Raises KeyError."""
+        self.state = self.snapshots[snapshot_id].copy()
+        self.wake_ended()
+
+    async def wait_for_end(self, job_id: str, seconds: float) -> None:
+        """Return when the job has ended, or after `seconds` of virtual time."""
+        left = self.state.seconds_to_end(job_id)
+        timer = self.clock.timer(seconds if left is None else min(seconds, left))
+        self._waiting.setdefault(job_id, []).append(timer)
+        try:
+            await timer
+        finally:
+            if timer in (waiting := self._waiting.get(job_id, [])):
+                waiting.remove(timer)
+            if not waiting:
+                self._waiting.pop(job_id, None)
+
+    def wake_ended(self) -> None:
+        """Wake who waits for a job that has ended by now, or is no more."""
+        for job_id in list(self._waiting):
+            record = self.state.jobs.get(job_id)
+            if record is None or record.ended:
+                self._wake(job_id)
+
+    def _wake(self, job_id: str) -> None:
+        for timer in self._waiting.pop(job_id, []):
+            if not timer.done():
+                timer.set_result(None)
+
+
+@dataclass(slots=True)
+class Namespaces:
+    """All namespaces, at most `most`. New ones get `seed`, `mode`, `policy`; `default` also `api_key`."""
+
+    seed: int
+    mode: ClockMode = ClockMode.AUTOJUMP
+    api_key: str = ""
+    policy: Policy = field(default_factory=AtOnce)
+    most: int = MOST
+    _by_name: dict[str, Namespace] = field(default_factory=dict)
+    _by_key: dict[str, Namespace] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.get(DEFAULT)
+
+    def __iter__(self) -> Iterator[Namespace]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Namespace:
+        """A namespace by its name. Raises EngineError: `invalid_parameter`."""
+        return self._by_name.get(name) or self._create(name)
+
+    def key_for(self, headers: Mapping[str, str]) -> str:
+        """The key that a request must send to the namespace that it asks for, empty where that needs none."""
+        if (name := headers.get(_HEADER)) is not None:
+            found = self._by_name.get(name)
+            return found.api_key if found is not None else ""
+        return self.chosen_by(headers).api_key
+
+    def chosen_by(self, headers: Mapping[str, str]) -> Namespace:
+        """The namespace that a request asks for. Raises EngineError: `invalid_parameter`."""
+        if (name := headers.get(_HEADER)) is not None:
+            return self.get(name)
+        if self._by_key and (found := self._by_key.get(bearer(headers))) is not None:
+            return found
+        return self._by_name[DEFAULT]
+
+    def set_key(self, name: str, api_key: str) -> Namespace:
+        """Give a namespace its key. Raises EngineError: `contradiction`, where another one has it."""
+        namespace = self.get(name)
+        if self._by_key.get(api_key, namespace) is not namespace:
+            raise EngineError("contradiction", "Another namespace has this key.", parameter="api_key")
+        self._by_key.pop(namespace.api_key, None)
+        namespace.api_key = api_key
+        if api_key and name != DEFAULT:
+            self._by_key[api_key] = namespace
+        return namespace
+
+    def remove(self, name: str) -> bool:
+        """Forget a namespace; whether there was one. `default` begins anew instead."""
+        if name == DEFAULT:
+            self._by_name[name].reset()
+            return True
+        if (namespace := self._by_name.pop(name, None)) is None:
+            return False
+        namespace.release()
+        self._by_key.pop(namespace.api_key, None)
+        return True
+
+    def release(self) -> None:
+        """Let go whoever waits or hangs anywhere."""
+        for namespace in self:
+            namespace.release()
+
+    def _create(self, name: str) -> Namespace:
+        if not (0 < len(name) <= _NAME_CHARS and name.isascii() and name.isprintable()):
+            raise EngineError(
+                "invalid_parameter",
+                f"{HEADER} takes 1 to {_NAME_CHARS} printable ASCII characters.",
+                parameter=HEADER,
+            )
+        if len(self._by_name) >= self.most:
+            detail = (
+                f"There are {self.most} namespaces, the limit. Delete some by the control plane, "
+                "or raise KB_SIM_NAMESPACES."
+            )
+            raise EngineError("invalid_parameter", detail, parameter=HEADER)
+        api_key = self.api_key if name == DEFAULT else ""
+        namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)
+        self._by_name[name] = namespace
+        return namespace
+
+
+def bearer(headers: Mapping[str, str]) -> str:
+    """The bearer key of a request, empty where it has none."""
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,13 @@
+"""How generated tests draw their examples, for all tests. `tests/README.md` has the map of the rest."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# No deadlines: a machine may be busy, and a test that asserts how long something takes says so itself.
+settings.register_profile("everyday", deadline=None, max_examples=50)
+# The same examples on every run, so that what lands does not hang on luck; a failure prints how to repeat it.
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "everyday")

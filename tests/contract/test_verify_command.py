@@ -187,7 +187,6 @@ def test_an_engine_with_a_part_of_raglers_operations_is_not(tmp_path: Path) -> N
 
 
 def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:
-    """In one line."""
     done = kb_verify("http://127.0.0.1:9", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no engine answers at http://127.0.0.1:9" in done.stderr
@@ -195,7 +194,6 @@ def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:
 
 
 def test_the_wrong_key_is_told(tmp_path: Path) -> None:
-    """Before anything is sent."""
     with simulator() as url:
         done = kb_verify(url, cwd=tmp_path, environ={"KB_API_KEY": "wrong"})
     assert (done.returncode, done.stdout) == (1, "")
@@ -203,7 +201,6 @@ def test_the_wrong_key_is_told(tmp_path: Path) -> None:
 
 
 def test_without_its_extra_the_command_says_how_to_get_it(tmp_path: Path) -> None:
-    """One line with the command for pip."""
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"

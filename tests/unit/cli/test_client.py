@@ -81,7 +81,6 @@ def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
     ],
 )
 def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> None:
-    """A proxy, another program, another version: never a traceback, never a wrong answer."""
     with (
         answering(lambda _: answer) as client,
         pytest.raises(CliError, match="no engine of this version") as told,
@@ -133,7 +132,6 @@ def test_no_key_sends_no_authorization() -> None:
 
 @pytest.mark.parametrize("key", ["with\nline", "schlüssel\N{EURO SIGN}"])
 def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
-    """Before anything is sent, and without showing it."""
     with pytest.raises(CliError, match="KB_API_KEY") as refused:
         EngineClient("http://engine:8000", key)
     assert refused.value.status is Exit.USAGE
@@ -141,7 +139,6 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
 
 
 def test_a_path_parameter_cannot_leave_its_place() -> None:
-    """What a user types as an id is one segment of the path."""
     paths: list[str] = []
 
     def record(request: httpx.Request) -> httpx.Response:

@@ -115,7 +115,6 @@ async def test_an_open_operation_documents_no_key(client: Client, operation: Ope
 
 @each_with_body
 async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: Operation) -> None:
-    """Not JSON, not an object, another type, too large, and an unknown member."""
     json = {"Content-Type": "application/json"}
     assert await ask(client, operation, data=b"{", headers=json) == (400, "invalid_request")
     assert await ask(client, operation, json=[1]) == (422, "invalid_parameter")

@@ -36,14 +36,12 @@ def test_names_are_what_follows_the_prefix() -> None:
 
 @pytest.mark.parametrize("name", ["a", " a", "API Documentation", "..", "x" * 189, "a:b", "日本語"])
 def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
-    """With the prefix before it."""
     assert msgspec.convert(name, CollectionName) == name
     assert msgspec.convert(PREFIX + name, m.Tag)
 
 
 @pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
 def test_what_makes_no_tag_is_no_name(name: str) -> None:
-    """The two never disagree, but for the prefix alone."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(name, CollectionName)
     if name:

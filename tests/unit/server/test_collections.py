@@ -96,18 +96,15 @@ class TestTags:
 
     @pytest.mark.requirement("K25", "K55", "K57", "E14")
     def test_what_names_no_collection_goes_to_documents(self) -> None:
-        """The convention's default."""
         assert collections.submitted(None, []) == ["collection:documents"]
         assert collections.CONVENTIONAL == ("documents", "memory", "workspace")
 
     @pytest.mark.requirement("K27", "K58", "E12")
     def test_the_collections_tag_comes_first(self) -> None:
-        """Then the others, in order."""
         assert collections.submitted("memory", ["feedback"]) == ["collection:memory", "feedback"]
 
     @pytest.mark.requirement("K21")
     def test_a_search_asks_for_the_explicit_tags_and_the_collections(self) -> None:
-        """Combined into one list."""
         assert collections.searched("memory", ["email"]) == ["email", "collection:memory"]
 
     def test_a_search_without_a_collection_asks_for_none(self) -> None:
@@ -115,21 +112,17 @@ class TestTags:
         assert collections.searched(None, ["email"]) == ["email"]
 
     def test_a_tag_given_twice_is_sent_once(self) -> None:
-        """In the place where it first stood."""
         assert collections.checked(["b", "a", "b"]) == ["b", "a"]
 
     @pytest.mark.requirement("K22", "K60")
     def test_a_results_tags_are_split(self) -> None:
-        """The collection above, the others below."""
         placed = collections.split(["collection:memory", "feedback", "email"])
         assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
 
     def test_without_a_collection_tag_the_collection_is_null(self) -> None:
-        """As a document that an engine took in without this server has it."""
         assert collections.split(["a"]) == collections.Placed(None, ["a"])
 
     def test_of_several_collections_the_last_added_is_shown(self) -> None:
-        """And none of them stays among the tags."""
         assert collections.split(["collection:a", "x", "collection:b"]) == collections.Placed("b", ["x"])
 
     @given(NAMES, PLAIN_TAGS)
@@ -175,7 +168,6 @@ class TestTags:
 
     @pytest.mark.parametrize("tag", ["", ".", "..", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
     def test_a_tag_that_no_engine_takes_is_refused_here(self, tag: str) -> None:
-        """In words, and not by a pattern."""
         with pytest.raises(ToolError, match="is no tag"):
             collections.checked([tag])
 
@@ -215,7 +207,6 @@ class TestMove:
         assert collections.split(moved.tags).collection == "memory"
 
     async def test_a_document_in_several_leaves_them_all(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """Also where the target is among them."""
         document = fake.add("collection:a", "collection:memory", "collection:b")
         await move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
@@ -296,7 +287,6 @@ class TestMove:
     async def test_where_undoing_fails_too_the_error_says_so(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """Never passed off as in a collection."""
         document = fake.add("collection:documents")
         fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(4)))
         with pytest.raises(ToolError, match="in no collection now") as failed:
@@ -354,7 +344,6 @@ class TestMove:
     async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """Every attempt failed, and the last look finds the document where it should be."""
         document = fake.add("collection:documents")
 
         async def done_by_another(incoming: Incoming) -> None:
@@ -380,7 +369,6 @@ class TestMove:
     async def test_a_document_that_keeps_changing_is_reported(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """After a bounded number of rounds."""
         document = fake.add("collection:documents")
 
         async def always_first(incoming: Incoming) -> None:
@@ -427,7 +415,6 @@ class TestMove:
         assert fake.asked == []
 
     async def test_an_engine_that_goes_away_is_reported(self, fake: FakeEngine) -> None:
-        """As unreachable."""
         async with serving(fake) as url:
             pass
         client = HttpEngine(url, clock=JumpingClock().clock())

@@ -62,14 +62,12 @@ async def test_starting_needs_no_engine(tmp_path: Path) -> None:
     "url", ["engine:8000", "ftp://engine", "http://", "", "http://engine:x", "http://[", "/"]
 )
 def test_an_engine_url_that_is_none_is_refused_at_start(tmp_path: Path, url: str) -> None:
-    """By the variable's name."""
     with pytest.raises(SettingsError, match="KB_ENGINE_URL"):
         Services(settings(tmp_path, engine_url=url))
 
 
 @pytest.mark.parametrize("key", ["se\ncret", "sécret", "a\x00"])
 def test_a_key_that_no_header_takes_is_refused_at_start(tmp_path: Path, key: str) -> None:
-    """By the variable's name, and without the key."""
     with pytest.raises(SettingsError, match="KB_API_KEY") as refused:
         Services(settings(tmp_path, engine_api_key=key))
     assert key not in str(refused.value)

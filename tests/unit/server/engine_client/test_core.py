@@ -51,7 +51,6 @@ class TestCircuit:
     """The breaker, moved through its table."""
 
     def test_it_stays_closed_under_the_threshold(self) -> None:
-        """Four failures of five."""
         breaker = Breaker(threshold=5)
         for _ in range(4):
             breaker.failed(0.0)
@@ -83,7 +82,6 @@ class TestCircuit:
         assert breaker.allows(2.0)
 
     def test_a_failed_probe_opens_it_anew(self) -> None:
-        """From the moment of the probe."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         breaker.allows(2.0)
@@ -151,20 +149,17 @@ class TestVersions:
 
     @pytest.mark.requirement("E35")
     def test_the_least_version_is_v3(self) -> None:
-        """As the release says."""
         assert MIN_ENGINE_VERSION == "v3.0.0"
 
     @pytest.mark.parametrize(
         "version", ["v3.0.0", "3.0.0", "v3.0.1", "v3.1", "v4.0.0", "v3.0.0-rc1", "v10.0"]
     )
     def test_a_version_from_the_least_on_is_taken(self, version: str) -> None:
-        """With or without the v, with or without a suffix."""
         check_version(version)
 
     @pytest.mark.requirement("E35")
     @pytest.mark.parametrize("version", ["v2.9.9", "2.0", "v0.1.0", "dev", "", "3", "v3.x"])
     def test_an_older_one_is_refused_with_both_versions(self, version: str) -> None:
-        """Also what is no version at all."""
         with pytest.raises(EngineTooOld) as refused:
             check_version(version)
         assert version in refused.value.detail
@@ -184,7 +179,6 @@ class TestAnswers:
         [b"", b"not json", b"[]", b"{}", b'{"status":"odd"}', b"\xff\xfe", b'{"status":', b"[" * 100_000],
     )
     def test_a_body_that_does_not_fit_is_a_bad_answer(self, body: bytes) -> None:
-        """Whatever is wrong with it."""
         with pytest.raises(EngineBadAnswer):
             decode(BY_ID["getHealth"], answer(200, body), m.Health)
 
@@ -277,7 +271,6 @@ class TestAnswers:
         ],
     )
     def test_retry_after_is_seconds_or_a_date(self, header: str | None, seconds: float | None) -> None:
-        """Bounded, never negative, never a crash."""
         fault = fault_of(SEARCH, answer(429, retry_after=header), now=NOW)
         assert fault.retry_after == seconds
 
@@ -285,7 +278,6 @@ class TestAnswers:
         st.integers(100, 599), st.binary(max_size=64), st.sampled_from(["application/json", "text/html", ""])
     )
     def test_no_answer_makes_it_stumble(self, status: int, body: bytes, kind: str) -> None:
-        """A model or a fault of the tree, and nothing else."""
         with contextlib.suppress(EngineFault):
             decode(BY_ID["getHealth"], answer(status, body, kind), m.Health)
 
@@ -294,7 +286,6 @@ class TestWords:
     """What an agent is told."""
 
     def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
-        """With what to do."""
         error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"))
         assert error.code == "engine_unreachable"
         assert "unreachable" in error.message
@@ -314,7 +305,6 @@ class TestWords:
         assert error.message.startswith("Document 42 was not found")
 
     def test_a_busy_engine_says_when(self) -> None:
-        """In words and as a number."""
         error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0))
         assert "7 s" in error.message
         assert error.details["retry_after"] == 7.0

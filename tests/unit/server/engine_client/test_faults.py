@@ -286,8 +286,6 @@ async def test_a_file_that_cannot_be_read_is_not_the_engines_fault() -> None:
 
 
 async def test_a_file_of_another_size_is_never_passed_off_as_whole() -> None:
-    """The staged file shrank under our hands."""
-
     async def short() -> AsyncIterator[bytes]:
         yield b"x"
 
@@ -318,7 +316,6 @@ async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_nobody_listening_is_unreachable() -> None:
-    """Refused, with the URL and without its credentials."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -158,7 +158,6 @@ async def test_only_what_was_given_is_sent_as_a_query(client: HttpEngine, engine
 
 @pytest.mark.parametrize("tag", ["collection:memory", "a b", "100%", "ä?#&+", "...", "%2F"])
 async def test_a_tag_in_a_path_arrives_as_it_is(client: HttpEngine, engine: FakeEngine, tag: str) -> None:
-    """Whatever it means in a URL."""
     document = engine.add("keep", tag)
     changed = await client.remove_tag(document.id, tag)
     assert changed.tags == ["keep"]
@@ -176,7 +175,6 @@ async def test_a_value_that_is_a_step_in_a_path_is_never_sent(
 
 
 async def test_a_base_path_is_kept(engine: FakeEngine) -> None:
-    """An engine behind a proxy, under a prefix: asked there, and nowhere else."""
     async with serving(engine) as url:
         client = HttpEngine(f"{url}/prefix/")
         with pytest.raises(Exception, match="does not serve GET /api/v1/status"):
@@ -189,14 +187,11 @@ class TestVersionCheck:
     """The engine's version, asked for once a connection."""
 
     async def test_it_is_asked_once(self, client: HttpEngine, engine: FakeEngine) -> None:
-        """Also by calls that begin together."""
         await asyncio.gather(*(client.jobs(JobsQuery()) for _ in range(5)))
         await client.jobs(JobsQuery())
         assert len(engine.of("getStatus")) == 1
 
     async def test_callers_that_begin_together_share_the_outcome(self, engine: FakeEngine) -> None:
-        """Behind an engine that keeps silent they do not wait one after the other."""
-
         async def silent(incoming: Incoming) -> None:
             await asyncio.Event().wait()
 
@@ -254,7 +249,6 @@ class TestSendingAgain:
         assert len(set(keys)) == 1
 
     async def test_every_mutation_has_a_key_of_its_own(self, client: HttpEngine, engine: FakeEngine) -> None:
-        """And a read has none."""
         await client.add_note(NOTE)
         await client.add_note(NOTE)
         await client.search(m.SearchRequest(query="x"))
@@ -263,7 +257,6 @@ class TestSendingAgain:
         assert "Idempotency-Key" not in engine.of("search")[0].headers
 
     async def test_a_key_that_is_given_is_used(self, client: HttpEngine, engine: FakeEngine) -> None:
-        """For an upload its id."""
         await client.add_file(source(), m.FileFields(), idempotency_key="mine")
         assert engine.of("createJob")[0].headers["Idempotency-Key"] == "mine"
 
@@ -278,7 +271,6 @@ class TestSendingAgain:
     async def test_it_gives_up_after_four_attempts(
         self, client: HttpEngine, engine: FakeEngine, jumping: JumpingClock
     ) -> None:
-        """With the engine's own words."""
         engine.fail("listJobs", *(EngineError("not_ready", "Starting.") for _ in range(9)))
         with pytest.raises(EngineBusy, match="Starting"):
             await client.jobs(JobsQuery())
@@ -366,7 +358,6 @@ class TestCircuit:
     async def test_a_probe_whose_caller_leaves_frees_the_next(
         self, client: HttpEngine, engine: FakeEngine, jumping: JumpingClock
     ) -> None:
-        """At once, and not after another cooldown."""
         for _ in range(5):
             client._http._breaker.failed(jumping.seconds)
         jumping.seconds += 2.0
@@ -457,7 +448,6 @@ class TestWaiting:
     async def test_a_job_that_has_ended_is_answered_at_once(
         self, client: HttpEngine, engine: FakeEngine
     ) -> None:
-        """Without another slice."""
         job = await client.add_note(NOTE)
         assert (await client.job(job.id, wait=50.0)).status == "completed"
         assert len(engine.of("getJob")) == 1
@@ -465,7 +455,6 @@ class TestWaiting:
     async def test_an_engine_that_does_not_wait_is_not_asked_in_a_tight_loop(
         self, client: HttpEngine, engine: FakeEngine, jumping: JumpingClock
     ) -> None:
-        """Four times a second at the most."""
         engine.completes = False
         job = await client.add_note(NOTE)
         await client.job(job.id, wait=1.0)

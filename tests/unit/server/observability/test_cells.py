@@ -66,7 +66,6 @@ def test_names_beyond_the_capacity_are_not_counted(
 def test_metrics_over_shared_cells_read_as_those_of_one_process(
     cells_of: Callable[[int], SharedCells],
 ) -> None:
-    """The same text, but for the sum over workers."""
     alone, shared, other = Metrics(), Metrics(cells_of(0)), Metrics(cells_of(1))
     for metrics in (alone, shared):
         metrics.count_call("t", 0.125)

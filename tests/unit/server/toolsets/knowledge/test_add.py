@@ -50,7 +50,6 @@ async def test_a_call_that_waits_answers_with_the_document(knowledge: Knowledge)
 
 
 async def test_the_same_file_again_is_the_same_document(knowledge: Knowledge) -> None:
-    """And says so."""
     path = knowledge.file("bees.html")
     first = await knowledge.ok("knowledge-add", file_path=path, async_=False)
     again = await knowledge.ok("knowledge-add", file_path=path, async_=False)
@@ -96,7 +95,6 @@ async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
 async def test_arguments_that_do_not_fit_are_refused(
     knowledge: Knowledge, arguments: dict[str, object], parameter: str
 ) -> None:
-    """By name, and before anything is queued."""
     given = {"file_path": knowledge.file("bees.html"), **arguments}
     refused = await knowledge.refused("knowledge-add", **given)
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
@@ -193,7 +191,6 @@ async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
 
 @pytest.mark.requirement("N8")
 async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Knowledge) -> None:
-    """With the document, and beside what else there is to say of it."""
     words, blank = knowledge.file("a.html", b"<p>Granite</p>"), knowledge.file("b.html", b"<p> </p>")
     answer = await knowledge.ok("knowledge-add", file_path=words, force_ocr=True, async_=False)
     assert (answer["chunks_created"], answer["processing_method"]) == (1, "text_extraction")
@@ -212,7 +209,6 @@ async def test_ocr_is_forced_on_what_has(knowledge: Knowledge, name: str) -> Non
 
 
 async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:
-    """With the engine's code and words, and the task."""
     knowledge.engine.set_policy(FailAt(code="file_corrupt", message="The file is damaged."))
     refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     (job,) = knowledge.engine.state().jobs
@@ -225,7 +221,6 @@ async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Kno
 
 
 async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:
-    """Whoever cancelled it."""
     knowledge.engine.set_policy(Stuck())
     knowledge.engine.clock.set_mode("manual")
     path = knowledge.file("a.html")

@@ -19,7 +19,6 @@ NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
 @pytest.mark.requirement("N42", "N43")
 async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> None:
-    """And nothing else."""
     document = await knowledge.added("bees.html", "<p>Bees</p>")
     told = await knowledge.ok("knowledge-show")
     assert set(told) == {"success", "documents", "total_count", "limit", "offset"}
@@ -56,7 +55,6 @@ async def test_a_document_without_text_does_not_read_as_success(knowledge: Knowl
 
 @pytest.mark.requirement("N45")
 async def test_an_empty_base_is_a_success_that_says_so(knowledge: Knowledge) -> None:
-    """No documents, and a message."""
     told = await knowledge.ok("knowledge-show")
     assert (told["success"], told["documents"], told["total_count"]) == (True, [], 0)
     assert told["message"] == "Knowledge base is empty"
@@ -111,7 +109,6 @@ async def test_documents_are_sorted(knowledge: Knowledge) -> None:
 async def test_what_a_list_does_not_take_is_refused(
     knowledge: Knowledge, arguments: dict[str, Any], parameter: str
 ) -> None:
-    """Refused, not clamped."""
     refused = await knowledge.refused("knowledge-show", **arguments)
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
 

@@ -131,7 +131,6 @@ def test_odd_answers_are_told_and_break_nothing(answer: Any, tool: str) -> None:
 
 @given(st.binary(max_size=60), st.integers(100, 599), st.sampled_from(["application/json", "text/html", ""]))
 def test_odd_bytes_are_a_fault(body: bytes, status: int, kind: str) -> None:
-    """Of ours, whatever the status."""
     with pytest.raises(EngineFault):
         read(BY_ID["listCollections"], RawAnswer(status, kind, body), Collections)
 

@@ -50,7 +50,6 @@ def test_nothing_but_data_and_tmp_can_be_written(part: Container) -> None:
 
 @pytest.mark.parametrize("tool", BUILD_TOOLS)
 def test_no_build_tool_is_in_it(part: Container, tool: str) -> None:
-    """Neither as a command nor as a module."""
     part.fails("sh", "-c", f"command -v {tool}")
     part.fails("python", "-c", f"import {tool}")
 

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import Operation
+from kb_contracts.api.operations import AnyOperation
 from kb_contracts.http.mount import JSON_BODY_BYTES
 from kb_contracts.http.multipart import receive_file
 from kb_simulator.engine.call import Upload
@@ -16,7 +16,7 @@ _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body ma
 
 
 async def read_body(
-    request: web.Request, operation: Operation | None, max_upload_bytes: int
+    request: web.Request, operation: AnyOperation | None, max_upload_bytes: int
 ) -> tuple[bytes, Upload | None]:
     """The body that the fingerprint is made of, and the file in it, where the operation takes one.
 

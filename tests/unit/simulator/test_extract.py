@@ -44,13 +44,11 @@ def failure(data: bytes, name: str) -> str:
     ],
 )
 def test_the_end_of_the_name_tells_the_format(name: str, kind: str) -> None:
-    """Whatever its case."""
     assert format_of(name).name == kind
 
 
 @pytest.mark.parametrize("name", ["a.xyz", "a", "a.pdf.zip", ".pdf"])
 def test_other_files_are_refused_with_what_is_taken(name: str) -> None:
-    """By name, before a byte is read."""
     with pytest.raises(ExtractionFailed, match=r"PDF \(\.pdf\)") as caught:
         format_of(name)
     assert caught.value.code == "unsupported_format"
@@ -67,7 +65,6 @@ def test_other_files_are_refused_with_what_is_taken(name: str) -> None:
     ],
 )
 def test_text_is_utf_8_or_what_its_mark_says(data: bytes) -> None:
-    """The mark is not part of the text."""
     assert text(data, "a.txt") == "Grüße"
 
 
@@ -94,14 +91,12 @@ def test_html_is_what_a_reader_sees() -> None:
 
 
 def test_docx_paragraphs_keep_their_headings() -> None:
-    """By the names of their styles."""
     found = extract(docx(("Title", "Bees"), ("", "They hum."), ("Heading2", "Wax")), format_of("a.docx"))
     assert found.pages[0].text == "# Bees\n\nThey hum.\n\n## Wax"
     assert found.title == "Bees"
 
 
 def test_docx_entities_are_refused_and_not_expanded() -> None:
-    """A document type declares none in Word's files."""
     bomb = '<!DOCTYPE w [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
     assert failure(docx(("", "&b;"), prologue=bomb), "a.docx") == "file_corrupt"
 
@@ -117,13 +112,11 @@ def test_docx_is_unpacked_up_to_a_bound() -> None:
     "data", [b"", b"not a zip", zipped({"other.xml": b"<a/>"}), zipped({"word/document.xml": b"<w:p>"})]
 )
 def test_what_is_no_docx_is_corrupt(data: bytes) -> None:
-    """No ZIP, no document in it, or no XML in that."""
     assert failure(data, "a.docx") == "file_corrupt"
 
 
 @pytest.mark.parametrize("flate", [False, True])
 def test_pdf_pages_give_their_text_in_order(flate: bool) -> None:
-    """Compressed or not, without a cross-reference table."""
     found = extract(pdf(SHOWN, b"BT (Second) Tj ET", flate=flate), format_of("a.pdf"))
     assert [(page.number, page.text) for page in found.pages] == [(1, "Granite quarry"), (2, "Second")]
     assert found.page_count == 2
@@ -164,7 +157,6 @@ def test_pdf_pages_in_object_streams_are_found() -> None:
 
 
 def test_a_large_pdf_gives_every_page() -> None:
-    """And its filler is passed over."""
     found = extract(large_pdf(12, filler_bytes=200_000), format_of("a.pdf"))
     assert all(sentence_of_page(page.number or 0) in page.text for page in found.pages)
 
@@ -186,7 +178,6 @@ def test_what_is_no_readable_pdf_is_corrupt(data: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.pptx", "a.xlsx"])
 def test_a_locked_file_is_encrypted_and_not_corrupt(name: str) -> None:
-    """As PDF and as Office lock theirs."""
     data = pdf(SHOWN, trailer=b"/Encrypt 9 0 R") if name == "a.pdf" else LOCKED_OFFICE
     assert failure(data, name) == "file_encrypted"
 

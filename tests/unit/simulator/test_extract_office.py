@@ -76,7 +76,6 @@ def failure(data: bytes, name: str) -> str:
     ids=["pptx", "xlsx", "svg"],
 )
 def test_the_text_is_the_engines(data: bytes, name: str, read: Callable[[bytes], Extraction]) -> None:
-    """Page by page, with the title."""
     ours, theirs = extract(data, format_of(name)), read(data)
     assert [(page.number, page.text) for page in ours.pages] == [
         (page.number, page.text) for page in theirs.pages
@@ -107,7 +106,6 @@ def test_what_is_no_sound_file_is_corrupt(data: bytes, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.jpeg", "a.PNG"])
 def test_pictures_are_taken_and_not_read(name: str) -> None:
-    """As by an engine that lacks the extra for them."""
     assert failure(b"\x89PNG", name) == "ocr_failed"
 
 

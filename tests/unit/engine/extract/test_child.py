@@ -65,7 +65,6 @@ async def failure(path: Path, fmt: Format, limits: Limits | None = None) -> Extr
 
 
 async def test_a_file_is_read_in_another_process(tmp_path: Path) -> None:
-    """With the same text as here."""
     path = tmp_path / "x"
     path.write_bytes(large_pdf(2))
     extraction = await extract(path, PDF)
@@ -75,14 +74,12 @@ async def test_a_file_is_read_in_another_process(tmp_path: Path) -> None:
 
 
 async def test_a_failure_inside_is_the_same_failure_outside(tmp_path: Path) -> None:
-    """Code and message travel."""
     path = tmp_path / "x"
     path.write_bytes(b"no PDF")
     assert (await failure(path, PDF)).code == "file_corrupt"
 
 
 async def test_a_reader_that_takes_too_long_is_ended(endless: tuple[Path, int]) -> None:
-    """With the limit in the message."""
     failed = await failure(endless[0], HTML, Limits(wall_seconds=0.5))
     assert failed.code == "extraction_timeout"
     assert "0.5 seconds" in failed.message
@@ -98,7 +95,6 @@ async def test_a_small_pdf_that_leads_its_reader_in_circles_is_ended_soon(tmp_pa
 
 
 async def test_cancelling_ends_the_reader(endless: tuple[Path, int]) -> None:
-    """Before the cancellation is through."""
     path, writer = endless
     task = asyncio.create_task(extract(path, HTML))
     process = await reading(writer)
@@ -123,7 +119,6 @@ async def test_cancelling_while_the_reader_starts_ends_it(endless: tuple[Path, i
 async def test_the_reader_is_bound_and_knows_no_secret(
     endless: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Low priority, its own session, limits of every kind, an environment of its own."""
     monkeypatch.setenv("KB_API_KEY", "secret")
     path, writer = endless
     task = asyncio.create_task(extract(path, HTML, limits=Limits(memory_bytes=1 << 30, text_bytes=1 << 20)))
@@ -145,7 +140,6 @@ async def test_the_reader_is_bound_and_knows_no_secret(
 async def test_what_the_reader_started_is_ended_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole group, for a converter that some format may need."""
     held = tmp_path / "held"
     os.mkfifo(held)
     script = f"(echo started; exec tail -f /dev/null) > {held} & wait"
@@ -194,7 +188,6 @@ async def test_every_way_to_die_has_a_clear_code(
 
 @pytest.mark.parametrize("name", ["html", "pdf"])
 async def test_a_reader_without_memory_says_so(tmp_path: Path, name: str) -> None:
-    """While it loads its libraries, and while it holds the file."""
     path = tmp_path / "x"
     path.write_bytes(b"<p>" + b"x" * (64 << 20))
     failed = await failure(path, FORMATS[name], Limits(memory_bytes=100 << 20))
@@ -203,7 +196,6 @@ async def test_a_reader_without_memory_says_so(tmp_path: Path, name: str) -> Non
 
 
 async def test_more_text_than_the_limit_is_refused(tmp_path: Path) -> None:
-    """In the reader, before it is handed over."""
     path = tmp_path / "x"
     path.write_bytes(b"<p>" + b"word " * 10_000)
     failed = await failure(path, HTML, Limits(text_bytes=20_000))
@@ -248,7 +240,6 @@ async def test_reading_writes_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_reader_dies_with_an_engine_that_is_killed(endless: tuple[Path, int]) -> None:
-    """Even by a signal that leaves the engine no time."""
     path, writer = endless
     program = (
         "import asyncio, sys; from pathlib import Path; from kb_engine.extract import FORMATS, extract; "

@@ -51,7 +51,6 @@ def text_of(html: str) -> str:
     ],
 )
 def test_html_becomes_markdown(html: str, markdown: str) -> None:
-    """Block by block, as a reader sees it."""
     assert text_of(html) == markdown
 
 
@@ -108,7 +107,6 @@ def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:
     ],
 )
 def test_what_cannot_be_decoded_is_refused(data: bytes) -> None:
-    """Rather than stored with holes in it."""
     with pytest.raises(ExtractionFailed) as failed:
         read_html(data)
     assert failed.value.code == "undecodable_text"
@@ -122,7 +120,6 @@ def test_what_cannot_be_decoded_is_refused(data: bytes) -> None:
     )
 )
 def test_any_soup_of_tags_is_read(pieces: list[str]) -> None:
-    """Without an error, and without a blank line at either end."""
     text = text_of(" ".join(pieces))
     assert text == text.strip("\n")
     assert len(list(headings(text))) <= sum(piece == "<h1>" for piece in pieces)

@@ -84,7 +84,6 @@ def test_a_pdf_whose_page_tree_loops_is_refused_at_once() -> None:
 
 
 def test_a_page_tree_that_was_mended_is_read() -> None:
-    """Of a node that a later part of the file replaces the later one counts."""
     sound = pdf_of([["granite"]])
     assert sound.count(b"\n2 0 obj\n") == 1
     mended = sound.replace(b"\n2 0 obj\n", b"\n2 0 obj\n<< /Kids [2 0 R] >>\nendobj\n2 0 obj\n")
@@ -146,7 +145,6 @@ def test_a_locked_pdf_is_not_a_damaged_one() -> None:
 
 
 def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
-    """As disks and mail programs leave it."""
     assert read_pdf(pdf_of([["text"]]) + b"\0" * 10_000).pages[0].text == "text"
 
 
@@ -207,7 +205,6 @@ def deep() -> bytes:
     ],
 )
 def test_a_docx_bomb_is_refused(bomb: Callable[[], bytes], code: str, message: str) -> None:
-    """By its declared size, its depth or its first entity, before it unpacks."""
     failure = refused(read_docx, bomb())
     assert failure.code == code
     assert message in failure.message
@@ -241,7 +238,6 @@ def test_a_docx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("data", [LOCKED_OFFICE, encrypted(docx_of([("", "secret")]), "word/document.xml")])
 def test_a_locked_docx_is_not_a_damaged_one(data: bytes) -> None:
-    """As Word locks it, and as a ZIP."""
     assert refused(read_docx, data).code == "file_encrypted"
 
 

@@ -50,7 +50,6 @@ INK = ink(rendered(sheet(BOX)))
     ids=["a million points", "nine points", "upside down", "user unit", "rotated by 45", "rotated by 90"],
 )
 def test_a_page_of_any_size_is_as_large_as_the_recognizer_looks(page: Sheet) -> None:
-    """And shows what it does at a usual size."""
     pixels = rendered(page)
     assert pixels is not None
     height, width, colours = pixels.shape
@@ -69,7 +68,6 @@ def test_a_page_of_any_size_is_as_large_as_the_recognizer_looks(page: Sheet) -> 
     ],
 )
 def test_a_page_of_no_sound_size_is_bounded(box: bytes, width: int, height: int) -> None:
-    """Or takes the size that PDFium gives it."""
     pixels = rendered(sheet(b"/MediaBox " + box))
     assert pixels is not None
     assert pixels.shape[0] <= height + 1
@@ -96,7 +94,6 @@ def test_pages_are_drawn_no_finer_than_they_are_read() -> None:
     ids=["CCITT", "JBIG2", "JPX"],
 )
 def test_every_encoding_of_scans_is_shown(named: bytes) -> None:
-    """The same picture each time."""
     assert ink(rendered(sheet(BOX, named=named))) == pytest.approx(INK, rel=0.2)
 
 
@@ -120,7 +117,6 @@ def test_every_encoding_of_scans_is_shown(named: bytes) -> None:
     ],
 )
 def test_a_picture_that_is_not_sound_leaves_its_page(named: bytes) -> None:
-    """Blank or in parts, at the size that the page has."""
     pixels = rendered(sheet(BOX, named=named))
     assert pixels is not None
     assert pixels.shape[1] <= LONGEST_SIDE + 1

@@ -74,7 +74,6 @@ async def failure(path: Path, data: bytes, fmt: Format, limits: Limits | None = 
 
 @pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
 async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt: Format, kind: str) -> None:
-    """Line by line, and the method says how."""
     path = tmp_path / "x"
     path.write_bytes(saved(SIGN, kind))
     extraction = await extract(path, fmt)
@@ -155,7 +154,6 @@ async def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end(tmp_p
 async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
     tmp_path: Path, fmt: Format, kind: str
 ) -> None:
-    """Within the memory of a reader."""
     large = Image.new("L", (50_000, 1_100), "white")
     large.paste(
         drawn((640, 200), (30, 30, "The granite quarry")).convert("L").resize((1_280, 400)), (400, 100)
@@ -178,7 +176,6 @@ def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
 
 
 def test_of_an_animated_picture_the_first_is_read() -> None:
-    """Which its document says, beside that there was nothing in it."""
     frames = [drawn(SIGN.size, (30, 30, word)) for word in ("feldspar", "zircon")]
     data = saved(SIGN, "PNG", save_all=True, append_images=frames)
     extraction = read_picture(data, PNG)
@@ -241,7 +238,6 @@ async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "rapidocr", None)
     with pytest.raises(ExtractionFailed) as failed:
         read_picture(saved(SIGN), PNG)

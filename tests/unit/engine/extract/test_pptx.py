@@ -87,7 +87,6 @@ def test_a_passage_knows_its_slide_and_heading() -> None:
 
 
 def test_slides_come_in_the_order_they_are_shown() -> None:
-    """Not in that of their names in the file."""
     presentation = Presentation()
     for title in ("one", "two", "three"):
         titled(presentation, title)
@@ -122,7 +121,6 @@ def test_a_slide_without_title_and_a_hidden_one_say_so() -> None:
 
 
 def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
-    """Unless a program wrote it by itself."""
     presentation = Presentation()
     titled(presentation, "Granite")
     presentation.core_properties.title = "All about stones"
@@ -204,7 +202,6 @@ def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: st
 
 
 def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever size the file tells, and however often it is asked for."""
     monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
     large = rewritten(ONE, {SLIDE: lambda xml: xml + b" " * (1 << 20)})
     again = rewritten(ONE, {"ppt/presentation.xml": repeated})
@@ -221,7 +218,6 @@ def repeated(xml: bytes) -> bytes:
 
 
 async def test_a_pptx_is_read_in_the_child(tmp_path: Path) -> None:
-    """With the same text as here."""
     path = tmp_path / "x"
     path.write_bytes(ONE)
     extraction = await extract(path, FORMATS["pptx"])

@@ -117,7 +117,6 @@ def test_blank_pages_are_many_and_cost_little() -> None:
 
 
 def test_a_lone_line_on_a_page_is_seen() -> None:
-    """With all the white around it."""
     (page,) = unread(pdf_of([["zircon and feldspar"]])).pages
     assert page.text == "zircon and feldspar"
 
@@ -143,7 +142,6 @@ def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("force_ocr", [False, True])
 async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
-    """Before one is read: with their number, and the most that are."""
     told: list[Reading] = []
     path = tmp_path / "x"
     path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
@@ -154,14 +152,12 @@ async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_
 
 
 def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:
-    """With both numbers."""
     with pytest.raises(ExtractionFailed, match=r"11 pages .* 10 are the most") as failed:
         unread(pdf_of_sheets([scan([])] * 11), pages=10)
     assert failed.value.code == "extraction_failed"
 
 
 async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> None:
-    """By the time of a page, or by that of all pages."""
     failed = await failure(tmp_path / "x", SLOW, Limits(wall_seconds=6), force_ocr=True)
     assert (failed.code, "Page 1" in failed.message, "6 seconds" in failed.message) == (
         "extraction_timeout",
@@ -186,7 +182,6 @@ async def test_time_in_which_nobody_can_be_told_is_no_time_of_the_page(tmp_path:
 
 
 async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
-    """And fails its own job only."""
     data = pdf_of_sheets([scan(["The granite quarry"])])
     failed = await failure(tmp_path / "x", data, Limits(memory_bytes=600 << 20))
     assert failed.code == "extraction_memory"
@@ -206,7 +201,6 @@ async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
 async def test_without_the_extra_a_scan_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a remark where OCR was not asked for, and as a failure where it was."""
     monkeypatch.setattr(reading, "_OCR_PACKAGES", ("a_package_that_is_not_there",))
     told: list[Reading] = []
     empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), told=told)
@@ -226,7 +220,6 @@ async def test_without_the_extra_a_scan_says_what_to_install(
 
 
 def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
     import_module("pypdfium2")
     monkeypatch.setitem(sys.modules, "pypdfium2", None)
     with pytest.raises(ExtractionFailed, match="pypdfium2") as failed:
@@ -244,21 +237,18 @@ def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.Mon
     ids=["another kind", "cut off", "damaged"],
 )
 def test_a_file_that_cannot_be_shown_says_why(data: bytes, message: str) -> None:
-    """As it does where its text is asked for."""
     with pytest.raises(ExtractionFailed, match=message) as failed:
         unread(data)
     assert failed.value.code == "file_corrupt"
 
 
 def test_a_locked_file_cannot_be_shown_without_its_password() -> None:
-    """With the code that it has where its text is asked for."""
     with pytest.raises(ExtractionFailed, match="password") as failed:
         unread(pdf_of([["secret"]], trailer=LOCKED))
     assert failed.value.code == "file_encrypted"
 
 
 def test_pages_are_listed_as_people_do() -> None:
-    """And no more of them than anybody reads."""
     assert pages_listed([3]) == "Page 3"
     assert pages_listed([7, 3]) == "Pages 3 and 7"
     assert pages_listed(range(1, 9)) == "Pages 1, 2, 3, 4, 5, 6, 7 and 8"

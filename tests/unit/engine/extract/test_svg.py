@@ -59,19 +59,16 @@ def test_titles_descriptions_and_texts_come_in_the_order_of_the_file() -> None:
     ],
 )
 def test_pieces_of_a_text_are_set_beside_or_below_one_another(inner: str, shown: str) -> None:
-    """As a reader sees them."""
     assert text(svg(f'<text x="0" y="1">{inner}</text>')) == shown
 
 
 def test_labels_in_html_are_read_and_their_copies_for_others_are_not() -> None:
-    """As diagram editors write them."""
     html = '<div xmlns="http://www.w3.org/1999/xhtml">Start<br/>here</div>'
     both = f"<switch><foreignObject>{html}</foreignObject><text>Start her...</text></switch>"
     assert text(svg(both + "<text>after</text>")) == "Start\nhere\nafter"
 
 
 def test_a_drawing_without_a_namespace_or_in_another_encoding_is_read() -> None:
-    """As far as XML tells its encoding."""
     assert text(b"<svg><text>plain</text></svg>") == "plain"
     assert text(svg("<text>Größe</text>").decode().encode("utf-16")) == "Größe"
     assert (
@@ -101,7 +98,6 @@ def test_nothing_outside_the_file_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_short_entities_are_put_in() -> None:
-    """Drawing programs shorten namespaces with them."""
     data = (
         '<!DOCTYPE svg [<!ENTITY ns "http://www.w3.org/2000/svg"><!ENTITY who "Ada">]>'
         '<svg xmlns="&ns;"><text>&who; drew it</text></svg>'
@@ -127,13 +123,11 @@ def long_entity() -> bytes:
 
 @pytest.mark.parametrize("bomb", [laughs, hidden_laughs, long_entity])
 def test_entities_that_grow_are_refused(bomb: Callable[[], bytes]) -> None:
-    """Before any is put in."""
     failure = refused(bomb())
     assert (failure.code, "entities" in failure.message) == ("file_corrupt", True)
 
 
 async def test_short_entities_cannot_fill_the_memory(tmp_path: Path) -> None:
-    """A megabyte of them, each a thousand characters."""
     path = tmp_path / "x"
     path.write_bytes(svg(f"<text>{'&e;' * 400_000}</text>", f'<!DOCTYPE svg [<!ENTITY e "{"x" * 1000}">]>'))
     with pytest.raises(ExtractionFailed) as failed:
@@ -166,7 +160,6 @@ def test_a_drawing_deeper_than_any_is_refused() -> None:
 
 
 async def test_an_svg_is_read_in_the_child(tmp_path: Path) -> None:
-    """With the same text as here."""
     path = tmp_path / "x"
     path.write_bytes(svg("<text>gate</text>"))
     assert await extract(path, FORMATS["svg"]) == read_svg(path.read_bytes())

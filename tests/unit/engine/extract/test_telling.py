@@ -52,7 +52,6 @@ async def test_a_child_that_tells_nonsense_is_broken(pages: list[PageBegun]) -> 
 
 
 async def test_a_child_that_tells_without_end_takes_no_memory() -> None:
-    """And its first nonsense ends it."""
     with told_by_a_child(5) as told:
         os.set_blocking(told.writer, False)
         assert os.write(told.writer, bytes(1 << 16)) > 0

@@ -45,7 +45,6 @@ async def read(folder: Path, data: bytes, limits: Limits | None = None) -> str:
     ],
 )
 def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str) -> None:
-    """Upper case or lower, whatever other dots there are."""
     assert format_of(filename) is FORMATS[name]
 
 
@@ -123,7 +122,6 @@ async def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_not_there_is_the_engines_fault(tmp_path: Path) -> None:
-    """An OSError, which no uploader is told is theirs."""
     for fmt in (TEXT, FORMATS["html"]):
         with pytest.raises(FileNotFoundError):
             await extract(tmp_path / "none", fmt)
@@ -183,7 +181,6 @@ def test_a_title_has_words() -> None:
 
 @given(st.text(alphabet="#=-~`> \n\rab\t\\", max_size=200))
 def test_headings_lie_in_order_and_never_overlap(text: str) -> None:
-    """Whatever the text is."""
     last = 0
     for heading in headings(text):
         assert last <= heading.start < heading.end <= len(text)

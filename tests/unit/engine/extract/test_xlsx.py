@@ -118,7 +118,6 @@ def test_sheets_come_in_the_order_of_their_tabs_and_hidden_ones_say_so() -> None
 
 
 def test_values_are_shown_as_their_reader_sees_them() -> None:
-    """Dates, times, percentages, truth, long and short numbers."""
     book = Workbook()
     sheet: Any = book.active
     values = [date(2024, 5, 17), datetime(2024, 5, 17, 13, 30), clock(4, 5), timedelta(hours=30), 0.07]
@@ -161,7 +160,6 @@ def test_the_number_format_says_what_a_number_is(number: int, code: str, raw: st
 
 
 def test_days_may_be_counted_from_1904() -> None:
-    """As old Macintosh workbooks do."""
     data = with_sheet('<row r="1"><c r="A1" s="1"><v>43967</v></c></row>')
     styles = f'<styleSheet {MAIN}><cellXfs><xf numFmtId="0"/><xf numFmtId="14"/></cellXfs></styleSheet>'
     book = b"<workbookPr date1904='1'/><sheets>"
@@ -173,7 +171,6 @@ def test_days_may_be_counted_from_1904() -> None:
 
 
 def test_shared_inline_and_rich_texts_are_texts() -> None:
-    """Without how they are pronounced, and without control characters."""
     book = Workbook()
     sheet: Any = book.active
     sheet["A1"] = CellRichText("plain ", TextBlock(InlineFont(b=True), "bold"))
@@ -195,7 +192,6 @@ def test_a_formula_is_its_result() -> None:
 
 
 def test_cells_without_places_follow_one_another() -> None:
-    """As some programs write them."""
     data = with_sheet("<row><c><v>1</v></c><c><v>2</v></c></row><row><c><v>3</v></c></row>")
     assert rows(data) == ["| 1 | 2 |", "| 3 |"]
 
@@ -207,9 +203,9 @@ def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
         '<row r="1048576"><c r="A1048576"><v>5</v></c><c r="XFD1048576"><v>6</v></c></row>',
         '<dimension ref="A1:XFD1048576"/>',
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert rows(data) == ["| 1 |  |  | 4 |", "| 5 | … | 6 |"]
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,14 +295,12 @@ def long_part() -> bytes:
 def test_a_part_that_unpacks_without_end_is_refused(
     monkeypatch: pytest.MonkeyPatch, bomb: Callable[[], bytes]
 ) -> None:
-    """Whatever size the file tells."""
     monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
     failure = refused(bomb())
     assert (failure.code, "1,048,576 bytes" in failure.message) == ("extraction_failed", True)
 
 
 async def test_a_workbook_is_read_in_the_child(tmp_path: Path) -> None:
-    """With the same text as here."""
     path = tmp_path / "x"
     path.write_bytes(SHARED)
     extraction = await extract(path, FORMATS["xlsx"])

@@ -63,10 +63,9 @@ def test_names_beyond_the_capacity_are_not_counted(
     assert counters.totals() == {("a",): 1}
 
 
-def test_metrics_over_shared_counters_read_as_those_of_one_process(
+def test_metrics_over_shared_cells_read_as_those_of_one_process(
     counters_of: Callable[[int], MmapCounters],
 ) -> None:
-    """The same text, but for the sum over workers."""
     alone, shared, other = Metrics(), Metrics(counters_of(0)), Metrics(counters_of(1))
     for metrics in (alone, shared):
         metrics.count_call("t", 0.125)

@@ -1,8 +1,8 @@
-"""Collections, by the convention of one tag `collection:<name>` on every document.
+"""Moving a document from one collection into another, which takes two changes of its tags.
 
-The engine knows tags and no collections, so that what belongs together is kept together here: names are
-checked, a submission carries exactly one collection tag, and a move takes the old one off before it puts
-the new one on. The command line goes through this module too.
+A move takes the old tag off before it puts the new one on, each only if the document is still as it was
+seen, so that it ends in exactly one collection whatever else happens to it meanwhile. The command line goes
+through this module too.
 
 What is relied on: a document's `version` rises with every change of its tags, `If-Match` refuses another
 version, and `tags` lists them in the order in which they were added. An engine that orders them
@@ -13,33 +13,22 @@ from __future__ import annotations
 
 import logging
 import random
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from kb_contracts.api.models import Document, DocumentDetail
-from kb_contracts.api.operations import DocumentQuery
-from kb_contracts.api.ragler import PREFIX as PREFIX
+from kb_contracts.api.models import Document, TagsRequest
+from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, REMOVE_TAG, WITHOUT_CHUNKS
 from kb_server.clock import SYSTEM_CLOCK, Clock
+from kb_server.collection_tags import PREFIX, collections_in, split_tags, tag_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
-from kb_server.engine_client.reporting import tool_error
 from kb_server.engine_client.retries import jittered
 from kb_server.shielding import to_its_end
 from kb_server.tool import ToolError
 
-DEFAULT = "documents"
-"""Where what names no collection goes."""
-
-CONVENTIONAL = (DEFAULT, "memory", "workspace")
-"""The names that agents agree on; any valid name is a collection."""
-
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
-_MAX_TAG_CHARS = 200
 _ROUNDS = 8
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 _ATTEMPTS = 3
@@ -62,75 +51,6 @@ class Tagged(Protocol):
         """Raised by every change."""
 
 
-class Placed(NamedTuple):
-    """Tags taken apart: the collection's name, None where there is none, and the other tags."""
-
-    collection: str | None
-    tags: list[str]
-
-
-def tag_of(collection: str) -> str:
-    """The tag that stands for a collection.
-
-    Raises:
-        ToolError: `invalid_collection`.
-    """
-    if not _NAME.fullmatch(collection):
-        raise ToolError(
-            "invalid_collection",
-            f"{collection[:80]!r} is no collection name. The parameter `collection` takes 1 to 63 lower-case "
-            "letters, digits, hyphens and underscores, the first a letter or a digit; such as `documents`, "
-            "`memory` or `workspace`.",
-            parameter="collection",
-        )
-    return PREFIX + collection
-
-
-def submitted(collection: str | None, tags: Sequence[str]) -> list[str]:
-    """The tags of a new document: its collection's first (default `documents`), then the others, each once.
-
-    Raises:
-        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none.
-    """
-    return [tag_of(DEFAULT if collection is None else collection), *checked(tags)]
-
-
-def searched(collection: str | None, tags: Sequence[str]) -> list[str]:
-    """The tags that a search asks for, all of them: the given ones, then the collection's, if any.
-
-    Raises:
-        ToolError: as `submitted`.
-    """
-    return [*checked(tags), *([] if collection is None else [tag_of(collection)])]
-
-
-def checked(tags: Sequence[str]) -> list[str]:
-    """The tags, each once and in order.
-
-    Raises:
-        ToolError: `invalid_tag`.
-    """
-    for tag in tags:
-        _check_tag(tag)
-    return list(dict.fromkeys(tags))
-
-
-def split(tags: Sequence[str]) -> Placed:
-    """The collection and the other tags. Of several collections the one added last is the document's."""
-    collection, others = None, []
-    for tag in tags:
-        if tag.startswith(PREFIX):
-            collection = tag.removeprefix(PREFIX)
-        else:
-            others.append(tag)
-    return Placed(collection, others)
-
-
-def is_doubled(tags: Sequence[str]) -> bool:
-    """Whether a document with these tags is in more than one collection and needs `repair`."""
-    return len(_collections(tags)) > 1
-
-
 async def move(
     engine: Engine,
     document: Document,
@@ -147,8 +67,8 @@ async def move(
     again, then the old tag is put back. A caller that leaves in the middle does not stop it half-way.
 
     Raises:
-        ToolError: `invalid_collection`; `move_failed` with the collection the document is in now; or what
-            the engine refuses, such as `document_not_found`.
+        ToolError: `invalid_collection`; `move_failed` with the collection the document is in now.
+        EngineFault: what the engine refuses, such as `document_not_found`, or what keeps it from answering.
     """
     return await to_its_end(_Move(engine, tag_of(target), document.id, clock, jitter).run(document))
 
@@ -162,8 +82,10 @@ async def repair(engine: Engine, document: Tagged) -> Document | None:
     version: int = document.version
     repaired: Document | None = None
     try:
-        for surplus in _collections(document.tags)[:-1]:
-            repaired = await engine.remove_tag(document.id, surplus, if_match=version)
+        for surplus in collections_in(document.tags)[:-1]:
+            repaired = await engine.call(
+                REMOVE_TAG, path={"document_id": document.id, "tag": surplus}, if_match=version
+            )
             version = repaired.version
     except EngineFault as fault:
         logger.warning(
@@ -210,10 +132,12 @@ class _Move:
         return jittered(made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=self.jitter)
 
     async def _once(self, document: Document) -> Document:
-        for tag in _collections(document.tags):
+        for tag in collections_in(document.tags):
             if tag != self.target:
                 self.came_from = tag
-                document = await self.engine.remove_tag(document.id, tag, if_match=document.version)
+                document = await self.engine.call(
+                    REMOVE_TAG, path={"document_id": document.id, "tag": tag}, if_match=document.version
+                )
         if self.target in document.tags:
             return document
         return await self._added(document)
@@ -223,7 +147,7 @@ class _Move:
         fault: EngineFault | None = None
         for _ in range(_ATTEMPTS):
             try:
-                return await self.engine.add_tags(document.id, [self.target], if_match=document.version)
+                return await self._add(self.target, document)
             except EngineFault as failed:
                 if _is_conflict(failed):
                     raise
@@ -235,17 +159,16 @@ class _Move:
 
     async def _given_up(self, fault: EngineFault) -> Document:
         """The document where it is in the target all the same; else an error, and never silently no home."""
-        error = tool_error(fault, document_id=self.document_id)
         if self.came_from is None or _is_final(fault):
-            raise error from fault
+            raise fault
         settled = await self._settled()
         if settled is None:
-            told = f"{error.message} The document may be in no collection now; then try the move again."
-            raise ToolError(error.code, told, **error.details) from fault
+            fault.aftermath = "The document may be in no collection now; then try the move again."
+            raise fault
         if self.target in settled.tags:
             return settled
         if self.came_from in settled.tags:
-            raise error from fault
+            raise fault
         raise self._failure(fault.detail, settled) from fault
 
     async def _settled(self) -> Document | None:
@@ -257,19 +180,24 @@ class _Move:
         for _ in range(_ATTEMPTS):
             try:
                 seen = await self._read()
-                if self.came_from is None or _collections(seen.tags):
+                if self.came_from is None or collections_in(seen.tags):
                     return seen
-                return await self.engine.add_tags(seen.id, [self.came_from], if_match=seen.version)
+                return await self._add(self.came_from, seen)
             except EngineFault as fault:
                 if _is_final(fault):
                     break
         return seen
 
-    async def _read(self) -> DocumentDetail:
-        return await self.engine.document(self.document_id, DocumentQuery(chunks=False))
+    async def _add(self, tag: str, document: Document) -> Document:
+        path, body = {"document_id": document.id}, TagsRequest(tags=[tag])
+        return await self.engine.call(ADD_TAGS, path=path, body=body, if_match=document.version)
+
+    async def _read(self) -> Document:
+        path = {"document_id": self.document_id}
+        return await self.engine.call(GET_DOCUMENT, path=path, query=WITHOUT_CHUNKS)
 
     def _failure(self, why: str, document: Document) -> ToolError:
-        now_in = split(document.tags).collection
+        now_in = split_tags(document.tags).collection
         where = f"It is in `{now_in}`." if now_in else "It is in no collection now."
         return ToolError(
             "move_failed",
@@ -286,24 +214,3 @@ def _is_conflict(fault: EngineFault) -> bool:
 
 def _is_final(fault: EngineFault) -> bool:
     return isinstance(fault, Refused) and not _is_conflict(fault)
-
-
-def _check_tag(tag: str) -> None:
-    if tag.startswith(PREFIX):
-        raise ToolError(
-            "invalid_tag",
-            f"The tag {tag[:80]!r} names a collection. Leave it out of `tags` and pass its name in the "
-            "parameter `collection`.",
-            parameter="tags",
-        )
-    if not 1 <= len(tag) <= _MAX_TAG_CHARS or tag in (".", "..") or _NO_TAG.search(tag):
-        raise ToolError(
-            "invalid_tag",
-            f"{tag[:80]!r} is no tag: 1 to {_MAX_TAG_CHARS} characters, no control characters, commas or "
-            "slashes, no space at either end.",
-            parameter="tags",
-        )
-
-
-def _collections(tags: Sequence[str]) -> list[str]:
-    return [tag for tag in tags if tag.startswith(PREFIX)]

@@ -1,4 +1,4 @@
-"""From an answer of RAGler's backend to a model or a fault: pure, and liberal in what it takes."""
+"""From a response of RAGler's backend to a model or a fault: pure, and liberal in what it takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.api.operations import Operation
-from kb_server.engine_client.answers import RawAnswer, fault_of, fitted, problem_of
+from kb_contracts.api.operations import AnyOperation
 from kb_server.engine_client.errors import EngineFault, RateLimited, Refused
+from kb_server.engine_client.responses import RawResponse, fault_of, problem_of, read_json
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -23,8 +23,8 @@ class NotThere(Refused):
     """A 404 that does not say what is missing: the collection, or the operation itself."""
 
 
-def read(operation: Operation, answer: RawAnswer, model: type[S], *, in_collection: bool = False) -> S:
-    """The answer as `model`, without what is null; `in_collection`: one collection was asked for.
+def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_collection: bool = False) -> S:
+    """The response as `model`, without what is null; `in_collection`: one collection was asked for.
 
     Members may be named `created_by` or `createdBy`: backends of this API do both.
 
@@ -32,17 +32,17 @@ def read(operation: Operation, answer: RawAnswer, model: type[S], *, in_collecti
         EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
             the backend says what is missing.
     """
-    if not answer.is_success:
-        raise _fault(operation, answer, in_collection=in_collection)
-    return fitted(
-        operation, answer, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)
+    if not response.is_success:
+        raise _fault(operation, response, in_collection=in_collection)
+    return read_json(
+        operation, response, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)
     )
 
 
-def _fault(operation: Operation, answer: RawAnswer, *, in_collection: bool) -> EngineFault:
-    fault = fault_of(operation, answer, now=datetime.now(UTC))
-    code = problem_of(answer).get("code")
-    match answer.status:
+def _fault(operation: AnyOperation, response: RawResponse, *, in_collection: bool) -> EngineFault:
+    fault = fault_of(operation, response, now=datetime.now(UTC))
+    code = problem_of(response).get("code")
+    match response.status:
         case 403:
             return Refused(FORBIDDEN, fault.detail)
         case 404 if in_collection and code == NOT_FOUND:

@@ -15,4 +15,4 @@ class OwnSettings(Settings, frozen=True, kw_only=True):
 
     def warnings(self, *, chosen: bool) -> Iterator[str]:
         """What is wrong with these settings without being refused; `chosen`: this embedder is used."""
-        yield from ()
+        raise NotImplementedError

@@ -35,6 +35,7 @@ from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import refuse_pages
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
@@ -43,7 +44,6 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
 from kb_engine.ingest import Hearing, JobEnds, KeptBounds, KeptJobs, Pipeline, Workers
-from kb_engine.logs import AccessLogger
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import open_sqlite

@@ -16,7 +16,7 @@ from kb_cli.commands.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import Part, of_part
+from kb_contracts.api.operations import ApiSurface, of_surface
 from kb_contracts.http.mount import problem_response
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
@@ -172,7 +172,7 @@ def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
     assert {promise.family for promise in unshown} == {"vector_search", "collections"}
     assert all("does not serve RAGler's operations" in promise.why for promise in unshown)
     asked = {count.operation for count in answer.results.operations if count.asked}
-    assert not asked & {operation.id for operation in of_part(Part.RAGLER)}
+    assert not asked & {operation.id for operation in of_surface(ApiSurface.RAGLER)}
 
 
 @pytest.mark.timeout(300)

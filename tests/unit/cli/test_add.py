@@ -26,7 +26,7 @@ class Scripted:
     log: list[str] = field(default_factory=list)
     fields: list[m.FileFields] = field(default_factory=list)
 
-    def add_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
+    def send_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
         """The next answer."""
         self.fields.append(fields)
         content.read()
@@ -36,7 +36,7 @@ class Scripted:
             raise answer
         return _job(answer, "queued")
 
-    def ended_job(self, job_id: str) -> m.Job:
+    def wait_for_job(self, job_id: str) -> m.Job:
         """The job, cancelled so that no document is asked for."""
         self.log.append(f"wait {job_id}")
         return _job(job_id, "cancelled")

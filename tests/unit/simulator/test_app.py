@@ -16,8 +16,7 @@ from kb_simulator.harness.faults import Fault
 from kb_simulator.harness.namespaces import HEADER, Namespaces
 from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
-from tests.support.documents import large_pdf, sentence_of_page
-from tests.unit.simulator.files import docx
+from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.unit.simulator.running import API, Running
 
 
@@ -49,7 +48,7 @@ async def test_a_note_is_taken_in_found_changed_and_removed(running: Running) ->
     ("name", "data", "text"),
     [
         ("a.txt", b"granite quarry", "granite quarry"),
-        ("a.docx", docx(("", "granite quarry")), "granite quarry"),
+        ("a.docx", docx_of([("", "granite quarry")]), "granite quarry"),
         ("a.pdf", large_pdf(30), sentence_of_page(30)),
     ],
 )

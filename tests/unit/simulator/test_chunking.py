@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.engine.chunking import MAX_CHARS, Page, first_heading, passages, text_of
+from kb_readers import Page
+from kb_simulator.engine.chunking import MAX_CHARS, passages, text_of
 
 PARAGRAPH = st.one_of(
     st.text(max_size=80),
@@ -71,9 +72,3 @@ def test_a_long_paragraph_is_cut_after_a_sentence() -> None:
     text = "The winter market closed early. " * 60
     found = passages([Page(None, text)], headings=False)
     assert all(passage.text.endswith("early.") for passage in found)
-
-
-def test_the_title_is_the_first_heading_of_the_first_level() -> None:
-    """Others are no titles."""
-    assert first_heading("## Two\n\n# One\n\n# Three") == "One"
-    assert first_heading("no heading") is None

@@ -84,7 +84,7 @@ def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     add_source(write, document_id, job.source_path)
     tags.add(write, document_id, job.tags)
     content.insert(write, document_id, prepared.title, prepared)
-    write.touch_base()
+    write.touch_base(document_id)
     return find(write.db, document_id)
 
 
@@ -106,7 +106,7 @@ def raise_version(write: Write, document_id: int) -> None:
         "UPDATE documents SET version = version + 1, updated_at = ? WHERE id = ?",
         (following(write.now, earlier), document_id),
     )
-    write.touch_base()
+    write.touch_base(document_id)
 
 
 def delete(write: Write, key: int | str) -> m.Removed:
@@ -114,7 +114,7 @@ def delete(write: Write, key: int | str) -> m.Removed:
     gone = find(write.db, key)
     content.remove(write, gone.id)
     write.db.execute("DELETE FROM documents WHERE id = ?", (gone.id,))
-    write.touch_base()
+    write.touch_base(gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
@@ -128,7 +128,7 @@ def clear(write: Write, *, collections: bool) -> m.Removed:
     write.db.execute("DELETE FROM documents")
     if collections:
         write.db.execute("DELETE FROM collections")
-    write.touch_base()
+    write.touch_base(None)
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=jobs.cancel_all(write))
 
 

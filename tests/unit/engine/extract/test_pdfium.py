@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kb_engine.extract.pdfium import MOST_HEIGHT, opened, scale
+from kb_engine.extract.pdfium import MOST_HEIGHT, open_pages, scale
 from kb_engine.extract.picture import LONGEST_SIDE, Pixels
 from tests.support.documents import pdf_stream
 from tests.support.scans import Sheet, drawn, fax, jbig2, jpeg2000, pdf_of_sheets, picture, shown
@@ -24,7 +24,7 @@ def sheet(entries: bytes, width: float = 600, height: float = 200, named: bytes 
 
 def rendered(page: Sheet) -> Pixels | None:
     """The page as a picture."""
-    with opened(pdf_of_sheets([page])) as pages:
+    with open_pages(pdf_of_sheets([page])) as pages:
         return pages.pixels(1)
 
 
@@ -134,7 +134,7 @@ def test_what_is_on_a_page_is_looked_up() -> None:
         Sheet(shown(300, 100), (PLAIN,), BOX),
         Sheet(b"/X0 Do", (form, PLAIN), BOX),
     ]
-    with opened(pdf_of_sheets(pages)) as shown_pages:
+    with open_pages(pdf_of_sheets(pages)) as shown_pages:
         looks = [shown_pages.look(number) for number in range(1, 5)]
         assert shown_pages.look(5) is None
     assert [look and look.is_bare for look in looks] == [True, False, False, False]

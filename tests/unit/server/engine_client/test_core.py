@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
-from kb_contracts.api.operations import BY_ID
-from kb_server.engine_client.answers import RawAnswer, decode, fault_of
+from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
 from kb_server.engine_client.breaker import Breaker, Circuit
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
@@ -28,20 +26,20 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
-from kb_server.engine_client.reporting import tool_error
+from kb_server.engine_client.responses import RawResponse, decode, fault_of
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
+from kb_server.toolsets.kb.errors import tool_error
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SEARCH = BY_ID["search"]
 
 
-def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawAnswer:
+def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawResponse:
     """An HTTP answer."""
-    return RawAnswer(status=status, content_type=kind, body=body, **rest)
+    return RawResponse(status=status, content_type=kind, body=body, **rest)
 
 
-def problem(code: str, **members: Any) -> RawAnswer:
+def problem(code: str, **members: Any) -> RawResponse:
     """The problem document of a code of the contract."""
     error = EngineError(code, "What happened.", **members)
     return answer(error.kind.status, msgspec.json.encode(error.problem()), "application/problem+json")
@@ -171,7 +169,7 @@ class TestAnswers:
 
     def test_unknown_members_are_passed_over(self) -> None:
         """A foreign engine may answer with more."""
-        health = decode(BY_ID["getHealth"], answer(200, b'{"status":"ok","mood":"fine"}'), m.Health)
+        health = decode(GET_HEALTH, answer(200, b'{"status":"ok","mood":"fine"}'))
         assert health.status == "ok"
 
     @pytest.mark.parametrize(
@@ -180,13 +178,13 @@ class TestAnswers:
     )
     def test_a_body_that_does_not_fit_is_a_bad_answer(self, body: bytes) -> None:
         with pytest.raises(EngineBadAnswer):
-            decode(BY_ID["getHealth"], answer(200, body), m.Health)
+            decode(GET_HEALTH, answer(200, body))
 
     @pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
     def test_another_content_type_is_a_bad_answer(self, kind: str) -> None:
         """A proxy's page is not an engine's answer, whatever its status."""
         with pytest.raises(EngineBadAnswer):
-            decode(BY_ID["getHealth"], answer(200, b'{"status":"ok"}', kind), m.Health)
+            decode(GET_HEALTH, answer(200, b'{"status":"ok"}', kind))
 
     @pytest.mark.parametrize("code", sorted(ERRORS))
     def test_every_code_of_the_contract_has_its_fault(self, code: str) -> None:
@@ -240,7 +238,7 @@ class TestAnswers:
     def test_an_answer_that_did_not_arrive_whole_is_asked_for_again(self, body: bytes, again: bool) -> None:
         """A mutation that was done answers its idempotency key; what arrived whole would come again."""
         with pytest.raises(EngineBadAnswer) as raised:
-            decode(SEARCH, answer(200, body, "application/json"), m.Status)
+            decode(GET_STATUS, answer(200, body, "application/json"))
         assert raised.value.transient is again
 
     def test_an_unknown_code_keeps_its_words(self) -> None:
@@ -279,7 +277,7 @@ class TestAnswers:
     )
     def test_no_answer_makes_it_stumble(self, status: int, body: bytes, kind: str) -> None:
         with contextlib.suppress(EngineFault):
-            decode(BY_ID["getHealth"], answer(status, body, kind), m.Health)
+            decode(GET_HEALTH, answer(status, body, kind))
 
 
 class TestWords:

@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from kb_server.engine_client import engine_call
 from kb_server.engine_client.port import TRACE
 from kb_server.hosting.call_context import new_call
 from kb_server.hosting.calls import BrokenToolError
 from kb_server.observability import tracing
 from kb_server.tool import Call
+from kb_server.toolsets.kb.errors import engine_call
 from mcp_aiohttp.protocol.caller import Caller
 from tests.support.stack import clean_environment
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.toolsets.knowledge import add, files
 from kb_simulator import AfterTime, FailAt, Stuck
 from tests.support.documents import docx_of, large_pdf
@@ -226,7 +227,7 @@ async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowled
     path = knowledge.file("a.html")
     waiting = asyncio.ensure_future(knowledge.refused("knowledge-add", file_path=path, async_=False))
     await knowledge.reported.wait()
-    await knowledge.services.engine.cancel_job(knowledge.engine.state().jobs[0].id)
+    await knowledge.services.engine.call(CANCEL_JOB, path={"job_id": knowledge.engine.state().jobs[0].id})
     assert (await waiting)["error"] == "task_cancelled"
 
 

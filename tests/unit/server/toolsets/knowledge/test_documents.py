@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kb_contracts.api.models import NoteRequest
+from kb_contracts.api.operations import CREATE_JOB
 from kb_simulator import Stuck
 from tests.support.knowledge import Knowledge
 
@@ -38,7 +39,7 @@ async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> No
 
 async def test_what_other_tools_have_added_is_shown_too(knowledge: Knowledge) -> None:
     """A note has no file: it goes by its title."""
-    await knowledge.services.engine.add_note(NoteRequest(text="Bees", title="On bees"))
+    await knowledge.services.engine.call(CREATE_JOB, body=NoteRequest(text="Bees", title="On bees"))
     (shown,) = (await knowledge.ok("knowledge-show"))["documents"]
     assert (shown["filename"], shown["format"]) == ("On bees", "note")
 

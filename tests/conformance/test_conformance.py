@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[run.Servers]:
-    """Fixture and product, running."""
+    """Example and product, running."""
     node.install()
     with run.servers() as running:
         yield running
 
 
 @pytest.mark.parametrize("version", run.VERSIONS)
-@pytest.mark.parametrize("target", ["fixture", "product"])
+@pytest.mark.parametrize("target", ["example", "product"])
 def test_the_suite_finds_what_is_expected_and_nothing_else(
     servers: run.Servers, target: str, version: str, tmp_path: Path
 ) -> None:

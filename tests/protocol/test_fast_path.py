@@ -344,7 +344,6 @@ FEW = settings(
 @FEW
 @given(data=st.data())
 def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Every tool of every toolset, at every version."""
     sent = data.draw(plain(_named(both)))
     fast, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert fast == kernel
@@ -367,7 +366,6 @@ def test_a_plain_request_is_for_the_fast_path(both: Both) -> None:
 @FEW
 @given(data=st.data())
 def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Whatever is wrong with it."""
     sent = data.draw(odd(_named(both)))
     fast, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert fast == kernel

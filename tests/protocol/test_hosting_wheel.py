@@ -19,6 +19,8 @@ import pytest
 
 from tests.support.stack import ROOT, Process, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 SOURCE = ROOT / "server" / "mcp_aiohttp"
 CALL = {"name": "test_simple_text", "arguments": {}}
 

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from kb_config.logs import fields_of
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
@@ -149,8 +150,6 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
 async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never by the path, which may hold a one-time token."""
-
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
@@ -159,14 +158,13 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     for headers in ({}, {"Host": "evil.example"}):
         async with http.put(f"{served.base}/upload/one-time-token", headers=headers):
             pass
-    told = [record.__dict__["fields"] for record in caplog.records if "equest" in record.message]
+    told = [fields_of(record) for record in caplog.records if "equest" in record.message]
     assert told[0] == {"method": "PUT", "route": "/upload/{token}"}
     assert told[1] == {"status": 421, "error": "host_not_allowed", "route": "/upload/{token}"}
     assert "one-time-token" not in caplog.text
 
 
 async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fake: Fake) -> None:
-    """However many endpoints show it."""
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app):
         assert (fake.entered, fake.left) == (1, 0)
@@ -239,14 +237,12 @@ async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
 
 
 async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -> None:
-    """Not a traceback."""
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
         await serve(app, "192.0.2.1", 0)
 
 
 async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientSession, fake: Fake) -> None:
-    """As a supervisor hands it to its workers."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))

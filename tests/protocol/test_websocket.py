@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kb_config.logs import fields_of
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
@@ -71,7 +72,6 @@ async def test_the_knowledge_server_speaks_over_websocket(
 async def test_progress_comes_before_the_answer(
     serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, era: str
 ) -> None:
-    """Under the caller's token."""
     wire = await connect(await serve_toolset(knowledge.toolset))
     shape = await opened(wire, era)
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
@@ -138,7 +138,6 @@ async def test_a_bare_call_is_answered_without_a_handshake(
 async def test_the_subprotocol_is_agreed_where_it_is_offered(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, offered: tuple[str, ...], agreed: str | None
 ) -> None:
-    """Without one the messages are the same."""
     wire = await connect(await serve_toolset(fake.toolset), protocols=offered)
     assert wire.socket.protocol == agreed
     assert (await wire.ask(request("ping")))["id"] == "1"
@@ -271,7 +270,6 @@ async def test_a_second_handshake_settles_the_version_anew(
 async def test_a_cancel_of_nothing_is_passed_over(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """Of an id that is not in flight, of another connection's, of none at all."""
     served = await serve_toolset(fake.toolset)
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
@@ -305,7 +303,7 @@ async def test_a_call_is_logged_and_counted_as_any(
     await wire.ask(call("echo", text="words of a document", meta={"correlation_id": "abc"}))
     await wire.ask(call("refusing", 2))
     await wire.socket.close()
-    ended = [r.__dict__["fields"] for r in caplog.records if r.message == "Tool echo (EchoTool) ended"]
+    ended = [fields_of(r) for r in caplog.records if r.message == "Tool echo (EchoTool) ended"]
     assert len(ended) == 1
     assert (ended[0]["correlation_id"], ended[0]["user_agent"]) == ("abc", "agent/1")
     text = metrics.render()
@@ -317,7 +315,7 @@ async def test_a_call_is_logged_and_counted_as_any(
         seconds=BOUND,
         what="the last line",
     )
-    said = caplog.text + "".join(str(record.__dict__.get("fields")) for record in caplog.records)
+    said = caplog.text + "".join(str(fields_of(record)) for record in caplog.records)
     for secret in (KEY, "words of a document", "token-of-a-client"):
         assert secret not in said
 
@@ -336,7 +334,6 @@ async def test_a_fault_is_told_without_its_words(
 async def test_posts_are_answered_beside_it(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """On the same path."""
     served = await serve_toolset(fake.toolset)
     wire = await connect(served)
     async with http.post(served.mcp, json=call("echo", text="a"), headers=PLAIN) as response:

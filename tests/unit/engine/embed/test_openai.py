@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kb_engine.embed import EmbedderUnavailable, HashEmbedder, MiniLM, OpenAIEmbedder
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai import calibration
+from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.settings import OpenAISettings
 from kb_engine.embed.openai.window import estimated_tokens
-from kb_engine.endpoint_settings import EndpointSettings
+from kb_engine.embed.protocol import EmbedderUnavailable
 from tests.support.embedding_endpoint import (
     MODEL,
     EmbeddingEndpoint,
@@ -37,7 +40,7 @@ def served() -> Iterator[EmbeddingEndpoint]:
 def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
     """An embedder that asks it."""
     chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
-    with closing(OpenAIEmbedder(EndpointSettings(**chosen))) as embedder:
+    with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
         yield embedder
 
 
@@ -55,7 +58,6 @@ def test_vectors_come_from_the_endpoint(served: EmbeddingEndpoint) -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/embeddings"])
 def test_the_url_may_be_written_in_either_way(served: EmbeddingEndpoint, path: str) -> None:
-    """As base URL, or with the path of the API."""
     with asking(served, embedding_url=served.url + path) as embedder:
         embedder.load()
 
@@ -251,6 +253,5 @@ def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpo
 
 
 def test_a_model_that_tells_nothing_apart_keeps_the_constants_of_another() -> None:
-    """Rather than floors out of noise."""
     alike = np.full((len(calibration.QUESTIONS), 4), 0.5, np.float32)
     assert calibration.weights(calibration.measured(alike, alike), {}) == MiniLM.weights

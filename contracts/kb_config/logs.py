@@ -1,0 +1,196 @@
+"""Structured logs of server and engine: a JSON object a line, on stderr: stdout is the protocol's on stdio.
+
+On a terminal, where a person reads them, the lines are short ones in words instead. A record's fields come in
+`extra={...}`, as `logging` has it, and stand beside `timestamp`, `level`, `message` and `logger`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, TextIO
+
+import msgspec
+
+from kb_config.log_writer import BackgroundHandler
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+"""The names that `LOG_LEVEL` takes."""
+
+_NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "error"}
+_FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
+_MAX_WORDS = 200
+_MIN_SECRET = 4
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_NOT_FOR_PEOPLE = {"timestamp", "level", "message", "logger", "correlation_id", "user_agent"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON.
+
+    Of an exception it keeps the type, where it was raised, and the first 200 characters of its first
+    line: what follows there often quotes the input, and the input may be a document.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are struck out wherever they turn up; shorter than four characters they are words."""
+        super().__init__()
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= _MIN_SECRET)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line without its newline."""
+        entry = _standard_fields(record.created, record.levelname, record.getMessage(), record.name)
+        for name, value in fields_of(record).items():
+            entry.setdefault(name, value)
+        if record.exc_info and record.exc_info[1] is not None:
+            entry["exception"] = _exception_fields(record.exc_info[1])
+        return self._redacted(self._line(entry))
+
+    def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
+        """What `format` makes of such a record at `info`, without the record: less than half its cost."""
+        standard = _standard_fields(time.time(), "INFO", message, logger)
+        return self._redacted(self._line({**standard, **fields, **standard}))
+
+    def _redacted(self, line: str) -> str:
+        for secret in self._secrets:
+            line = line.replace(secret, "***")
+        return line
+
+    def _line(self, entry: dict[str, Any]) -> str:
+        return _encoded(entry)
+
+
+class TerminalFormatter(JsonFormatter):
+    """Formats a record for a person at a terminal: local time, part, level, message, fields."""
+
+    def __init__(self, part: str, secrets: Iterable[str] = ()) -> None:
+        """`part` is the part of kb that writes."""
+        super().__init__(secrets)
+        self._part = part
+
+    def _line(self, entry: dict[str, Any]) -> str:
+        moment = datetime.fromisoformat(entry["timestamp"]).astimezone()
+        fields = [f"{name}={_plain(value)}" for name, value in entry.items() if name not in _NOT_FOR_PEOPLE]
+        words = [f"{moment:%H:%M:%S}", self._part, f"{entry['level']:5}", entry["message"], *fields]
+        # A field may hold what a caller sent; escaped, it cannot steer the terminal.
+        return "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in " ".join(words)
+        )
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller added to the record by `extra`."""
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+
+
+def configure_logging(
+    level: str, *, part: str, secrets: Iterable[str] = (), stream: TextIO | None = None
+) -> None:
+    """Send every log of the process to `stream` (stderr): JSON, or words where that is a terminal.
+
+    Raises:
+        KeyError: `level` is none of `LEVELS`.
+    """
+    threshold = LEVELS[level.lower()]
+    stream = stream or sys.stderr
+    handler = _handler_for(stream)
+    handler.setFormatter(TerminalFormatter(part, secrets) if stream.isatty() else JsonFormatter(secrets))
+    root = logging.getLogger()
+    for old in root.handlers:
+        old.flush()
+    root.handlers[:] = [handler]
+    root.setLevel(threshold)
+    for name in _FOREIGN:
+        # Their debug lines quote whole messages, and a message may hold a document.
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+def info(logger: logging.Logger, message: str, argument: str, fields: Mapping[str, Any]) -> None:
+    """As `logger.info` with one argument and with `fields`, for lines that every call writes.
+
+    Where our own handler alone listens, no record is made for it: the line goes straight to the writer.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    handler, formatter = _only_handler(logger)
+    if handler is None or formatter is None:
+        logger.info(message, argument, extra=fields)
+    else:
+        handler.write_line(formatter.info_line(logger.name, message % argument, fields))
+
+
+def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, JsonFormatter | None]:
+    """The handler and its formatter, where the two are ours and no other handler or filter has a say."""
+    root = logging.root
+    if logger.handlers or logger.filters or logger.parent is not root or not logger.propagate:
+        return None, None
+    if len(root.handlers) != 1 or not isinstance(handler := root.handlers[0], BackgroundHandler):
+        return None, None
+    formatter = handler.formatter
+    if handler.filters or handler.level > logging.INFO or not isinstance(formatter, JsonFormatter):
+        return None, None
+    return handler, formatter
+
+
+def _handler_for(stream: TextIO) -> logging.Handler:
+    try:
+        return BackgroundHandler(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return logging.StreamHandler(stream)  # in memory: it cannot block
+
+
+def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
+    second, fraction = divmod(created, 1)
+    return {
+        "timestamp": f"{_second(int(second))}.{int(fraction * 1000):03d}Z",
+        "level": _NAMES.get(level, level.lower()),
+        "message": message,
+        "logger": logger,
+    }
+
+
+@lru_cache(maxsize=2)  # many lines fall into one second
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _exception_fields(error: BaseException) -> dict[str, Any]:
+    words = str(error).partition("\n")[0][:_MAX_WORDS]
+    frames = [
+        f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    fields: dict[str, Any] = {"type": type(error).__qualname__, "message": words, "traceback": frames}
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        fields["cause"] = _exception_fields(cause)
+    return fields
+
+
+def _encoded(entry: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(entry, enc_hook=_words).decode()
+    except (UnicodeEncodeError, OverflowError):
+        # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
+        return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict) and "traceback" in value:
+        raised = value["traceback"][-1] if value["traceback"] else "?"
+        return f"{value['type']}: {value['message']} ({raised})"
+    return _words(value)
+
+
+def _words(value: object) -> str:
+    return str(value)[:_MAX_WORDS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -10,6 +11,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET
 
+from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
@@ -181,6 +183,14 @@ def creator_reset(standing: Description, wanted: r.CollectionRequest, now: int) 
     return Description(standing.id, wanted, wanted.created_by or r.ENGINE_USER, standing.created, now)
 
 
+def without_default_source_type(result: m.SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
+    found = vector_results.vector_result(result, ids)
+    source_type = str(result.document.metadata.get("source_type") or "")
+    return msgspec.structs.replace(
+        found, metadata=msgspec.structs.replace(found.metadata, source_type=source_type)
+    )
+
+
 def as_it_is(metadata: dict[str, Any], *names: str) -> Any:
     return next((metadata[name] for name in names if metadata.get(name)), None)
 
@@ -240,7 +250,7 @@ _SEARCH = [
     _v("vector: tags are all-of", test="of_several_tags_one_is_enough",
        broken=around("vectorSearch", all_of_the_tags)),
     _v("vector: absent is not manual", test="what_names_no_source_type_is_manual",
-       broken=replaced(vector_search, "source_types", lambda wanted: (wanted,) if wanted else ())),
+       broken=replaced(vector_search, "vector_result", without_default_source_type)),
     _v("vector: date_from is ignored", test="dates_are_those_of_the_last_change",
        broken=filters(date_from=None)),
     _v("vector: date_to is ignored", test="dates_are_those_of_the_last_change",

@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_contracts.http.connection_limits import connections_within_descriptors
-from kb_server.hosting.endpoints import endpoints_for
-from kb_server.hosting.http import Readiness, build_app
-from kb_server.hosting.serve import CannotListen, PortInUse
+from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve as serve_app
-from kb_server.observability.cells import SharedCells
+from kb_server.observability.counters import MmapCounters
 from kb_server.observability.logs import configure_logging
 from kb_server.observability.metrics import Metrics
 from kb_server.observability.tracing import exporting
@@ -31,6 +30,8 @@ from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
 from kb_server.workers.link import Worker
 from kb_server.workers.supervisor import WorkerSupervisor
+from mcp_aiohttp.transport.http import Readiness
+from mcp_aiohttp.transport.serve import CannotListen, PortInUse
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +91,12 @@ async def serve(
     instance, metrics, handed = None, Metrics(), None
     if worker is not None:
         instance, handed = worker.folder.name, worker.channel()
-        metrics = Metrics(SharedCells(worker.folder, worker.slot))
+        metrics = Metrics(MmapCounters(worker.folder, worker.slot))
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
         toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
         app = build_app(
             settings,
-            endpoints_for(toolsets, shown),
+            mount(toolsets, shown),
             routes=routes(lambda: services.uploads),
             ready=lambda: _readiness(services, shown),
             metrics=metrics,

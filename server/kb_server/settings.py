@@ -94,6 +94,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         Setting("KB_HEADER_TIMEOUT", "seconds that the header of a request may take"),
         msgspec.Meta(gt=0),
     ] = HEADER_SECONDS
+    fast_path: Annotated[
+        bool, Setting("KB_FAST_PATH", "answer plain tool calls past the kernel of the MCP SDK")
+    ] = True
     home: Annotated[Path, Setting("KB_HOME", "data folder")] = Path("~/.local/share/kb")
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file an agent may upload"), msgspec.Meta(ge=1)

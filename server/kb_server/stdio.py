@@ -28,8 +28,9 @@ def start(settings: ServerSettings) -> None:
 
 
 async def _serve(settings: ServerSettings, names: list[str]) -> None:
-    from kb_server.hosting.endpoints import combine
-    from kb_server.hosting.stdio import serve_stdio
+    from kb_server.hosting.mounts import combine
+    from kb_server.hosting.toolset_server import hosted
+    from mcp_aiohttp.transport.stdio import serve_stdio
 
     async with Services(settings) as services:
-        await serve_stdio(combine([build_toolset(name, services) for name in names]))
+        await serve_stdio(hosted(combine([build_toolset(name, services) for name in names])))

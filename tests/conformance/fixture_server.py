@@ -24,9 +24,9 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 from kb_server.hosting.http import build_app
-from kb_server.hosting.protocol import ReadyServer
 from kb_server.hosting.serve import serve
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.protocol.kernel import HostedServer
 from tests.conformance.fixture_content import PNG, embedded, image, text
 from tests.conformance.fixture_inputs import CONTEXT
 from tests.conformance.fixture_tools import Context, FixtureTool, Result, tools
@@ -39,7 +39,7 @@ _TEMPLATE = re.compile(r"^test://template/(?P<id>[^/]+)/data$")
 def fixture_app() -> web.Application:
     """The application with the fixture at `/mcp`."""
     changed = NotificationOptions(prompts_changed=True, tools_changed=True)
-    return build_app(ServerSettings(), [], servers={"/mcp": ReadyServer(fixture_server(), changed)})
+    return build_app(ServerSettings(), [], servers={"/mcp": HostedServer(fixture_server(), changed)})
 
 
 def fixture_server() -> Server[None]:

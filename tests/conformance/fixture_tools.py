@@ -18,7 +18,7 @@ from mcp_types import (
     InputRequiredResult,
 )
 
-from kb_server.hosting.caller import Caller
+from mcp_aiohttp.protocol.caller import Caller
 from tests.conformance import fixture_inputs as inputs
 from tests.conformance.fixture_content import SCHEMA_2020_12, audio, embedded, image, text
 

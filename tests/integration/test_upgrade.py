@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from kb_engine.embed import embedder_from
-from kb_engine.store.schema import MIGRATIONS, migrate
+from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.integration.conftest import Images
 from tests.integration.containers import Engine, Lab, Server, fill
 

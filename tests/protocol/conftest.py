@@ -16,11 +16,12 @@ import aiohttp
 import pytest
 from mcp import StdioServerParameters
 
-from kb_server.hosting.endpoints import Endpoint, endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import Mount, mount
 from kb_server.hosting.serve import serve
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
+from mcp_aiohttp.options import HostingOptions
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import knowledge as knowledge
 from tests.support.knowledge import knowledge_with as knowledge_with
@@ -29,7 +30,7 @@ from tests.support.knowledge import simulator as simulator
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("contracts", "engine", "server", "cli")
-BOUND = 5.0
+BOUND = 15.0
 """Seconds that anything here may take before it counts as hung."""
 
 
@@ -85,19 +86,22 @@ async def serve_toolset() -> AsyncIterator[ServeToolset]:
     """Serves toolsets: `await serve_toolset(toolset, ..., settings=..., routes=...)`.
 
     One toolset is shown at `/mcp`; all have endpoints of their own. `settings` are fields of
-    `ServerSettings`, anything else goes to `build_app`.
+    `ServerSettings`; `body`, `keep_alive` and `sockets` those of `HostingOptions`; anything else goes to
+    `build_app`.
     """
     async with AsyncExitStack() as stack:
 
         async def start(
             *toolsets: Toolset,
             settings: dict[str, Any] | None = None,
-            endpoints: Sequence[Endpoint] | None = None,
+            endpoints: Sequence[Mount] | None = None,
             serve_options: dict[str, Any] | None = None,
             **options: Any,
         ) -> Served:
-            shown = endpoints or endpoints_for(toolsets, [toolset.name for toolset in toolsets])
-            app = build_app(ServerSettings(**(settings or {})), shown, **options)
+            mounts = endpoints or mount(toolsets, [toolset.name for toolset in toolsets])
+            named = [name for name in ("body", "keep_alive", "sockets") if name in options]
+            hosting = HostingOptions(**{name: options.pop(name) for name in named})
+            app = build_app(ServerSettings(**(settings or {})), mounts, options=hosting, **options)
             return await stack.enter_async_context(serving(app, **(serve_options or {})))
 
         yield start

@@ -9,9 +9,11 @@ import asyncio
 import logging
 import sys
 
-from kb_server.hosting.stdio import MAX_LINE_BYTES, serve_stdio
+from kb_server.hosting.toolset_server import hosted
 from kb_server.observability import configure_logging
 from kb_server.tool import Call
+from mcp_aiohttp.options import MAX_MESSAGE_BYTES
+from mcp_aiohttp.transport.stdio import serve_stdio
 from tests.support.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
 
 
@@ -26,8 +28,8 @@ class PrintingTool(EchoTool):
 async def main(argument: str) -> None:
     """Serve; the lifespan's end is told in the log, where a test can see it."""
     fake = Fake(echo=PrintingTool()) if argument == "print" else Fake()
-    limit = int(argument) if argument.isdigit() else MAX_LINE_BYTES
-    await serve_stdio(fake.toolset, max_line_bytes=limit)
+    limit = int(argument) if argument.isdigit() else MAX_MESSAGE_BYTES
+    await serve_stdio(hosted(fake.toolset), max_line_bytes=limit)
     logging.getLogger(__name__).info("left %d", fake.left)
 
 

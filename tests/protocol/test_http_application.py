@@ -11,10 +11,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kb_server.hosting.endpoints import endpoints_for
-from kb_server.hosting.http import Readiness, build_app
-from kb_server.hosting.serve import CannotListen, PortInUse, serve
+from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.transport.http import Readiness
+from mcp_aiohttp.transport.serve import CannotListen, PortInUse, serve
 from tests.protocol.conftest import BOUND, ServeToolset, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call
@@ -148,8 +149,6 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
 async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never by the path, which may hold a one-time token."""
-
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
@@ -165,8 +164,7 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
 
 
 async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fake: Fake) -> None:
-    """However many endpoints show it."""
-    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app):
         assert (fake.entered, fake.left) == (1, 0)
     assert (fake.entered, fake.left) == (1, 1)
@@ -216,7 +214,7 @@ async def test_a_call_that_does_not_end_is_cancelled_in_time(
 async def test_a_signal_stops_the_server(fake: Fake, number: signal.Signals) -> None:
     """As an orchestrator and a person at a terminal do; the handlers are gone afterwards."""
     before = signal.getsignal(number)
-    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app) as served:
         os.kill(os.getpid(), number)
         await asyncio.wait_for(asyncio.shield(served.task), BOUND)
@@ -229,7 +227,7 @@ async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+        app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
         with pytest.raises(PortInUse) as caught:
             await serve(app, "127.0.0.1", port)
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: another process listens there already"
@@ -238,17 +236,15 @@ async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
 
 
 async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -> None:
-    """Not a traceback."""
-    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
         await serve(app, "192.0.2.1", 0)
 
 
 async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientSession, fake: Fake) -> None:
-    """As a supervisor hands it to its workers."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    app = build_app(ServerSettings(), endpoints_for([fake.toolset], ["fake"]))
+    app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app, sock=bound) as served:
         assert served.port == port
         async with http.get(f"{served.base}/healthz") as response:
@@ -257,8 +253,8 @@ async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientS
 
 async def test_a_server_without_a_key_warns_at_start(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
     """An empty key counts as not set."""
-    build_app(ServerSettings(api_key=""), endpoints_for([fake.toolset], ["fake"]))
+    build_app(ServerSettings(api_key=""), mount([fake.toolset], ["fake"]))
     assert "KB_MCP_API_KEY is not set" in caplog.text
     caplog.clear()
-    build_app(ServerSettings(api_key=KEY), endpoints_for([fake.toolset], ["fake"]))
+    build_app(ServerSettings(api_key=KEY), mount([fake.toolset], ["fake"]))
     assert caplog.text == ""

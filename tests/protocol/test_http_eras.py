@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.endpoints import endpoints_for
+from kb_server.hosting.mounts import mount
 from tests.protocol.conftest import ServeToolset
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (
@@ -82,7 +82,6 @@ async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(
 async def test_a_call_of_each_handshake_version_is_answered(
     http: aiohttp.ClientSession, url: str, version: str
 ) -> None:
-    """Structured content included."""
     headers = {**BOTH, "MCP-Protocol-Version": version}
     status, answer = await post(http, url, call("echo", text="hi"), headers)
     assert status == 200
@@ -313,7 +312,7 @@ async def test_capabilities_are_those_of_the_toolset(
 ) -> None:
     """`tools.listChanged` as it says; prompts only where it has an opinion, and then an empty list (N81)."""
     plain, knowing = Fake("plain"), Fake("knowing", tools_list_changed=True, prompts_list_changed=False)
-    served = await serve_toolset(endpoints=endpoints_for([plain.toolset, knowing.toolset], ["plain"]))
+    served = await serve_toolset(endpoints=mount([plain.toolset, knowing.toolset], ["plain"]))
     seen = {}
     for name in ("plain", "knowing"):
         _, answer = await post(http, f"{served.mcp}/{name}", initialize("2025-06-18"))
@@ -329,9 +328,8 @@ async def test_capabilities_are_those_of_the_toolset(
 async def test_the_root_shows_the_chosen_toolset_as_itself(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset
 ) -> None:
-    """And each toolset has an endpoint of its own name."""
     one, two = Fake("one"), Fake("two")
-    served = await serve_toolset(endpoints=endpoints_for([one.toolset, two.toolset], ["two"]))
+    served = await serve_toolset(endpoints=mount([one.toolset, two.toolset], ["two"]))
     names = {}
     for path in ("", "/one", "/two"):
         _, answer = await post(http, served.mcp + path, initialize("2025-06-18"))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kb_server.hosting.body import BodyLimits
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.options import BodyLimits, HostingOptions
 from tests.protocol.conftest import BOUND, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import ENVELOPE, MODERN
@@ -108,7 +108,9 @@ class Server:
     async def start(self) -> None:
         """Listen."""
         app = build_app(
-            ServerSettings(), endpoints_for([Fake().toolset], ["fake"]), limits=BodyLimits(max_bytes=100_000)
+            ServerSettings(),
+            mount([Fake().toolset], ["fake"]),
+            options=HostingOptions(body=BodyLimits(max_bytes=100_000)),
         )
         self.context = serving(app)
         served = await self.context.__aenter__()
@@ -154,14 +156,12 @@ def check(status: int, answer: bytes) -> None:
 @fuzzing
 @given(body=st.binary(max_size=300), sent=headers)
 def test_any_bytes_are_answered(server: Server, body: bytes, sent: dict[str, str]) -> None:
-    """Mostly no JSON at all."""
     check(*server.post(body, sent))
 
 
 @fuzzing
 @given(message=messages | st.lists(messages, max_size=4) | json_values, sent=headers)
 def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, str]) -> None:
-    """JSON of every shape, much of it nearly right; NaN and half surrogate pairs among it."""
     check(*server.post(json.dumps(message).encode(), sent))
 
 
@@ -172,7 +172,6 @@ def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, s
     )
 )
 def test_any_arguments_are_answered(server: Server, arguments: dict[str, Any]) -> None:
-    """With a result, or with an error that says which parameter is wrong."""
     call = {
         "jsonrpc": "2.0",
         "id": 1,

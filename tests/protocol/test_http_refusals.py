@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.body import BodyLimits
+from mcp_aiohttp.options import BodyLimits
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import PLAIN, call, request
@@ -78,7 +78,6 @@ async def test_the_engines_key_opens_nothing_here(
 async def test_without_a_key_set_everyone_is_served(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """With a token or without."""
     served = await serve_toolset(fake.toolset)
     for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
         async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
@@ -86,7 +85,6 @@ async def test_without_a_key_set_everyone_is_served(
 
 
 async def test_a_token_of_any_bytes_is_only_wrong(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Not a fault of the server's."""
     served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
     odd = b"Authorization: Bearer \xff\xfe\x80\r\n\r\n"
@@ -111,7 +109,6 @@ async def test_two_headers_that_could_disagree_are_refused(
 async def test_a_crowd_of_tiny_values_is_refused_with_the_limit(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """Though its bytes are within the limit on one message."""
     served = await serve_toolset(fake.toolset)
     crowd = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[' + b"1," * 5_000_000 + b"1]}}"
     async with http.post(served.mcp, data=io.BytesIO(crowd), headers=PLAIN) as response:
@@ -241,7 +238,7 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
     """413, a JSON-RPC error that names the limit, announced or chunked."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
 
     async def chunked(body: bytes) -> Any:
         yield body[:500]
@@ -259,8 +256,7 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
 
 
 async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """By its Content-Length alone."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
     assert (await raw(served.port, HEAD + b"Content-Length: 99999999999\r\n\r\n")).startswith(
         b"HTTP/1.1 413 "
     )
@@ -268,7 +264,7 @@ async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolse
 
 async def test_a_body_that_stops_coming_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
     """408, and the connection is closed."""
-    served = await serve_toolset(fake.toolset, limits=LIMITS)
+    served = await serve_toolset(fake.toolset, body=LIMITS)
     answer = await raw(served.port, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"Connection: close" in answer

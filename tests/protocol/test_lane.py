@@ -27,15 +27,15 @@ from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
-from kb_server.hosting.lane import Lane
-from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.mounts import mount
+from kb_server.hosting.toolset_server import hosted
 from kb_server.observability import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
+from mcp_aiohttp.fastpath.fast_path import FastPath
 from tests.protocol.conftest import serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request
@@ -164,10 +164,8 @@ def standing(toolsets: dict[str, Toolset]) -> Iterator[Both]:
     stop = asyncio.Event()
 
     async def main() -> None:
-        kernels = {f"/kernel/{name}": ProtocolServer(toolset) for name, toolset in toolsets.items()}
-        for kernel in kernels.values():
-            kernel.lane = None
-        endpoints = endpoints_for(list(toolsets.values()), list(toolsets)[:1])
+        kernels = {f"/kernel/{name}": hosted(toolset, fast_path=False) for name, toolset in toolsets.items()}
+        endpoints = mount(list(toolsets.values()), list(toolsets)[:1])
         app = build_app(ServerSettings(), endpoints, servers=kernels, metrics=Metrics())
         async with serving(app) as served:
             both.port = served.port
@@ -198,15 +196,15 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     configured = ServerSettings(home=home, text_file=str(text), ragler_api_key="key")
     services = Services(configured, engine=engine, ragler=ragler)
     toolsets = {name: build_toolset(name, services) for name in TOOLSETS}
-    admits = Lane.admits
+    match = FastPath.match
     with pytest.MonkeyPatch.context() as patch, standing({"fake": Fake().toolset, **toolsets}) as served:
 
         def counted(*arguments: Any) -> Any:
-            passage = admits(*arguments)
-            served.taken += passage is not None
-            return passage
+            matched = match(*arguments)
+            served.taken += matched is not None
+            return matched
 
-        patch.setattr(Lane, "admits", counted)
+        patch.setattr(FastPath, "match", counted)
         yield served
 
 
@@ -344,7 +342,6 @@ FEW = settings(
 @FEW
 @given(data=st.data())
 def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Every tool of every toolset, at every version."""
     sent = data.draw(plain(_named(both)))
     lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert lane == kernel
@@ -367,7 +364,6 @@ def test_a_plain_request_is_for_the_lane(both: Both) -> None:
 @FEW
 @given(data=st.data())
 def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Whatever is wrong with it."""
     sent = data.draw(odd(_named(both)))
     lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert lane == kernel

@@ -14,9 +14,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 
 from kb_server.hosting.http import build_app
-from kb_server.hosting.protocol import ReadyServer
 from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
+from mcp_aiohttp.protocol.kernel import HostedServer
 from tests.protocol.conftest import BOUND, ServeToolset, serving
 from tests.protocol.test_official_client_websocket import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
@@ -67,7 +67,7 @@ class RoutedTool(Tool[Routed, Routed]):
 @pytest.fixture
 async def ready() -> AsyncIterator[str]:
     """The URL of the SDK's server on this hosting."""
-    app = build_app(ServerSettings(), [], servers={"/mcp": ReadyServer(_server())})
+    app = build_app(ServerSettings(), [], servers={"/mcp": HostedServer(_server())})
     async with serving(app) as served:
         yield served.mcp
 
@@ -91,7 +91,6 @@ async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any) -> 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_server_of_the_sdk_is_served_over_websocket_too(ready: str, mode: Any) -> None:
-    """As it is."""
     async with Client(over_websocket(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]

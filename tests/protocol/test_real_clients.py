@@ -21,6 +21,8 @@ from tests.protocol.conftest import Served, ServeToolset
 from tests.protocol.real_clients import TOOLS, CallTool, round_of_kb, round_of_knowledge
 from tests.support.knowledge import Knowledge
 
+pytestmark = pytest.mark.process
+
 KEY = "a-key-for-agents"
 FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}
 """Tools with an object of any members, which OpenAI's strict mode has no word for."""
@@ -99,7 +101,6 @@ CLIENTS = [fastmcp, pydantic_ai, openai_agents]
 async def test_a_client_goes_through_all_tools_and_has_the_data_of_each(
     served: Served, knowledge: Knowledge, key: str | None, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its nulls, and without a word about a schema that it could not read."""
     caplog.set_level(logging.WARNING)
     called: set[str] = set()
 

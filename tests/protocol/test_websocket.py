@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.caller import Caller
-from kb_server.hosting.lane import Lane, Passage
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
+from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.protocol.caller import Caller
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
@@ -71,7 +71,6 @@ async def test_the_knowledge_server_speaks_over_websocket(
 async def test_progress_comes_before_the_answer(
     serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, era: str
 ) -> None:
-    """Under the caller's token."""
     wire = await connect(await serve_toolset(knowledge.toolset))
     shape = await opened(wire, era)
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
@@ -138,7 +137,6 @@ async def test_a_bare_call_is_answered_without_a_handshake(
 async def test_the_subprotocol_is_agreed_where_it_is_offered(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, offered: tuple[str, ...], agreed: str | None
 ) -> None:
-    """Without one the messages are the same."""
     wire = await connect(await serve_toolset(fake.toolset), protocols=offered)
     assert wire.socket.protocol == agreed
     assert (await wire.ask(request("ping")))["id"] == "1"
@@ -235,13 +233,13 @@ async def test_a_plain_call_takes_the_lane_once_the_era_is_settled(
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""
     taken: list[Any] = []
-    answer = Lane.answer
+    answer = FastPath.answer
 
-    async def noted(lane: Lane, passage: Passage, caller: Caller) -> bytes:
-        taken.append(passage.id)
-        return await answer(lane, passage, caller)
+    async def noted(fast_path: FastPath, request: FastRequest, caller: Caller) -> bytes:
+        taken.append(request.id)
+        return await answer(fast_path, request, caller)
 
-    monkeypatch.setattr(Lane, "answer", noted)
+    monkeypatch.setattr(FastPath, "answer", noted)
     wire = await connect(await serve_toolset(fake.toolset))
     first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
     shape = modern if era == "modern" else dict
@@ -271,7 +269,6 @@ async def test_a_second_handshake_settles_the_version_anew(
 async def test_a_cancel_of_nothing_is_passed_over(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """Of an id that is not in flight, of another connection's, of none at all."""
     served = await serve_toolset(fake.toolset)
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
@@ -336,7 +333,6 @@ async def test_a_fault_is_told_without_its_words(
 async def test_posts_are_answered_beside_it(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """On the same path."""
     served = await serve_toolset(fake.toolset)
     wire = await connect(served)
     async with http.post(served.mcp, json=call("echo", text="a"), headers=PLAIN) as response:

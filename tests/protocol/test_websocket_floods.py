@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from kb_server.hosting.duplex import Bounds
-from kb_server.hosting.websocket import SocketLimits
 from kb_server.tool import Call, NoArguments
+from mcp_aiohttp.options import Bounds, SocketLimits
 from tests.protocol.conftest import BOUND, Served, ServeToolset
 from tests.protocol.sockets import (
     PING,
@@ -162,7 +161,7 @@ async def test_a_flood_that_needs_no_call_is_not_read_either(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Refusals and pongs stand in the same line; after a while it is given up, which is no fault of ours."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 2.0)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 2.0)
     caplog.set_level("INFO")
     served = await serve_toolset(fake.toolset)
     flood = frame(TEXT, sent) * 1000 if sent else frame(PING, b"x" * 125) * 1000
@@ -181,7 +180,7 @@ async def test_a_client_that_stops_reading_is_given_up(
     serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while in which nothing left; its calls are cancelled."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.3)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.3)
     served = await serve_toolset(fake.toolset)
 
     async def chatting(arguments: NoArguments, call: Call) -> Empty:
@@ -209,7 +208,7 @@ async def test_a_slow_reader_gets_every_answer(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
-    monkeypatch.setattr("kb_server.hosting.websocket.STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.2)
     Counting(fake)
     served = await serve_toolset(fake.toolset)
     loop = asyncio.get_running_loop()
@@ -225,7 +224,6 @@ async def test_a_slow_reader_gets_every_answer(
 
 
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Nor does one that never agrees to the end."""
     Counting(fake)
     served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 1.0})
     silent = await Bare.open(served)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kb_server.hosting import jsonrpc, strict_json
-from kb_server.hosting.body import BodyLimits
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
+from mcp_aiohttp.options import BodyLimits, HostingOptions
+from mcp_aiohttp.protocol import jsonrpc, strict_json
 from tests.protocol.conftest import BOUND, Served, serving
 from tests.protocol.sockets import Bare, frame
 from tests.protocol.test_http_fuzz import messages
@@ -41,7 +41,9 @@ class Server:
     async def start(self) -> None:
         """Listen."""
         app = build_app(
-            ServerSettings(), endpoints_for([Fake().toolset], ["fake"]), limits=BodyLimits(max_bytes=5000)
+            ServerSettings(),
+            mount([Fake().toolset], ["fake"]),
+            options=HostingOptions(body=BodyLimits(max_bytes=5000)),
         )
         self.context = serving(app)
         self.served: Served = await self.context.__aenter__()

@@ -60,7 +60,8 @@ class Knowledge:
             self.told.append((progress, total, message))
             self.reported.set()
 
-        return await self._calls.run(name, arguments, Call(credential="me", progress=note))
+        outcome = await self._calls.outcome(name, arguments, Call(credential="me", progress=note))
+        return outcome.as_result()
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
         """The JSON of a result that is no error; held against the published schema."""

@@ -170,7 +170,7 @@ class RaglerTools:
     async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """The result of `tools/call` as it came."""
         self.last = Call(correlation_id="call-1", credential="me")
-        return await self._calls.run(name, arguments, self.last)
+        return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
         """The JSON of a result that is no error; held against the published schema."""

@@ -11,7 +11,8 @@ from kb_contracts.semantics.date_windows import date_window
 from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
-from kb_engine.store.port import Query, Selection
+from kb_engine.index.port import Selection
+from kb_engine.store.port import Query
 
 
 class RaglerApi:

@@ -10,7 +10,8 @@ from kb_contracts.semantics.date_windows import date_window
 from kb_contracts.semantics.search_modes import mode_of
 from kb_contracts.semantics.text_budgets import within_budget
 from kb_engine.api.engine import Engine
-from kb_engine.store.port import Query, Selection
+from kb_engine.index.port import Selection
+from kb_engine.store.port import Query
 
 
 class SearchApi:

@@ -1,5 +1,6 @@
 """The store: what the engine knows, kept so that nothing acknowledged is lost."""
 
+from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.store.failures import (
     BaseInUse,
     BaseLinked,
@@ -21,13 +22,10 @@ from kb_engine.store.port import (
     Prepared,
     PreparedChunk,
     Query,
-    Scoring,
-    Selection,
     Store,
-    Vectors,
 )
-from kb_engine.store.reindex import reindex_sqlite
-from kb_engine.store.sqlite import SqliteStore, open_sqlite
+from kb_engine.store.sqlite.reindex import reindex_sqlite
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 
 __all__ = [
     "BaseInUse",

@@ -15,8 +15,8 @@ from kb_contracts.semantics import submissions
 from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
+from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import parse, stamp
-from kb_engine.store.write import new_uid
 from kb_engine.turns import Lane
 
 NO_TEXT = "No text was found."

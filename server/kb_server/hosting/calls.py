@@ -16,6 +16,7 @@ from kb_server.observability import logs, tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import Call, Tool, ToolError, Toolset
+from mcp_aiohttp.fastpath.fast_path import ToolOutcome
 
 log = logging.getLogger("kb_server.calls")
 
@@ -40,26 +41,6 @@ class BrokenToolError(Exception):
     def data(self) -> dict[str, str]:
         """The data of the JSON-RPC error that it becomes."""
         return {"error_type": INTERNAL, "correlation_id": self.correlation_id}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a tool answered: `encoded` is the JSON of its result, or of the error the caller can act on."""
-
-    encoded: bytes
-    is_error: bool = False
-
-    def as_result(self) -> dict[str, Any]:
-        """The result as `tools/call` answers it."""
-        # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
-        result: dict[str, Any] = {
-            "content": [{"type": "text", "text": self.encoded.decode()}],
-            "isError": self.is_error,
-            "resultType": "complete",
-        }
-        if not self.is_error:
-            result["structuredContent"] = msgspec.json.decode(self.encoded)
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +96,7 @@ class Calls:
         """The tools as `tools/list` shows them."""
         return [published.listing() for published in self._tools.values()]
 
-    async def run(self, name: str, arguments: Mapping[str, Any], call: Call) -> dict[str, Any]:
-        """As `outcome`; the result as `tools/call` answers it, `isError` where it is a `ToolError`."""
-        return (await self.outcome(name, arguments, call)).as_result()
-
-    async def outcome(self, name: str, arguments: Mapping[str, Any], call: Call) -> Outcome:
+    async def outcome(self, name: str, arguments: Mapping[str, Any], call: Call) -> ToolOutcome:
         """Call the tool `name`.
 
         Raises:
@@ -141,7 +118,7 @@ class Calls:
                 read = read_arguments(arguments, published.tool.arguments, published.input)
             except ToolError as error:
                 raise await published.tool.refusal(error, call) from None
-            return Outcome(msgspec.json.encode(await published.tool.run(read, call)))
+            return ToolOutcome(msgspec.json.encode(await published.tool.run(read, call)))
         except ToolError as error:
             ending.error_type, ending.answered = error.code, True
             if _is_declared(parameter := error.details.get("parameter"), published):
@@ -202,5 +179,5 @@ def _is_declared(parameter: object, published: PublishedTool) -> bool:
     return isinstance(parameter, str) and parameter.partition(".")[0] in published.input.get("properties", ())
 
 
-def _failure(tool: Tool[Any, Any], error: ToolError) -> Outcome:
-    return Outcome(msgspec.json.encode({**tool.error_members, **error.payload()}), is_error=True)
+def _failure(tool: Tool[Any, Any], error: ToolError) -> ToolOutcome:
+    return ToolOutcome(msgspec.json.encode({**tool.error_members, **error.payload()}), is_error=True)

@@ -1,42 +1,22 @@
-"""Runs the HTTP application: listens, reports the port, and stops without cutting calls off."""
+"""Runs the HTTP application as `mcp_aiohttp` does, with bounds on connections and time for late bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 from aiohttp import web
 
 from kb_contracts.http.admission import BACKLOG, Admission, Listener, listen
-from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
 from kb_server.hosting.handed import HandedConnections
-from kb_server.hosting.http import LIMITS, STOPPING
-from kb_server.hosting.signals import on_stop_signal
-
-log = logging.getLogger(__name__)
-
-DRAIN_SECONDS = 10.0
-"""How long calls in flight may take to end when the server stops."""
-IDLE_SECONDS = 75.0
-"""How long a connection without a request stays open."""
-
-
-class CannotListen(OSError):
-    """The address cannot be listened on; the message is one line for people."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}")
-        self.host = host
-        self.port = port
-
-
-class PortInUse(CannotListen):
-    """Another process listens there already."""
+from kb_server.hosting.http import LIMITS
+from mcp_aiohttp.transport import serve as transport
+from mcp_aiohttp.transport.serve import DRAIN_SECONDS
 
 
 async def serve(
@@ -51,85 +31,54 @@ async def serve(
     sock: socket.socket | None = None,
     handed: socket.socket | None = None,
 ) -> None:
-    """Serve `app` until SIGTERM, SIGINT or `stop`; then let calls in flight end and return.
+    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.serve.serve` does.
 
-    `port` 0 takes a free one; `on_bound` learns the address listened on. Calls still running after
-    `drain_seconds` are cancelled. With `sock`, a bound socket, `host` and `port` are only for messages;
-    `reuse_port` lets several processes listen on one port. With `handed` nothing is listened on: connections
-    come over it, from a parent that listens on `host` and `port`. A second signal ends the process at once.
+    With `sock`, a bound socket, `host` and `port` are only for messages; `reuse_port` lets several processes
+    listen on one port. With `handed` nothing is listened on: connections come over it, from a parent that
+    listens on `host` and `port`.
 
     Raises:
         PortInUse: another process listens there.
         CannotListen: the address is not this machine's, or the port is not permitted.
     """
-    stop = stop or asyncio.Event()
-    runner = _runner(app, drain_seconds)
-    await runner.setup()
-    assert runner.server is not None, "a runner that was set up has a server"
-    admission = Admission(runner.server, app[LIMITS])
-    try:
-        with ExitStack() as taking:
-            if handed is None:
-                listener = await _listen(admission, host, port, reuse_port=reuse_port, sock=sock)
-                taking.callback(listener.close)
-                bound = listener.address
-            else:
-                taking.enter_context(_taken_from(handed, admission))
-                bound = host, port
-            log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
-            if on_bound is not None:
-                on_bound(*bound)
-            await _until_stopped(stop, drain_seconds)
-        await stop_listening(runner)
-    finally:
-        await runner.cleanup()
-
-
-def _runner(app: web.Application, drain_seconds: float) -> web.AppRunner:
-    async def set_deadline(app: web.Application) -> None:
-        app[STOPPING].deadline = asyncio.get_running_loop().time() + drain_seconds
-
-    app.on_shutdown.insert(0, set_deadline)  # the first: others ask how long they have
-    # Cancelling handlers is what lets a closed response stream end its call (2026-07-28); the log of
-    # accesses is off because a URL may carry a one-time token, and every call has a line of its own.
-    return web.AppRunner(
+    await transport.serve(
         app,
-        handle_signals=False,
-        access_log=None,
-        logger=CONNECTION_LOG,
-        handler_cancellation=True,
-        keepalive_timeout=IDLE_SECONDS,
-        lingering_time=LINGER_SECONDS,
-        shutdown_timeout=drain_seconds / 2,  # aiohttp waits for it twice, before and after it cancels
+        host,
+        port,
+        on_bound=on_bound,
+        stop=stop,
+        drain_seconds=drain_seconds,
+        linger_seconds=LINGER_SECONDS,
+        listen=partial(_listen, reuse_port=reuse_port, sock=sock, handed=handed),
+        connection_log=connection_log(),
     )
 
 
-async def _until_stopped(stop: asyncio.Event, drain_seconds: float) -> None:
-    with on_stop_signal(stop.set):
-        await stop.wait()
-        log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
-
-
-@contextmanager
-def _taken_from(handed: socket.socket, admission: Admission) -> Iterator[None]:
-    """Connections that come over `handed` are served within."""
-    connections = HandedConnections(admission, handed)
-    try:
-        connections.start()
-        yield
-    finally:
-        connections.stop()
-
-
+@asynccontextmanager
 async def _listen(
-    admission: Admission, host: str, port: int, *, reuse_port: bool, sock: socket.socket | None
-) -> Listener:
-    try:
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    *,
+    reuse_port: bool,
+    sock: socket.socket | None,
+    handed: socket.socket | None,
+) -> AsyncIterator[tuple[str, int]]:
+    assert runner.server is not None, "a runner that was set up has a server"
+    admission = Admission(runner.server, runner.app[LIMITS])
+    if handed is not None:
+        connections = HandedConnections(admission, handed)
+        connections.start()
+        address, stop_taking = (host, port), connections.stop
+    else:
         if sock is None:
-            return await listen(admission, host, port, reuse_port=reuse_port)
-        sock.listen(BACKLOG)
-        return Listener(admission, [sock])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(host, port, "another process listens there already") from error
-        raise CannotListen(host, port, error.strerror or str(error)) from error
+            listener = await listen(admission, host, port, reuse_port=reuse_port)
+        else:
+            sock.listen(BACKLOG)
+            listener = Listener(admission, [sock])
+        address, stop_taking = listener.address, listener.close
+    try:
+        yield address
+    finally:
+        stop_taking()
+    await stop_listening(runner)

@@ -27,8 +27,8 @@ from mcp.types import CallToolResult, TextContent, Tool
 from kb_server.clock import Clock
 from kb_server.engine_client.http import HttpEngine
 from kb_server.engine_client.ragler_http import HttpRagler
-from kb_server.hosting.endpoints import endpoints_for
 from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve
 from kb_server.services import Services, http_base, ragler_key
 from kb_server.settings import ServerSettings
@@ -146,7 +146,7 @@ async def _serving(
         # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
         async with Services(settings, engine=engine, ragler=ragler) as services:
             toolsets = [build_toolset(name, services) for name in TOOLSETS]
-            app = build_app(settings, endpoints_for(toolsets, shown), routes=routes(lambda: services.uploads))
+            app = build_app(settings, mount(toolsets, shown), routes=routes(lambda: services.uploads))
 
             def bound(_host: str, port: int) -> None:
                 services.http_base = http_base(settings, port)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kb_contracts.api import models as m
+from kb_contracts.api.formats import Format
 from kb_contracts.semantics.submissions import text_digest
 from kb_contracts.semantics.titles import note_title
-from kb_simulator.engine.chunking import Page
-from kb_simulator.extract import Extracted, Format
+from kb_readers import Extraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Submission:
 
     identity: str
     kind: Literal["note", "file"]
-    content: Extracted | m.JobError
+    content: Extraction | m.JobError
     sha256: str
     size_bytes: int
     title: str | None = None
@@ -45,7 +45,7 @@ class Submission:
     @property
     def document_title(self) -> str:
         """What its document is called: the title given, else its own, else the file's name."""
-        own = self.content.title if isinstance(self.content, Extracted) and self.kind == "file" else None
+        own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
         return self.title or own or self.job_title
 
 
@@ -80,7 +80,7 @@ def file(
     fields: m.FileFields,
     filename: str,
     kind: Format,
-    content: Extracted | m.JobError,
+    content: Extraction | m.JobError,
     *,
     size: int,
     sha256: str,
@@ -103,10 +103,10 @@ def file(
     )
 
 
-def text_of_note(text: str) -> Extracted:
+def text_of_note(text: str) -> Extraction:
     """A note's text as extraction would give it; agents write Markdown, so its headings count."""
-    return Extracted([Page(None, text)])
+    return Extraction.of_note(text)
 
 
-def _first_line(content: Extracted | m.JobError) -> str:
-    return note_title(content.pages[0].text) if isinstance(content, Extracted) and content.pages else ""
+def _first_line(content: Extraction | m.JobError) -> str:
+    return note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""

@@ -6,6 +6,7 @@ import asyncio
 
 import httpx
 import pytest
+from tests.unit.simulator.files import docx
 
 from kb_contracts.api.operations import OPERATIONS
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
@@ -16,7 +17,6 @@ from kb_simulator.harness.namespaces import HEADER, Namespaces
 from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.support.documents import large_pdf, sentence_of_page
-from tests.unit.simulator.files import docx
 from tests.unit.simulator.running import API, Running
 
 

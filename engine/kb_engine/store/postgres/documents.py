@@ -18,14 +18,14 @@ from kb_engine.store.rows import (
     chunk,
     document,
     document_fields,
-    summary,
 )
+from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import following
-from kb_engine.store.write import new_uid
 
 _TAGS = "ARRAY(SELECT t.tag FROM document_tags t WHERE t.document_id = d.id ORDER BY t.id)"
 _SOURCES = "ARRAY(SELECT s.source_path FROM document_sources s WHERE s.document_id = d.id ORDER BY s.id)"
-DOCUMENT_COLUMNS = f"{DOCUMENT_COLUMNS_BARE}, {_SOURCES}, {_TAGS}"
+DOCUMENT_LISTS = f"{_SOURCES}, {_TAGS}"
+DOCUMENT_COLUMNS = f"{DOCUMENT_COLUMNS_BARE}, {DOCUMENT_LISTS}"
 SUMMARY_COLUMNS = f"{SUMMARY_COLUMNS_BARE}, {_TAGS}"
 
 
@@ -48,12 +48,6 @@ async def _find_row(db: Db, key: int | str) -> Any:
 def _with_lists(found: Sequence[Any]) -> list[Any]:
     *values, sources, tags = found
     return [*values, texts(sources), texts(tags)]
-
-
-def told(found: Sequence[Any]) -> tuple[m.DocumentSummary, list[str]]:
-    """What a result tells of its document, and the tags, from `SUMMARY_COLUMNS`."""
-    *values, tags = found
-    return summary([*values, texts(tags)])
 
 
 async def detail(db: Db, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:
@@ -110,7 +104,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     await add_source(write, document_id, job.source_path)
     await tags.add(write, document_id, job.tags)
     await content.insert(write, document_id, prepared.title, prepared)
-    await write.touch_base()
+    await write.touch_base(document_id)
     return await find(write.db, document_id)
 
 
@@ -131,7 +125,7 @@ async def raise_version(write: Write, document_id: int) -> None:
     earlier = await value(write.db, "SELECT updated_at FROM documents WHERE id = ?", (document_id,))
     sql = "UPDATE documents SET version = version + 1, updated_at = ? WHERE id = ?"
     await rows(write.db, sql, (following(write.now, earlier), document_id))
-    await write.touch_base()
+    await write.touch_base(document_id)
 
 
 async def delete(write: Write, key: int | str) -> m.Removed:
@@ -140,7 +134,7 @@ async def delete(write: Write, key: int | str) -> m.Removed:
     gone = await find(write.db, key)
     await content.remove(write, gone.id)
     await rows(write.db, "DELETE FROM documents WHERE id = ?", (gone.id,))
-    await write.touch_base()
+    await write.touch_base(gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
@@ -155,7 +149,7 @@ async def clear(write: Write, *, collections: bool) -> m.Removed:
     await rows(write.db, "DELETE FROM documents")
     if collections:
         await rows(write.db, "DELETE FROM collections")
-    await write.touch_base()
+    await write.touch_base(None)
     cancelled = await jobs.cancel_all(write)
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
 

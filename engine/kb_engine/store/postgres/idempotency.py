@@ -1,4 +1,4 @@
-"""Retried mutations are recognised, whichever engine they reach: see `kb_engine.store.idempotency`."""
+"""Retried mutations are recognised, whichever engine they reach: see `kb_engine.store.sqlite.idempotency`."""
 
 from __future__ import annotations
 

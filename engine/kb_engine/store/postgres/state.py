@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kb_engine.store.port import Counts
 from kb_engine.store.postgres.connection import SCHEMA, Db, rows, value
-from kb_engine.store.state import GROUPS, QUEUE, told
+from kb_engine.store.sqlite.state import GROUPS, QUEUE, told
 
 # The spool counts for itself.
 _BYTES = (

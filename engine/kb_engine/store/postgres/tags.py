@@ -8,7 +8,7 @@ from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.postgres.connection import Db, changed, rows, value
 from kb_engine.store.postgres.write import Write
-from kb_engine.store.tags import starts_with
+from kb_engine.store.sqlite.tags import starts_with
 
 
 async def add(write: Write, document_id: int, tags: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Updates of notes: see `kb_engine.store.updates`."""
+"""Updates of notes: see `kb_engine.store.sqlite.updates`."""
 
 from __future__ import annotations
 

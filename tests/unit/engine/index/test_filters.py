@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,23 +11,19 @@ from tests.support.stores import START, Base, Place, axis, between, new_note, op
 
 
 @pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
+async def base(base: Base) -> Base:
     """Four documents that differ in everything, an hour apart."""
-    async with opened(place) as base:
-        await base.note(
-            "x 1", title="1", tags=["a", "b"], metadata={"source_type": "manual"}, source_path="/docs/1"
-        )
-        base.clock.move(hours=1)
-        await base.file(
-            "x 2", title="2", tags=["a"], format="md", doc_type="markdown", source_path="/docs/50%_off"
-        )
-        base.clock.move(hours=1)
-        await base.file("x 3", title="3", tags=["b", "c"], format="pdf", doc_type="pdf", source_path="/other")
-        base.clock.move(hours=1)
-        await base.file(
-            "x 4", title="4", format="html", doc_type="html", metadata={"source_type": ["manual"]}
-        )
-        yield base
+    manual: dict[str, Any] = {"metadata": {"source_type": "manual"}}
+    await base.note("x 1", title="1", tags=["a", "b"], **manual, source_path="/docs/1")
+    base.clock.move(hours=1)
+    await base.file(
+        "x 2", title="2", tags=["a"], format="md", doc_type="markdown", source_path="/docs/50%_off"
+    )
+    base.clock.move(hours=1)
+    await base.file("x 3", title="3", tags=["b", "c"], format="pdf", doc_type="pdf", source_path="/other")
+    base.clock.move(hours=1)
+    await base.file("x 4", title="4", format="html", doc_type="html", metadata={"source_type": ["manual"]})
+    return base
 
 
 @pytest.mark.parametrize(
@@ -59,7 +54,6 @@ async def base(place: Place) -> AsyncIterator[Base]:
     ],
 )
 async def test_a_selection_leaves_what_it_names(base: Base, selection: dict[str, Any], expected: str) -> None:
-    """In every mode the same documents."""
     for mode in ("fts", "vector", "hybrid"):
         assert sorted(await base.titles("x", mode, vector=axis(0), **selection)) == list(expected)
 
@@ -78,12 +72,10 @@ async def test_a_selection_leaves_what_it_names(base: Base, selection: dict[str,
 async def test_both_ends_of_a_span_are_inside(
     base: Base, begin: datetime | None, end: datetime | None, expected: str
 ) -> None:
-    """To the microsecond."""
     assert sorted(await base.titles("x", date_from=begin, date_to=end)) == list(expected)
 
 
 async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
-    """Which for a document never changed is its creation."""
     base.clock.move(hours=1)
     await base.store.add_tags(1, ["new"], None, None)
     since = {"date_from": START + timedelta(hours=3)}

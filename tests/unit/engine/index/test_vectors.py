@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kb_engine.vectors import Batch, Changes, ExactIndex, Snapshot, Vectors
-from kb_engine.vectors.exact import BLOCK_ROWS, COMPACT_FROM
+from kb_engine.index.embedded.vectors import (
+    BLOCK_ROWS,
+    COMPACT_FROM,
+    Batch,
+    Changes,
+    ExactVectors,
+    Snapshot,
+)
+from kb_engine.index.port import Vectors
 
 DIMENSIONS = 4
 
@@ -26,14 +33,14 @@ def batch(document: int, first: int, count: int) -> Batch:
     return Batch(np.full(count, document, np.int64), ids, vectors(count, seed=first))
 
 
-def apply(index: ExactIndex, changes: Changes) -> None:
+def apply(index: ExactVectors, changes: Changes) -> None:
     """Stage and publish."""
     index.publish(index.stage(changes))
 
 
-def filled(*sizes: int) -> ExactIndex:
+def filled(*sizes: int) -> ExactVectors:
     """Documents 1, 2, ... of these sizes, chunks numbered from 1."""
-    index, first = ExactIndex(DIMENSIONS), 1
+    index, first = ExactVectors(DIMENSIONS), 1
     for document, size in enumerate(sizes, 1):
         apply(index, Changes(added=[batch(document, first, size)]))
         first += size
@@ -52,7 +59,6 @@ def query() -> NDArray[np.float32]:
 
 
 def test_rows_are_chosen_by_document() -> None:
-    """All, some, none."""
     snapshot = filled(2, 3, 1).snapshot
     assert (ids(snapshot), ids(snapshot, 2), ids(snapshot, 1, 3)) == (
         [1, 2, 3, 4, 5, 6],
@@ -73,7 +79,6 @@ def test_cosines_are_those_of_the_rows_asked_for() -> None:
 
 
 def test_a_snapshot_does_not_change() -> None:
-    """Whatever is published later: more rows, fewer, none, or all arrays anew."""
     index = filled(3, COMPACT_FROM * 2)
     before = index.snapshot
     known = (ids(before), before.cosines(query(), before.rows(None)))
@@ -94,7 +99,6 @@ def test_what_was_staged_and_not_published_was_never_there() -> None:
 
 
 def test_every_publication_has_a_generation_of_its_own() -> None:
-    """Also the one that clears."""
     index = filled(1, 1)
     seen = {index.snapshot.generation}
     for changes in (Changes(removed=[1]), Changes(cleared=True), Changes(added=[batch(7, 50, 1)])):
@@ -156,8 +160,7 @@ CHANGES = st.lists(
 @settings(max_examples=60)
 @given(CHANGES)
 def test_the_index_agrees_with_a_dictionary(changes: list[tuple[str, int, int]]) -> None:
-    """Whatever is added, removed and cleared in whatever order."""
-    index, model, first = ExactIndex(DIMENSIONS), dict[int, tuple[int, NDArray[np.float32]]](), 1
+    index, model, first = ExactVectors(DIMENSIONS), dict[int, tuple[int, NDArray[np.float32]]](), 1
     for kind, document, count in changes:
         if kind == "add":
             new = batch(document, first, count)

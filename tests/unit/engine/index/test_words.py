@@ -9,15 +9,9 @@ import apsw
 import numpy as np
 import pytest
 
-from kb_engine.store import words
+from kb_engine.index import words
+from kb_engine.index.embedded.words import Corpus, Words
 from tests.support.stores import Base, Place, axis, new_file, opened, prepared
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
 
 
 @pytest.mark.parametrize(
@@ -39,7 +33,6 @@ async def base(place: Place) -> AsyncIterator[Base]:
     ],
 )
 async def test_a_word_of_a_text_is_found(base: Base, text: str, query: str) -> None:
-    """In its language."""
     await base.note(text, title="-")
     await base.note("something else entirely", title="-")
     assert [result.chunk.text for result in (await base.find(query)).results] == [text]
@@ -64,14 +57,12 @@ async def test_a_word_of_a_text_is_found(base: Base, text: str, query: str) -> N
     ],
 )
 async def test_no_query_is_an_error(base: Base, query: str) -> None:
-    """Also in a base that holds something."""
     await base.note("plain words")
     for mode in ("fts", "hybrid"):
         assert (await base.find(query, mode, vector=axis(0))).total >= 0
 
 
 async def test_four_thousand_characters_are_searched(base: Base) -> None:
-    """By the words that come first."""
     await base.note("needle in a haystack")
     query = ("needle " + " ".join(f"w{number}" for number in range(1_000)))[:4_000]
     assert (await base.find(query)).total == 1
@@ -93,20 +84,26 @@ async def test_what_was_stored_is_not_what_was_indexed(base: Base) -> None:
 
 
 @pytest.fixture
-async def frequent(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
+async def store(place: Place) -> AsyncIterator[Base]:
+    """An empty base that is searched by the index of its own database, which has the bound."""
+    async with opened(place) as base:
+        yield base
+
+
+@pytest.fixture
+async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
     """Forty chunks hold `the`, thirty `tree`, one `apple`; the budget is ten chunks."""
     for number in range(40):
         text = "the tree" if number < 30 else "the lake"
         text += " apple apple" if number == 3 else ""
-        await base.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
+        await store.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0, "FEW_CHUNKS": 2, "FEW_SHARE": 0}.items():
         monkeypatch.setattr(words, name, value)
     monkeypatch.setattr(words, "FEW_ALLOWANCE", 5)
-    return base
+    return store
 
 
 async def test_frequent_words_have_no_say_beside_a_rare_one(frequent: Base) -> None:
-    """Neither in the results nor in the total."""
     found = await frequent.find("the apple tree")
     assert ([result.document.id for result in found.results], found.total) == ([4], 1)
 
@@ -117,7 +114,6 @@ async def test_the_rarest_of_frequent_words_is_asked_for(frequent: Base) -> None
 
 
 async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> None:
-    """Without a difference between them."""
     found = await frequent.find("the", top=100)
     assert found.total == 40
     assert len({result.score for result in found.results}) == 1
@@ -151,19 +147,19 @@ async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
 
 
 async def test_what_is_remembered_of_words_follows_the_base(
-    base: Base, monkeypatch: pytest.MonkeyPatch
+    store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count is taken again when the base has changed, and forgotten before it takes too much room."""
     monkeypatch.setattr(words, "CACHED_FROM", 1)
     monkeypatch.setattr(words, "CACHE_SIZE", 3)
     for number in range(6):
-        await base.note(f"apple {number}", dedup_scope=str(number))
-        found = await base.find("apple pear plum", explain=True)
-        fresh = await fresh_score(base)
+        await store.note(f"apple {number}", dedup_scope=str(number))
+        found = await store.find("apple pear plum", explain=True)
+        fresh = await fresh_score(store)
         assert found.results[0].explain is not None
         assert found.results[0].explain.bm25 == pytest.approx(fresh, rel=1e-9)
-        await base.find(f"{number} apple")
-        assert len(base.store._words._counts) <= 3
+        await store.find(f"{number} apple")
+        assert len(store.store._words._counts) <= 3
 
 
 async def fresh_score(base: Base) -> float:
@@ -177,7 +173,7 @@ async def fresh_score(base: Base) -> float:
 
     def score(db: apsw.Connection) -> float:
         ids = np.arange(1, db.execute("SELECT count(*) FROM chunks").get + 1)
-        found = words.Words().scores(db, "apple pear plum", words.Corpus(len(ids), len(ids), 0, ids))
+        found = Words().scores(db, "apple pear plum", Corpus(len(ids), len(ids), 0, ids))
         return float(found.max())
 
     return await base.store._readers.run(score)

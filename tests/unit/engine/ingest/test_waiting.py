@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.ingest import JobEnds, title_of
+from kb_engine.ingest import JobEnds
 
 
 def job(status: m.JobStatus) -> m.Job:
@@ -53,7 +53,6 @@ async def test_an_ended_job_is_answered_at_once() -> None:
 
 
 async def test_the_end_of_the_job_wakes_who_waits() -> None:
-    """All of them, long before their time."""
     ends, first, second = JobEnds(), Reads("running", "completed"), Reads("queued", "completed")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         tasks = [group.create_task(ends.wait("j", 30, reads)) for reads in (first, second)]
@@ -82,7 +81,6 @@ async def test_time_runs_out() -> None:
 
 
 async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
-    """As the job is then."""
     ends, reads = JobEnds(), Reads("running")
     async with asyncio.timeout(10):
         waiting = asyncio.create_task(ends.wait("j", 30, reads))
@@ -101,18 +99,3 @@ async def test_who_goes_away_is_forgotten() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ends._waiting == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "title"),
-    [
-        ("granite", "granite"),
-        ("\n \n  a\tb  c \nd", "a b c"),
-        ("x" * 80, "x" * 80),
-        ("x" * 81, "x" * 79 + "…"),
-        ("\x1c\u2028granite", "granite"),
-    ],
-)
-def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
-    """The first that says something, in at most 80 characters."""
-    assert title_of(text) == title

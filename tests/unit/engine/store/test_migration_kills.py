@@ -17,12 +17,12 @@ from typing import Any
 import apsw
 import pytest
 
-from kb_engine.store.connection import rows
+from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, numbered
-from kb_engine.store.postgres.postings import Tokenizer
-from kb_engine.store.schema import MIGRATIONS, migrate
+from kb_engine.store.sqlite.connection import rows
+from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
 from tests.support.stores import DIMENSIONS, Place, all_documents, axis, opened
 
@@ -126,8 +126,8 @@ async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
 _SQLITE = """
 import os, shutil, signal, sys
 from pathlib import Path
-from kb_engine.store.connection import connect
-from kb_engine.store.schema import migrate
+from kb_engine.store.sqlite.connection import connect
+from kb_engine.store.sqlite.schema import migrate
 
 def killed(path, left):
     def count(*_):

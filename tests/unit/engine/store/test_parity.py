@@ -11,8 +11,9 @@ import apsw
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.store import Found, Prepared, words
-from kb_engine.store.postgres import postings
+from kb_engine.index import words
+from kb_engine.index.postgres import postings
+from kb_engine.store import Found, Prepared
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
 
@@ -93,7 +94,6 @@ def document(chance: random.Random, title: str) -> Prepared:
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) -> None:
-    """By every word alone, by several, with filters and without."""
     chance = random.Random(seed)
     await fill(pair, chance, 30)
     for word in dict.fromkeys(WORDS):
@@ -106,7 +106,6 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
 
 
 async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a budget that is soon spent, and filters that leave few and many."""
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0.1, "FEW_CHUNKS": 4, "FEW_SHARE": 0.0}.items():
         monkeypatch.setattr(words, name, value)
     chance = random.Random(3)
@@ -118,7 +117,6 @@ async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest
 
 
 def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
-    """Stems, folded letters, single CJK characters, and nothing of what separates."""
     db = apsw.Connection(":memory:")
     db.execute(
         f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{postings.TOKENIZER}');"
@@ -129,8 +127,7 @@ def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
         db.execute("DELETE FROM w")
         db.execute("INSERT INTO w VALUES (?)", (postings.index_text(word),))
         theirs = dict(db.execute("SELECT term, cnt FROM v").fetchall())
-        made = prepared(word)
-        rows, (length,) = tokenizer.postings("", made, range(1, 2))
+        rows, (length,) = tokenizer.postings("", [(1, None, word)])
         single = {term: count for term, _, count, _ in rows if " " not in term}
         assert single | long_ones(rows, theirs) == theirs
         assert length == sum(theirs.values())

@@ -7,13 +7,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_engine.store import collections, described
-from kb_engine.store.schema import migrate
+from kb_engine.store import described
+from kb_engine.store.sqlite import collections
+from kb_engine.store.sqlite.schema import migrate
 
 
 @pytest.mark.parametrize("condition", ["tag > ? AND tag < ?", "tag = ?"])
 def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> None:
-    """One range of the tags, one step in the figures a document, no sorting."""
     path = tmp_path / "kb.db"
     db = apsw.Connection(str(path))
     migrate(db, path)

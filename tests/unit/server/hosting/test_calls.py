@@ -79,9 +79,8 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_at_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The protocol id and the class; then tool, status, milliseconds, correlation id, the tool's fields."""
     caplog.set_level("INFO")
-    await calls(found).run("find_things", {"query": "q"}, Call("corr"))
+    await calls(found).outcome("find_things", {"query": "q"}, Call("corr"))
     start, end = caplog.records
     assert start.getMessage() == "Executing tool find_things (FindThingsTool)"
     assert end.levelname == "INFO"
@@ -98,7 +97,7 @@ async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_a
 async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest.LogCaptureFixture) -> None:
     """Its message may hold what the caller sent, so it stays out."""
     caplog.set_level("INFO")
-    answer = await calls(lacking).run("find_things", {"query": "q"}, Call())
+    answer = (await calls(lacking).outcome("find_things", {"query": "q"}, Call())).as_result()
     assert answer["isError"] is True
     assert caplog.records[-1].levelname == "WARNING"
     assert fields(caplog.records[-1])["error"] == "not_found"
@@ -111,8 +110,7 @@ async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest
 async def test_what_does_not_fit_is_logged_with_the_parameter(
     arguments: dict[str, Any], parameter: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the tool's own names, not by those that a caller makes up."""
-    await calls(found).run("find_things", arguments, Call())
+    await calls(found).outcome("find_things", arguments, Call())
     record = caplog.records[-1]
     assert record.levelname == "WARNING"
     assert fields(record).get("parameter") == parameter
@@ -121,7 +119,7 @@ async def test_what_does_not_fit_is_logged_with_the_parameter(
 async def test_a_call_of_no_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It never got as far as a tool."""
     with pytest.raises(UnknownToolError):
-        await calls(found).run("find_nothing", {}, Call())
+        await calls(found).outcome("find_nothing", {}, Call())
     assert fields(caplog.records[-1])["error"] == "unknown_tool"
     assert caplog.records[-1].levelname == "WARNING"
 
@@ -131,7 +129,7 @@ async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(
 ) -> None:
     """The caller gets the correlation id to ask about."""
     with pytest.raises(BrokenToolError) as caught:
-        await calls(breaking).run("find_things", {"query": "q"}, Call("corr"))
+        await calls(breaking).outcome("find_things", {"query": "q"}, Call("corr"))
     assert caught.value.correlation_id == "corr"
     assert "within" not in str(caught.value)
     record = caplog.records[-1]
@@ -141,31 +139,27 @@ async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(
 
 
 async def test_a_result_that_cannot_be_written_is_a_fault() -> None:
-    """Not a broken connection."""
-
     async def unwritable(_arguments: Arguments, _call: Call) -> Found:
         return Found(["\ud800"])
 
     with pytest.raises(BrokenToolError):
-        await calls(unwritable).run("find_things", {"query": "q"}, Call())
+        await calls(unwritable).outcome("find_things", {"query": "q"}, Call())
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_and_counted_under_no_name_of_its_own() -> None:
-    """Or a caller could fill the metrics with names."""
     metrics = Metrics()
     with pytest.raises(UnknownToolError, match="find_things"):
-        await calls(found, metrics).run("x" * 1000, {}, Call())
+        await calls(found, metrics).outcome("x" * 1000, {}, Call())
     assert 'mcp_errors_total{tool="unknown_tool",error_type="unknown_tool"} 1' in metrics.render()
 
 
 async def test_each_end_is_counted() -> None:
-    """Success with its results, a refusal and a fault by their types."""
     metrics = Metrics()
-    await calls(found, metrics).run("find_things", {"query": "q"}, Call())
-    await calls(lacking, metrics).run("find_things", {"query": "q"}, Call())
-    await calls(found, metrics).run("find_things", {}, Call())
+    await calls(found, metrics).outcome("find_things", {"query": "q"}, Call())
+    await calls(lacking, metrics).outcome("find_things", {"query": "q"}, Call())
+    await calls(found, metrics).outcome("find_things", {}, Call())
     with pytest.raises(BrokenToolError):
-        await calls(breaking, metrics).run("find_things", {"query": "q"}, Call())
+        await calls(breaking, metrics).outcome("find_things", {"query": "q"}, Call())
     text = metrics.render()
     assert 'mcp_requests_total{tool="find_things",status="success"} 1' in text
     assert 'mcp_search_results_count{collection_id="c1"} 1' in text
@@ -186,7 +180,7 @@ async def test_a_cancelled_call_stays_cancelled_and_is_counted_as_such(
         await asyncio.Event().wait()
         raise AssertionError
 
-    task = asyncio.ensure_future(calls(waiting, metrics).run("find_things", {"query": "q"}, Call()))
+    task = asyncio.ensure_future(calls(waiting, metrics).outcome("find_things", {"query": "q"}, Call()))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

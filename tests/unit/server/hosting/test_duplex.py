@@ -14,9 +14,10 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from kb_server.hosting.duplex import Bounds, Session, session
-from kb_server.hosting.protocol import ProtocolServer
+from kb_server.hosting.toolset_server import hosted
 from kb_server.tool import Call
+from mcp_aiohttp.options import Bounds
+from mcp_aiohttp.protocol.session import Session, session
 from tests.protocol.conftest import BOUND
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import call, initialize, modern, request
@@ -74,7 +75,7 @@ def written() -> Written:
 @asynccontextmanager
 async def beginning(fake: Fake, written: Written, **options: Any) -> AsyncIterator[Session]:
     """A session with the fake toolset."""
-    server = ProtocolServer(options.pop("toolset", fake.toolset))
+    server = hosted(options.pop("toolset", fake.toolset))
     async with session(server, written, **options) as client:
         yield client
 
@@ -186,15 +187,13 @@ async def test_one_message_over_the_bound_of_bytes_is_refused_alone(fake: Fake, 
 async def test_a_client_may_open_with_any_request(
     fake: Fake, written: Written, opening: dict[str, Any]
 ) -> None:
-    """As over HTTP, on stdio and WebSocket alike."""
-    async with session(ProtocolServer(fake.toolset), written) as client:
+    async with session(hosted(fake.toolset), written) as client:
         await client.take(sent(opening))
         (answer,) = await written.answers(1)
     assert isinstance(answer, JSONRPCResponse)
 
 
 async def test_a_task_that_is_being_cancelled_is_in_flight(fake: Fake, written: Written) -> None:
-    """Though nobody is owed an answer for the notification."""
     told: list[str] = []
 
     async def cancel(task_id: str, _call: Call) -> None:

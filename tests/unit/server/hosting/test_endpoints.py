@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from kb_server.hosting.endpoints import combine, endpoints_for
+from kb_server.hosting.mounts import combine, mount
 from kb_server.tool import Annotations, Call, NoArguments, Tool, Toolset
 
 
@@ -60,7 +60,7 @@ def _noting(name: str, entered: list[str]) -> Callable[[], AbstractAsyncContextM
 def test_one_toolset_shown_is_served_as_itself() -> None:
     """With its own name, version, instructions and capabilities at `/mcp`."""
     kb, other = toolset("kb", "a"), toolset("other", "b")
-    root, *own = endpoints_for([kb, other], ["kb"])
+    root, *own = mount([kb, other], ["kb"])
     assert root.path == "/mcp"
     assert root.toolset is kb
     assert [(endpoint.path, endpoint.toolset) for endpoint in own] == [("/mcp/kb", kb), ("/mcp/other", other)]
@@ -79,7 +79,6 @@ def test_several_shown_are_served_together() -> None:
 
 
 def test_no_prompts_anywhere_declare_none() -> None:
-    """Rather than an empty list of them."""
     assert combine([toolset("a"), toolset("b")]).prompts_list_changed is None
 
 
@@ -92,13 +91,12 @@ def test_two_tools_of_one_name_are_refused_with_both_owners() -> None:
 def test_nothing_to_show_is_refused() -> None:
     """So is a name that is none."""
     with pytest.raises(ValueError, match="no toolset"):
-        endpoints_for([toolset("kb")], [])
+        mount([toolset("kb")], [])
     with pytest.raises(KeyError):
-        endpoints_for([toolset("kb")], ["other"])
+        mount([toolset("kb")], ["other"])
 
 
 async def test_lifespans_of_toolsets_together_are_entered_in_order_and_left_in_reverse() -> None:
-    """Each once."""
     entered: list[str] = []
     async with combine([toolset("a", entered=entered), toolset("b", entered=entered)]).lifespan():
         assert entered == ["+a", "+b"]
@@ -108,6 +106,6 @@ async def test_lifespans_of_toolsets_together_are_entered_in_order_and_left_in_r
 async def test_a_shown_union_leaves_lifespans_to_the_endpoints_of_its_parts() -> None:
     """Or each part would be built twice."""
     entered: list[str] = []
-    root, *_ = endpoints_for([toolset("a", entered=entered), toolset("b", entered=entered)], ["a", "b"])
+    root, *_ = mount([toolset("a", entered=entered), toolset("b", entered=entered)], ["a", "b"])
     async with root.toolset.lifespan():
         assert entered == []

@@ -13,12 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from kb_server.engine_client import engine_call
 from kb_server.engine_client.port import TRACE
-from kb_server.hosting.caller import Caller, new_call
+from kb_server.hosting.call_context import new_call
 from kb_server.hosting.calls import BrokenToolError
 from kb_server.observability import tracing
 from kb_server.tool import Call
+from kb_server.toolsets.kb.errors import engine_call
+from mcp_aiohttp.protocol.caller import Caller
 from tests.support.stack import clean_environment
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking
 
@@ -43,8 +44,7 @@ def only(spans: InMemorySpanExporter) -> tuple[ReadableSpan, Mapping[str, object
 
 
 async def test_a_call_that_succeeds_has_no_error(spans: InMemorySpanExporter) -> None:
-    """And no status, as the conventions want it."""
-    await calls(found).run("find_things", {"query": "q"}, Call("corr"))
+    await calls(found).outcome("find_things", {"query": "q"}, Call("corr"))
     span, attributes = only(spans)
     assert (span.name, span.status.status_code) == ("tools/call find_things", StatusCode.UNSET)
     assert attributes["kb.correlation_id"] == "corr"
@@ -55,8 +55,7 @@ async def test_a_call_that_succeeds_has_no_error(spans: InMemorySpanExporter) ->
 async def test_an_answer_with_an_error_is_a_tool_error(
     spans: InMemorySpanExporter, arguments: dict[str, str]
 ) -> None:
-    """With its own code beside, and without its words."""
-    await calls(lacking).run("find_things", arguments, Call())
+    await calls(lacking).outcome("find_things", arguments, Call())
     span, attributes = only(spans)
     assert attributes["error.type"] == "tool_error"
     assert attributes["kb.error"] in {"not_found", "invalid_parameter", "missing_required_parameter"}
@@ -68,14 +67,13 @@ async def test_an_answer_with_an_error_is_a_tool_error(
 async def test_a_tool_that_breaks_is_the_error_of_the_protocol(spans: InMemorySpanExporter) -> None:
     """Its exception stays in the log."""
     with pytest.raises(BrokenToolError):
-        await calls(breaking).run("find_things", {"query": "q"}, Call())
+        await calls(breaking).outcome("find_things", {"query": "q"}, Call())
     span, attributes = only(spans)
     assert (attributes["error.type"], attributes["kb.error"]) == ("-32603", "internal_error")
     assert not span.events
 
 
 async def test_a_cancelled_call_ends_its_span(spans: InMemorySpanExporter) -> None:
-    """With what happened."""
     begun = asyncio.Event()
 
     async def waiting(_arguments: Arguments, _call: Call) -> Found:
@@ -83,7 +81,7 @@ async def test_a_cancelled_call_ends_its_span(spans: InMemorySpanExporter) -> No
         await asyncio.Event().wait()
         raise AssertionError("an event that nobody sets")
 
-    task = asyncio.create_task(calls(waiting).run("find_things", {"query": "q"}, Call()))
+    task = asyncio.create_task(calls(waiting).outcome("find_things", {"query": "q"}, Call()))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -102,7 +100,7 @@ async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExpor
         return Found([])
 
     call = new_call({"traceparent": TRACEPARENT, "tracestate": "vendor=1"}, Caller())
-    await calls(calling).run("find_things", {"query": "q"}, call)
+    await calls(calling).outcome("find_things", {"query": "q"}, call)
     span, _ = only(spans)
     assert span.context is not None
     assert span.parent is not None
@@ -121,9 +119,8 @@ def test_what_is_no_header_is_not_sent_on(spans: InMemorySpanExporter, value: st
 
 
 async def test_without_anybody_who_collects_a_call_stands_in_no_trace() -> None:
-    """Whatever its caller sends."""
     call = new_call({"traceparent": TRACEPARENT}, Caller(headers={"traceparent": TRACEPARENT}))
-    await calls(found).run("find_things", {"query": "q"}, call)
+    await calls(found).outcome("find_things", {"query": "q"}, call)
     assert call.trace is None
     assert call.correlation_id == TRACE_ID
 
@@ -142,7 +139,7 @@ trace.set_tracer_provider(provider)
 from kb_server.observability import tracing
 from tests.unit.server.hosting.test_calls import Call, calls, found
 with tracing.exporting(os.environ):
-    asyncio.run(calls(found).run("find_things", {"query": "q"}, Call()))
+    asyncio.run(calls(found).outcome("find_things", {"query": "q"}, Call()))
 assert tracing.ACTIVE is None
 with trace.get_tracer("other").start_as_current_span("after"):
     pass

@@ -25,7 +25,6 @@ MIB = 1024 * 1024
 
 @pytest.mark.requirement("N53", "N54", "N56")
 async def test_the_status_tells_what_the_base_holds_and_how_it_works(knowledge: Knowledge) -> None:
-    """As the engine has it: its folder, its model, its window; the server's limit."""
     await knowledge.added("bees.html", b"<p>bees</p>" + b" " * (MIB - 11))
     told = await knowledge.ok("knowledge-status")
     assert told["success"] is True
@@ -81,7 +80,9 @@ async def told_of(folder: Path, **members: Any) -> dict[str, Any]:
 
     async with serving(Engine()) as url, Services(ServerSettings(engine_url=url, home=folder)) as services:
         calls = Calls(build_toolset("knowledge", services), Metrics())
-        told: dict[str, Any] = (await calls.run("knowledge-status", {}, Call()))["structuredContent"]
+        told: dict[str, Any] = (await calls.outcome("knowledge-status", {}, Call())).as_result()[
+            "structuredContent"
+        ]
         return told
 
 
@@ -129,7 +130,7 @@ async def test_an_engine_out_of_reach_is_a_base_that_is_degraded(tmp_path: Path)
     """Nothing is known of it, and nothing is made up; the call itself succeeds."""
     async with Services(ServerSettings(engine_url="http://127.0.0.1:1", home=tmp_path)) as services:
         calls = Calls(build_toolset("knowledge", services), Metrics())
-        told = (await calls.run("knowledge-status", {}, Call()))["structuredContent"]
+        told = (await calls.outcome("knowledge-status", {}, Call())).as_result()["structuredContent"]
     assert told["success"] is True
     assert set(told["knowledge_base"].values()) == {"default", None}
     health = told["health"]

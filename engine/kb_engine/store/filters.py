@@ -1,0 +1,69 @@
+"""Which documents may answer a search, as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apsw
+
+from kb_engine.index.embedded.words import numbers
+from kb_engine.index.port import Ids, Selection
+from kb_engine.store.sqlite.connection import marks, value
+from kb_engine.store.sqlite.tags import starts_with
+from kb_engine.store.times import stamp
+
+Condition = tuple[str, Sequence[Any]]
+
+
+def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
+    """The ids of the documents selected; None when that is all of them."""
+    where, values = condition(selection)
+    if not where:
+        return None
+    joined = value(
+        db,
+        f"SELECT group_concat(d.id) FROM documents d WHERE {where}",  # noqa: S608
+        values,
+    )
+    return numbers(joined)
+
+
+def condition(selection: Selection) -> Condition:
+    """What documents `d` have to meet, a `?` for each value; empty when that is nothing."""
+    conditions = list(_conditions(selection))
+    where = " AND ".join(sql for sql, _ in conditions)
+    return where, [one for _, values in conditions for one in values]
+
+
+def _conditions(selection: Selection) -> Iterator[Condition]:
+    tagged = "d.id IN (SELECT document_id FROM document_tags WHERE tag"
+    for tag in selection.tags:
+        yield f"{tagged} = ?)", [tag]
+    if selection.tags_any:
+        yield f"{tagged} IN ({marks(len(selection.tags_any))}))", selection.tags_any
+    if selection.doc_type is not None:
+        yield "d.doc_type = ?", [selection.doc_type]
+    if selection.formats:
+        yield f"d.format IN ({marks(len(selection.formats))})", selection.formats
+    if selection.source_types:
+        yield _source_types(selection.source_types)
+    yield from _place_and_time(selection)
+
+
+def _source_types(wanted: Sequence[str | None]) -> Condition:
+    named = [one for one in wanted if one is not None]
+    either = [f"d.source_type IN ({marks(len(named))})"] if named else []
+    if None in wanted:
+        either.append("d.source_type IS NULL")
+    return f"({' OR '.join(either)})", named
+
+
+def _place_and_time(selection: Selection) -> Iterator[Condition]:
+    if selection.source_path_prefix:
+        sql, values = starts_with("source_path", selection.source_path_prefix)
+        yield f"d.id IN (SELECT document_id FROM document_sources WHERE {sql})", values  # noqa: S608
+    if selection.date_from is not None:
+        yield f"d.{selection.date_field} >= ?", [stamp(selection.date_from)]
+    if selection.date_to is not None:
+        yield f"d.{selection.date_field} <= ?", [stamp(selection.date_to)]

@@ -1,0 +1,371 @@
+"""The layout of a base, and the way from each earlier layout to this one.
+
+`PRAGMA user_version` is the number of the last migration done. Each runs in one transaction, takes
+nothing away, and is never changed once released: a new layout is a new migration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from kb_engine.index.tokens import TOKENIZER, index_text
+from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
+from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.sqlite.connection import rows, transaction
+from kb_engine.turns import SHORT_BYTES
+
+Migration = Callable[[apsw.Connection], None]
+
+_VERSION_1 = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE documents (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  uid TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL,
+  title TEXT NOT NULL,
+  doc_type TEXT NOT NULL,
+  format TEXT,
+  filename TEXT,
+  source_path TEXT,
+  size_bytes INTEGER NOT NULL,
+  sha256 TEXT NOT NULL,
+  metadata TEXT NOT NULL DEFAULT '{}',
+  created_at TEXT NOT NULL
+);
+
+CREATE TABLE note_texts (
+  document_id INTEGER PRIMARY KEY REFERENCES documents (id) ON DELETE CASCADE,
+  text TEXT NOT NULL
+);
+
+CREATE TABLE chunks (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  uid TEXT NOT NULL,
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  position INTEGER NOT NULL,
+  text TEXT NOT NULL,
+  page INTEGER,
+  heading TEXT,
+  first INTEGER NOT NULL,
+  beyond INTEGER NOT NULL,
+  UNIQUE (document_id, position)
+);
+
+CREATE TABLE vectors (
+  chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
+  vector BLOB NOT NULL
+);
+
+CREATE TABLE document_tags (
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  tag TEXT NOT NULL,
+  PRIMARY KEY (document_id, tag)
+);
+
+CREATE VIRTUAL TABLE chunk_text USING fts5 (
+  text, content = 'chunks', content_rowid = 'id', tokenize = 'porter unicode61'
+);
+"""
+
+_VERSION_2_DOCUMENTS = """
+ALTER TABLE documents ADD COLUMN updated_at TEXT;
+ALTER TABLE documents ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE documents ADD COLUMN dedup_scope TEXT NOT NULL DEFAULT '';
+ALTER TABLE documents ADD COLUMN source_type TEXT;
+ALTER TABLE documents ADD COLUMN status TEXT NOT NULL DEFAULT 'searchable';
+ALTER TABLE documents ADD COLUMN status_reason TEXT;
+ALTER TABLE documents ADD COLUMN extraction_method TEXT NOT NULL DEFAULT 'unknown';
+ALTER TABLE documents ADD COLUMN pages INTEGER;
+ALTER TABLE documents ADD COLUMN chunk_count INTEGER NOT NULL DEFAULT 0;
+
+UPDATE documents SET
+  updated_at = created_at,
+  chunk_count = (SELECT count(*) FROM chunks WHERE document_id = documents.id);
+UPDATE documents SET status = 'empty', status_reason = 'No text was found.' WHERE chunk_count = 0;
+UPDATE documents SET dedup_scope = coalesce((
+  SELECT tag FROM document_tags WHERE document_id = documents.id AND tag GLOB 'collection:*'
+  ORDER BY rowid DESC LIMIT 1), '');
+
+CREATE INDEX documents_by_content ON documents (sha256, kind, dedup_scope);
+CREATE INDEX documents_by_creation ON documents (created_at);
+CREATE INDEX documents_by_update ON documents (updated_at);
+CREATE INDEX documents_counted ON documents (doc_type, status, size_bytes, chunk_count);
+"""
+
+_VERSION_2_TABLES = """
+CREATE TABLE document_sources (
+  id INTEGER PRIMARY KEY,
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  source_path TEXT NOT NULL,
+  UNIQUE (document_id, source_path)
+);
+CREATE INDEX document_sources_by_path ON document_sources (source_path, document_id);
+INSERT INTO document_sources (document_id, source_path)
+  SELECT id, source_path FROM documents WHERE source_path IS NOT NULL ORDER BY id;
+
+ALTER TABLE document_tags RENAME TO document_tags_1;
+CREATE TABLE document_tags (
+  id INTEGER PRIMARY KEY,
+  document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+  tag TEXT NOT NULL,
+  UNIQUE (document_id, tag)
+);
+CREATE INDEX document_tags_by_tag ON document_tags (tag, document_id);
+INSERT INTO document_tags (document_id, tag) SELECT document_id, tag FROM document_tags_1 ORDER BY rowid;
+DROP TABLE document_tags_1;
+
+CREATE TABLE jobs (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  status TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  title TEXT NOT NULL,
+  tags TEXT NOT NULL,
+  metadata TEXT NOT NULL,
+  source_path TEXT,
+  dedup_scope TEXT NOT NULL,
+  sha256 TEXT NOT NULL,
+  size_bytes INTEGER NOT NULL,
+  spool TEXT,
+  filename TEXT,
+  format TEXT,
+  doc_type TEXT NOT NULL,
+  lease TEXT,
+  step TEXT NOT NULL,
+  completed_steps INTEGER NOT NULL DEFAULT 0,
+  total_steps INTEGER NOT NULL DEFAULT 0,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  document_id INTEGER,
+  document_uid TEXT,
+  deduplicated INTEGER NOT NULL DEFAULT 0,
+  error_code TEXT,
+  error_message TEXT,
+  created_at TEXT NOT NULL,
+  started_at TEXT,
+  finished_at TEXT
+);
+-- A table of its own: a job is rewritten with every step reported, a text of a megabyte should not be.
+CREATE TABLE job_texts (
+  job_id TEXT PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE,
+  text TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX jobs_by_status ON jobs (status, seq);
+CREATE INDEX jobs_finished ON jobs (seq) WHERE finished_at IS NOT NULL;
+
+CREATE TABLE idempotency (
+  credential TEXT NOT NULL,
+  operation TEXT NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  answer BLOB NOT NULL,
+  created_at TEXT NOT NULL,
+  PRIMARY KEY (credential, operation, key)
+) WITHOUT ROWID;
+CREATE INDEX idempotency_by_age ON idempotency (created_at);
+
+INSERT INTO meta SELECT 'last_updated', max(updated_at) FROM documents
+  HAVING count(*) > 0;
+"""
+
+_VERSION_2_WORDS = f"""
+DROP TABLE chunk_text;
+CREATE VIRTUAL TABLE words USING fts5 (
+  title, heading, text, content = '', contentless_delete = 1, tokenize = '{TOKENIZER}'
+);
+"""
+
+
+# The collections that somebody has described; `target_audience` and `usage_scenarios` are JSON, or NULL.
+_VERSION_3 = """
+CREATE TABLE collections (
+  id TEXT PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  description TEXT NOT NULL,
+  created_by TEXT NOT NULL,
+  target_audience TEXT,
+  usage_scenarios TEXT,
+  created_at TEXT NOT NULL,
+  updated_at TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- NULL in chunks of earlier layouts; their documents' sums are an estimate, four characters a token.
+ALTER TABLE chunks ADD COLUMN tokens INTEGER;
+ALTER TABLE documents ADD COLUMN token_count INTEGER NOT NULL DEFAULT 0;
+UPDATE documents SET token_count = (
+  SELECT coalesce(sum((length(text) + 3) / 4), 0) FROM chunks WHERE document_id = documents.id);
+
+-- What collections add up, document by document, without reading the rows, whose metadata may be long.
+CREATE INDEX documents_figures ON documents (id, chunk_count, token_count, created_at, updated_at);
+"""
+
+
+_UPDATES_ARE_JOBS = """
+ALTER TABLE jobs ADD COLUMN new_title TEXT;
+ALTER TABLE jobs ADD COLUMN expected_version INTEGER;
+CREATE INDEX jobs_updates ON jobs (document_id, seq) WHERE kind = 'update' AND finished_at IS NULL;
+
+-- Set while the answer is not known yet: it is that of this job.
+ALTER TABLE idempotency ADD COLUMN job_id TEXT REFERENCES jobs (id) ON DELETE CASCADE;
+CREATE INDEX idempotency_by_job ON idempotency (job_id) WHERE job_id IS NOT NULL;
+"""
+
+
+def _first(db: apsw.Connection) -> None:
+    db.execute(_VERSION_1)
+
+
+def _second(db: apsw.Connection) -> None:
+    """Documents know when they changed; jobs and idempotency keys become durable; CJK words are found."""
+    db.execute(_VERSION_2_DOCUMENTS)
+    db.execute(_VERSION_2_TABLES)
+    db.execute(_VERSION_2_WORDS)
+    for document_id, metadata in rows(db, "SELECT id, metadata FROM documents WHERE metadata <> '{}'"):
+        db.execute("UPDATE documents SET source_type = ? WHERE id = ?", (_source_type(metadata), document_id))
+    for chunk in db.execute(
+        "SELECT c.id, d.title, c.heading, c.text FROM chunks c JOIN documents d ON d.id = c.document_id"
+    ):
+        chunk_id, *texts = chunk
+        prepared = [index_text(str(text or "")) for text in texts]
+        db.execute(
+            "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", (chunk_id, *prepared)
+        )
+
+
+def _third(db: apsw.Connection) -> None:
+    """Collections can be described, and tokens are counted."""
+    db.execute(_VERSION_3)
+
+
+def _fourth(db: apsw.Connection) -> None:
+    """A job knows whether its file is to be read by OCR although it holds text."""
+    db.execute("ALTER TABLE jobs ADD COLUMN force_ocr INTEGER NOT NULL DEFAULT 0")
+
+
+def _take_turns(db: apsw.Connection) -> None:
+    """Jobs know their lane, who asked for them, and their turn; those that wait keep their order."""
+    db.execute(
+        f"""
+        ALTER TABLE jobs ADD COLUMN caller TEXT NOT NULL DEFAULT '';
+        ALTER TABLE jobs ADD COLUMN lane TEXT NOT NULL DEFAULT 'long';
+        ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+        UPDATE jobs SET turn = seq;
+        UPDATE jobs SET lane = 'short' WHERE kind = 'note' AND size_bytes <= {SHORT_BYTES};
+        CREATE INDEX jobs_by_turn ON jobs (status, lane, turn, seq);
+        CREATE INDEX jobs_by_caller ON jobs (caller, lane, status, turn);
+        """  # noqa: S608
+    )
+
+
+def _updates_are_jobs(db: apsw.Connection) -> None:
+    """A note's update is a job, whose answer the idempotency keys of all that wait for it get at its end."""
+    db.execute(_UPDATES_ARE_JOBS)
+
+
+def _retries_and_measures(db: apsw.Connection) -> None:
+    """Failed jobs keep their bytes, deaths of the engine are counted, and the time of jobs is measured."""
+    db.execute(
+        """
+        ALTER TABLE jobs ADD COLUMN retryable INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE jobs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE jobs ADD COLUMN rests_until TEXT;
+        CREATE INDEX jobs_waiting ON jobs (seq, lane, kind, format, force_ocr, size_bytes)
+          WHERE status = 'queued';
+        CREATE INDEX jobs_kept ON jobs (finished_at, seq) WHERE retryable;
+        CREATE TABLE measures (
+          work TEXT PRIMARY KEY,
+          jobs REAL NOT NULL,
+          bytes REAL NOT NULL,
+          seconds REAL NOT NULL,
+          squares REAL NOT NULL,
+          products REAL NOT NULL
+        ) WITHOUT ROWID;
+        """
+    )
+
+
+def _changes_are_counted(db: apsw.Connection) -> None:
+    """Every change of a document has a number; an index that keeps its data for itself follows them."""
+    db.execute(
+        """
+        CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
+        INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
+        """
+    )
+
+
+def _source_type(metadata: str) -> str | None:
+    found = json.loads(metadata).get("source_type")
+    return found if isinstance(found, str) else None
+
+
+_OURS = {"meta", "documents", "chunks"}
+"""Tables of every layout: many a program counts its layouts in `user_version`."""
+
+MIGRATIONS: tuple[Migration, ...] = (
+    _first,
+    _second,
+    _third,
+    _fourth,
+    _updates_are_jobs,
+    _take_turns,
+    _retries_and_measures,
+    _changes_are_counted,
+)
+"""The migration at index n leads from version n to version n + 1."""
+
+
+def migrate(db: apsw.Connection, path: Path, migrations: tuple[Migration, ...] = MIGRATIONS) -> None:
+    """Bring the base to the latest layout, one migration a transaction.
+
+    Raises:
+        BaseTooNew: a later engine has written it.
+        NotABase: a SQLite file of another program.
+    """
+    version = int(db.pragma("user_version"))
+    tables = {name for (name,) in rows(db, "SELECT name FROM sqlite_schema")}
+    if tables if version == 0 else version < 0 or not tables >= _OURS:
+        raise NotABase(path, "it belongs to another program. Name another file.")
+    if version > len(migrations):
+        raise BaseTooNew(path, version, len(migrations))
+    for number, step in enumerate(migrations[version:], version + 1):
+        with transaction(db):
+            step(db)
+            db.pragma("user_version", number)
+
+
+def bind_embedder(db: apsw.Connection, path: Path, wanted: EmbedderIdentity) -> EmbedderIdentity:
+    """Remember which embedder fills the base; it, with the dimensions that the base knows.
+
+    Raises:
+        EmbedderMismatch: another one has filled it.
+    """
+    stored = stored_embedder(db)
+    if stored is None or not stored.dimensions:  # of which there never was a vector
+        with transaction(db):
+            set_embedder(db, wanted)
+        return wanted
+    if not wanted.fits(stored):
+        raise EmbedderMismatch(path, stored, wanted)
+    return stored
+
+
+def stored_embedder(db: apsw.Connection) -> EmbedderIdentity | None:
+    """The embedder that filled the base; None in a new one."""
+    found = dict(rows(db, "SELECT name, value FROM meta WHERE name IN ('embedder', 'dimensions')"))
+    return EmbedderIdentity(found["embedder"], int(found["dimensions"])) if found else None
+
+
+def set_embedder(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
+    """Note whose vectors the base holds."""
+    set_meta(db, "embedder", embedder.name)
+    set_meta(db, "dimensions", str(embedder.dimensions))
+
+
+def set_meta(db: apsw.Connection, name: str, text: str) -> None:
+    """Remember something of the base as a whole."""
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, text))

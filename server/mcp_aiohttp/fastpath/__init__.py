@@ -1,0 +1,1 @@
+"""Plain tool calls answered past the kernel of the SDK, and equal to its answers."""

@@ -1,0 +1,25 @@
+"""Who sends a message, as far as the transport knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ANONYMOUS = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What came beside a message. On stdio there are no headers, and the caller is anonymous.
+
+    Handlers of a hosted server find it in `context.request`.
+    """
+
+    credential: str = ANONYMOUS
+    """A short digest of the bearer token that tells callers apart; never the token."""
+    headers: Mapping[str, str] | None = None
+    address: str = ""
+
+    def header(self, name: str) -> str | None:
+        """The header `name`, or None; aiohttp's mappings ignore case."""
+        return self.headers.get(name) if self.headers is not None else None

@@ -1,0 +1,86 @@
+"""A server of the official SDK, ready to be hosted. Nothing here knows a transport.
+
+HTTP answers single requests through `HostedServer.respond`; stdio and WebSocket run the SDK's loop over
+`HostedServer.sdk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.connection import Connection
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data
+from mcp.shared.dispatcher import DispatchContext
+from mcp.shared.transport_context import TransportContext
+
+from mcp_aiohttp.fastpath.fast_path import LIST, FastPath
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.jsonrpc import Request, error_bytes, result_bytes
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+NotificationHandler = Callable[[Mapping[str, Any] | None, Caller], Awaitable[None]]
+"""Handles a notification by its params; raises nothing, for nobody waits for an answer."""
+
+
+class HostedServer:
+    """A server built with the official SDK, for any number of connections and paths.
+
+    `notifications` are what the handshake announces. `notification_handlers`, by method, take notifications
+    of the server's own, which the SDK's loop would drop; they count as work in flight. `fast_path` answers
+    plain calls past the SDK's kernel. Where tools of a low-level server declare `x-mcp-header`, its
+    `get_tool_input_schema` must be set.
+    """
+
+    def __init__(
+        self,
+        server: Server[Any] | MCPServer[Any],
+        notifications: NotificationOptions | None = None,
+        *,
+        notification_handlers: Mapping[str, NotificationHandler] | None = None,
+        fast_path: FastPath | None = None,
+    ) -> None:
+        self.sdk = _low_level(server)
+        self.initialization = self.sdk.create_initialization_options(notifications)
+        self.notification_handlers = dict(notification_handlers or {})
+        self.fast_path = fast_path
+        self.lifespan_state: Any = None
+        """What the server's lifespan yielded."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Enter the server's own lifespan; it must be entered before the first call."""
+        async with self.sdk.lifespan(self.sdk) as self.lifespan_state:
+            yield
+
+    async def respond(
+        self, connection: Connection, context: DispatchContext[TransportContext], request: Request
+    ) -> tuple[bytes, int | None]:
+        """The JSON-RPC response to a request that came on its own, and where it is an error, its code."""
+        runner = ServerRunner(self.sdk, connection, self.lifespan_state, init_options=self.initialization)
+        try:
+            result = await runner.on_request(context, request.method, request.params)
+            if self.fast_path is not None and request.method == LIST:
+                self.fast_path.remember_listing(connection.protocol_version, result)
+            return result_bytes(request.id, result), None
+        except asyncio.CancelledError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - the boundary: the SDK's table says what a client learns
+            error = modern_error_data(fault)
+            return error_bytes(request.id, error.code, error.message, error.data), error.code
+        finally:
+            await aclose_shielded(connection)
+
+
+def _low_level(server: Server[Any] | MCPServer[Any]) -> Server[Any]:
+    if isinstance(server, Server):
+        return server
+    # The one public way from an MCPServer to the server below it: the manager of its own HTTP application,
+    # which is built for that and not served.
+    server.streamable_http_app()
+    return server.session_manager.app

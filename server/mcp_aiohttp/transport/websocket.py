@@ -1,0 +1,393 @@
+"""MCP over WebSocket (RFC 6455): a connection is one client, and carries what stdio carries.
+
+The checks are those of every request: key, Host and Origin are checked before the upgrade, and browsers send
+Origin with every upgrade, so that a page of a stranger opens nothing. Messages are text; what is no message
+of the protocol is answered with an error, and what is no proper frame closes the connection:
+
+| code | why |
+|---|---|
+| 1001 | the server stops; calls in flight were given time to end |
+| 1002 | what came is no WebSocket frame, or compressed: compression is not agreed to |
+| 1003 | a binary message |
+| 1007 | a text that is not UTF-8 |
+| 1009 | a message over the limit |
+| 1011 | a fault of ours |
+
+Many calls run at once. Each counts as in flight until its answer has left, and too many are refused, so
+that a client that sends and does not read cannot fill memory; reading goes on meanwhile, for a cancel must
+take effect. When the connection ends, its calls are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import anyio
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from mcp_aiohttp.guard.auth import caller_of
+from mcp_aiohttp.guard.proxies import TrustedProxies
+from mcp_aiohttp.options import Bounds, SocketLimits
+from mcp_aiohttp.protocol.jsonrpc import error_bytes, notification_bytes, result_bytes
+from mcp_aiohttp.protocol.kernel import HostedServer
+from mcp_aiohttp.protocol.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
+from mcp_aiohttp.protocol.session import Session, session
+from mcp_aiohttp.transport.exchange import STALLED_SECONDS
+
+log = logging.getLogger(__name__)
+
+SUBPROTOCOL = "mcp"
+VERSION = "13"
+CLOSE_SECONDS = 1.0
+"""How long a peer may take to agree to the end, or to read why it is ended."""
+_GRACE = 0.9
+"""The share of the time to stop in which calls may end; the rest is for cancelling and closing."""
+
+_RETRY_SECONDS = 5
+_BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
+
+
+def asks_for_websocket(http: web.Request) -> bool:
+    """Whether the request is to become a WebSocket."""
+    return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
+
+
+class SocketPlaces:
+    """So many WebSockets may be open at once, on all endpoints together, and so many from one address."""
+
+    def __init__(self, limits: SocketLimits, proxies: TrustedProxies) -> None:
+        self._limits = limits
+        self._proxies = proxies
+        self._open = 0
+        self._of: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, http: web.Request) -> Iterator[None]:
+        """One place is taken within.
+
+        Raises:
+            Refusal: 503, there is none.
+        """
+        address = self._proxies.client_of(http) or http.remote or ""
+        owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
+        if self._open >= (limit := self._limits.open):
+            raise _no_place(f"{limit} WebSockets are open, as many as this server keeps.", limit)
+        if owner is not None and self._of[owner] >= (limit := self._limits.per_address):
+            raise _no_place(f"{limit} WebSockets are open from your address.", limit)
+        self._open += 1
+        if owner is not None:
+            self._of[owner] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if owner is not None:
+                self._of[owner] -= 1
+                if not self._of[owner]:
+                    del self._of[owner]
+
+
+def _no_place(words: str, limit: int) -> Refusal:
+    return Refusal(
+        503,
+        TOO_MANY_CONNECTIONS,
+        "too_many_websockets",
+        f"{words} Close some, or send messages by POST.",
+        headers={hdrs.RETRY_AFTER: str(_RETRY_SECONDS)},
+        details={"limit": limit},
+    )
+
+
+class WebSockets:
+    """The open connections of one endpoint."""
+
+    def __init__(
+        self,
+        server: HostedServer,
+        limits: SocketLimits | None = None,
+        places: SocketPlaces | None = None,
+    ) -> None:
+        # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
+        # there.
+        logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
+        self._server = server
+        self._limits = limits or SocketLimits()
+        self._places = places
+        self._open: set[_Connection] = set()
+        self._grace: float | None = None
+        """Seconds that calls may take to end, once the server stops."""
+
+    async def serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
+        """Serve one connection until it ends; a message has at most `max_bytes`.
+
+        Raises:
+            Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, too many are open.
+        """
+        with self._places.taken(http) if self._places is not None else nullcontext():
+            return await self._serve(http, max_bytes)
+
+    async def _serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
+        # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
+        socket = _Socket(
+            timeout=CLOSE_SECONDS,
+            autoping=False,
+            heartbeat=self._limits.heartbeat,
+            protocols=(SUBPROTOCOL,),
+            compress=False,
+            max_msg_size=max_bytes + 1,
+            writer_limit=_NEVER,
+        )
+        _check_handshake(http, socket)
+        connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
+        self._open.add(connection)
+        if self._grace is not None:
+            connection.stop(self._grace)  # its upgrade was under way when the others were stopped
+        try:
+            await connection.serve(self._server, self._limits.bounds)
+        finally:
+            self._open.discard(connection)
+        return socket
+
+    def stop(self, seconds: float) -> None:
+        """Take no further message; calls in flight may end within `seconds`, then connections are closed."""
+        self._grace = seconds * _GRACE
+        for connection in self._open:
+            connection.stop(self._grace)
+
+
+def _check_handshake(http: web.Request, socket: _Socket) -> None:
+    if http.headers.get(hdrs.SEC_WEBSOCKET_VERSION) != VERSION:
+        words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
+        headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
+        raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
+    if not _is_handshake(http, socket):
+        words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
+        raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
+
+
+def _is_handshake(http: web.Request, socket: _Socket) -> bool:
+    try:
+        return bool(socket.can_prepare(http))
+    except ValueError:  # a key that is not even ASCII
+        return False
+
+
+class _Socket(web.WebSocketResponse):
+    """aiohttp's, with an end that does not wait for a peer that does not read."""
+
+    refused: int | None = None
+    """The code that the peer was sent when its reader met what is no frame."""
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = False) -> bool:
+        """Close the connection; where its reader refuses what came, only tell the peer why.
+
+        A connection that is closed while its peer still sends is reset, and what was sent to it is lost.
+        """
+        if code in _BY_READER and self.refused is None:
+            self.refused = code
+            with suppress(ConnectionError):
+                await self.send_frame(struct.pack("!H", code), WSMsgType.CLOSE)
+            return True
+        return await super().close(code=code, message=message, drain=drain)
+
+
+_NEVER = 1 << 62
+"""As a limit of aiohttp's writer: that it never waits. `_Outbox` does, before it writes and in one place."""
+
+
+class _Outbox:
+    """The way back to the client: one message at a time, each when the one before it has nearly left."""
+
+    def __init__(self, http: web.Request, socket: _Socket, writer: Any) -> None:
+        self._http = http
+        self._socket = socket
+        self._writer = writer
+        self._turn = asyncio.Lock()
+        self._draining: asyncio.Task[None] | None = None
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message of the SDK's.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        await self.write_text(_encoded(item))
+
+    async def write_text(self, data: bytes) -> None:
+        """Send a message.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        await self.write(data, WSMsgType.TEXT)
+
+    async def write(self, data: bytes, kind: WSMsgType) -> None:
+        """Send a frame.
+
+        Raises:
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        async with self._turn:
+            await self._room()
+            if self._socket.closed or self._socket.refused is not None:
+                raise anyio.BrokenResourceError
+            try:
+                await self._socket.send_frame(data, kind)
+            except ConnectionError:
+                raise anyio.BrokenResourceError from None
+
+    async def _room(self) -> None:
+        """Wait until the connection takes more; one that takes nothing for long is given up."""
+        transport = self._http.transport
+        if transport is None:
+            raise anyio.BrokenResourceError
+        if self._draining is None and self._http.protocol.writing_paused:
+            # A task of its own: given up in the middle, aiohttp's drain() would never again come to an end.
+            self._draining = asyncio.get_running_loop().create_task(self._drained())
+        while self._draining is not None:
+            left = transport.get_write_buffer_size()
+            await asyncio.wait((self._draining,), timeout=STALLED_SECONDS)
+            if self._draining.done():
+                self._draining = None
+            elif transport.get_write_buffer_size() >= left:
+                transport.abort()
+                raise anyio.BrokenResourceError
+
+    async def _drained(self) -> None:
+        with suppress(ConnectionError):  # who writes next meets it
+            await self._writer.drain()
+
+    async def aclose(self) -> None:
+        """Nothing: the connection is closed by who opened it."""
+
+    async def __aenter__(self) -> _Outbox:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _encoded(item: SessionMessage) -> bytes:
+    message = item.message
+    match message:
+        case JSONRPCResponse():
+            return result_bytes(message.id, message.result)
+        case JSONRPCError():
+            error = message.error
+            return error_bytes(message.id, error.code, error.message, error.data)
+        case JSONRPCNotification():
+            return notification_bytes(message.method, message.params)
+        case JSONRPCRequest():
+            raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One connection, from its upgrade to its end."""
+
+    http: web.Request
+    socket: _Socket
+    outbox: _Outbox
+    taken: int = 0
+    """Messages that came."""
+    stopping: bool = False
+    grace: float = 0.0
+    """Seconds that calls in flight may take to end once no message is taken."""
+    code: int | None = None
+    """The code that it was closed with, by either side."""
+    reading: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    began: float = field(default_factory=perf_counter)
+
+    def stop(self, grace: float) -> None:
+        """Take no further message."""
+        self.stopping, self.grace = True, grace
+        self.reading.cancel()
+
+    async def serve(self, server: HostedServer, bounds: Bounds) -> None:
+        """Serve the client until the connection ends."""
+        try:
+            await self._close(await self._converse(server, bounds))
+        except Exception:  # the boundary: an HTTP answer, as other faults have, cannot be given any more
+            log.exception("A WebSocket broke", extra={"fields": self._fields()})
+            await self._close(WSCloseCode.INTERNAL_ERROR)
+        finally:
+            transport = self.http.transport
+            if transport is not None and transport.get_write_buffer_size():
+                transport.abort()  # it would wait for as long as its peer does not read
+            if transport is None:
+                # The peer has left, which cancels the handler: without this a timer of the heartbeat would
+                # hold all that belongs to the connection until it next asks whether the peer is there.
+                await self.socket.close()
+            log.info("A WebSocket ended", extra={"fields": self._fields()})
+
+    async def _converse(self, server: HostedServer, bounds: Bounds) -> int:
+        """Serve until there is no more to read; the code to close with.
+
+        The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
+        none itself.
+        """
+        caller = caller_of(self.http)
+        outbox = self.outbox
+        async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write_text) as client:
+            code = await self._read(client)
+            await client.settled(self.grace)
+        return code
+
+    async def _read(self, client: Session) -> int:
+        try:
+            return await self._read_on(client)
+        except anyio.BrokenResourceError:
+            return WSCloseCode.OK  # nobody is there to be answered
+
+    async def _read_on(self, client: Session) -> int:
+        while not self.stopping:
+            with anyio.CancelScope() as self.reading:
+                message = await self.socket.receive()
+            if self.reading.cancelled_caught:
+                break
+            match message.type:
+                case WSMsgType.TEXT:
+                    self.taken += 1
+                    await client.take(message.data.encode())
+                case WSMsgType.BINARY:
+                    return WSCloseCode.UNSUPPORTED_DATA
+                case WSMsgType.PING:
+                    await self.outbox.write(message.data, WSMsgType.PONG)
+                case WSMsgType.PONG:
+                    pass
+                case _:
+                    return WSCloseCode.OK  # closed by the peer, or refused by the reader
+        return WSCloseCode.GOING_AWAY
+
+    async def _close(self, code: int) -> None:
+        self.code = self.socket.refused or self.socket.close_code or code
+        if self.socket.refused is not None:
+            await asyncio.sleep(CLOSE_SECONDS)  # cut short, as all of this, where the peer hangs up
+            if self.http.transport is not None:
+                self.http.transport.close()
+        await self.socket.close(code=code)
+
+    def _fields(self) -> dict[str, Any]:
+        resource = self.http.match_info.route.resource
+        return {
+            "route": resource.canonical if resource is not None else "",
+            "code": self.code or self.socket.close_code,
+            "messages": self.taken,
+            "seconds": round(perf_counter() - self.began, 3),
+        }

@@ -1,0 +1,282 @@
+"""The toolset textfile as agents meet it: a process on stdio, through the official client and by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from kb_server.hosting.http import build_app
+from kb_server.hosting.mounts import mount
+from kb_server.settings import ServerSettings
+from kb_server.toolsets.textfile import TextFile, build_over
+from tests.support.stack import clean_environment
+
+pytestmark = pytest.mark.process
+
+TEXT = "Azure Managed Grafana\r\nzażółć €\n"
+HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A file with content."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+@asynccontextmanager
+async def connected(folder: Path, *arguments: str, mode: str = "auto") -> AsyncIterator[Client]:
+    """The official client of a `kb stdio` that was started in `folder`."""
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
+        cwd=folder,
+    )
+    with _nowhere() as log:
+        async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+            yield client
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
+
+
+def conversation(
+    folder: Path, *messages: dict[str, Any] | str, arguments: tuple[str, ...] = (), **environment: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The messages on stdout and the log lines on stderr of a `kb stdio` that is sent `messages`."""
+    lines = [message if isinstance(message, str) else json.dumps(message) for message in messages]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kb_cli.main", "stdio", "--toolset", "textfile", *arguments],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=clean_environment(**environment),
+        timeout=60,
+        check=True,
+    )
+    return (
+        [json.loads(line) for line in done.stdout.splitlines()],
+        [json.loads(line) for line in done.stderr.splitlines()],
+    )
+
+
+def initialize(version: str = "2025-11-25") -> dict[str, Any]:
+    """The first message of a handshake-era client."""
+    return {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": version,
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    }
+
+
+def tool_call(number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    """A `tools/call`."""
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+@pytest.mark.requirement("F25", "F28", "F40", "F49")
+@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
+async def test_the_official_client_finds_and_calls_both_tools(notes: Path, mode: str) -> None:
+    """In both protocol eras: discovery, the figures, and the whole text in both forms of a result."""
+    async with connected(notes.parent, "--file", str(notes), "--description", "Sizes", mode=mode) as client:
+        listed = await client.list_tools()
+        info = await client.call_tool("get_kb_info", {})
+        content = await client.call_tool("get_kb_content", {})
+    assert [tool.name for tool in listed.tools] == ["get_kb_info", "get_kb_content"]
+    assert info.structured_content is not None
+    assert info.structured_content["info"]["description"] == "Sizes"
+    expected = {"status": "ok", "contentLength": len(TEXT), "content": TEXT}
+    assert content.structured_content == expected
+    assert json.loads(getattr(content.content[0], "text")) == expected  # noqa: B009 - one of several kinds
+
+
+@pytest.mark.requirement("F4", "F8", "F34")
+async def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """Neither call is an MCP error: the status says it."""
+    async with connected(tmp_path, "--file", "missing.txt") as client:
+        info = await client.call_tool("get_kb_info", {})
+        content = await client.call_tool("get_kb_content", {})
+    assert info.is_error is content.is_error is False
+    assert info.structured_content is not None
+    assert info.structured_content["status"] == "unavailable"
+    assert content.structured_content == {"status": "error", "error": "missing.txt does not exist."}
+
+
+@pytest.mark.requirement("F26")
+@pytest.mark.parametrize("version", HANDSHAKE)
+def test_the_handshake_agrees_on_each_published_version(notes: Path, version: str) -> None:
+    """The server answers in the version asked for, with the capability `tools`."""
+    [answer], _ = conversation(notes.parent, initialize(version), arguments=("--file", str(notes)))
+    assert answer["result"]["protocolVersion"] == version
+    assert "tools" in answer["result"]["capabilities"]
+    assert answer["result"]["serverInfo"]["name"] == "kb-textfile"
+
+
+@pytest.mark.requirement("F27", "F34")
+def test_protocol_faults_are_json_rpc_errors_and_the_server_serves_on(notes: Path) -> None:
+    """An unknown tool, an argument too many, an unknown method, a line that is no JSON; then a good call."""
+    messages, _ = conversation(
+        notes.parent,
+        initialize(),
+        READY,
+        tool_call(1, "get_kb_secrets"),
+        tool_call(2, "get_kb_info", path="/etc/passwd"),
+        {"jsonrpc": "2.0", "id": 3, "method": "kb/nothing"},
+        "{",
+        tool_call(4, "get_kb_info"),
+        arguments=("--file", str(notes)),
+    )
+    by_id = {message.get("id"): message for message in messages}
+    assert by_id[1]["error"]["code"] == -32602
+    assert by_id[2]["result"]["isError"] is True or "error" in by_id[2]
+    assert by_id[3]["error"]["code"] == -32601
+    assert by_id[None]["error"]["code"] == -32700
+    assert by_id[4]["result"]["structuredContent"]["status"] == "available"
+
+
+@pytest.mark.requirement("F29", "F30", "F31", "F32", "F38")
+def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
+    """stdout holds messages only; the log has the file, its sizes, and both forms of the tool's name."""
+    messages, log = conversation(
+        notes.parent,
+        initialize(),
+        READY,
+        tool_call(1, "get_kb_content"),
+        arguments=("--file", str(notes), "--log-level", "info"),
+    )
+    assert all(message["jsonrpc"] == "2.0" for message in messages)
+    told = {line["message"]: line for line in log}
+    start = told["Read the knowledge base text"]
+    assert (start["source"], start["bytes"], start["characters"]) == (
+        str(notes),
+        len(TEXT.encode()),
+        len(TEXT),
+    )
+    assert "Executing tool get_kb_content (GetKbContentTool)" in told
+    assert told["Tool get_kb_content (GetKbContentTool) ended"]["content_length"] == len(TEXT)
+    assert not any("Grafana" in json.dumps(line) for line in log)
+
+
+@pytest.mark.requirement("F31")
+def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
+    """At level error, so that it stays when the rest is turned off."""
+    _, log = conversation(tmp_path, initialize(), arguments=("--file", "gone.txt", "--log-level", "error"))
+    assert [(line["level"], line["message"]) for line in log] == [
+        ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
+    ]
+
+
+@pytest.mark.requirement("F42")
+@pytest.mark.parametrize(
+    ("flags", "environment", "told"),
+    [
+        ((), {"LOG_LEVEL": "info"}, True),
+        ((), {"LOG_LEVEL": "warn"}, False),
+        ((), {}, False),
+        (("--log-level", "warn"), {"LOG_LEVEL": "debug"}, False),
+    ],
+)
+def test_the_level_of_the_log_is_a_setting(
+    notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
+) -> None:
+    """By variable, and by a flag that stands over it; unasked, nothing that a client shows as an error."""
+    _, log = conversation(notes.parent, initialize(), arguments=("--file", str(notes), *flags), **environment)
+    assert any(line["level"] == "info" for line in log) is told
+
+
+def test_a_call_before_the_handshake_is_answered(notes: Path) -> None:
+    messages, log = conversation(
+        notes.parent, tool_call(1, "get_kb_content"), arguments=("--file", str(notes))
+    )
+    assert messages[0]["result"]["structuredContent"]["content"] == TEXT
+    assert log == []
+
+
+@pytest.mark.requirement("F40")
+def test_the_file_is_named_by_variable_or_by_a_file_of_settings(notes: Path) -> None:
+    """`KB_TEXT_FILE` in the environment, or in the kb.toml of the folder."""
+    ask = (initialize(), READY, tool_call(1, "get_kb_content"))
+    by_variable, _ = conversation(notes.parent, *ask, KB_TEXT_FILE=str(notes))
+    (notes.parent / "kb.toml").write_text(f'KB_TEXT_FILE = "{notes}"\nKB_TEXT_DESCRIPTION = "Sizes"\n')
+    by_file, _ = conversation(notes.parent, *ask)
+    assert by_variable[1] == by_file[1]
+    assert by_file[1]["result"]["structuredContent"]["content"] == TEXT
+
+
+@pytest.mark.requirement("F18", "F24", "F33")
+def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Path) -> None:
+    content = ("knowledge, line by line, until it is large\n" * 250_000)[: 10 * 1024 * 1024]
+    path = tmp_path / "large.txt"
+    path.write_text(content)
+    began = time.monotonic()
+    messages, log = conversation(
+        tmp_path,
+        initialize(),
+        READY,
+        tool_call(1, "get_kb_content"),
+        arguments=("--file", str(path), "--log-level", "info"),
+    )
+    seconds = time.monotonic() - began
+    result = messages[1]["result"]
+    assert result["structuredContent"]["content"] == content
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+    assert log[0]["characters"] == len(content)
+    assert seconds < 5
+
+
+def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> None:
+    """A stdio server starts for every conversation: what it does not need, it does not load."""
+    script = (
+        "import sys\n"
+        "from kb_cli.main import main\n"
+        f"main(['stdio', '--toolset', 'textfile', '--file', {str(notes)!r}, '--log-level', 'error'])\n"
+        "print(*(name for name in ('aiohttp', 'httpx', 'rich', 'kb_server.engine_client.http', 'kb_engine') "
+        "if name in sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(initialize()) + "\n",
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        cwd=notes.parent,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr.split() == []
+    assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "kb-textfile"
+
+
+@pytest.mark.requirement("F45")
+async def test_the_same_toolset_is_served_over_http(notes: Path) -> None:
+    """The tools know nothing of their transport."""
+    toolset = build_over(TextFile(str(notes)), "Sizes")
+    app = build_app(ServerSettings(), mount([toolset], ["textfile"]))
+    async with TestClient(TestServer(app)) as client:
+        response = await client.post("/mcp/textfile", json=tool_call(1, "get_kb_content"))
+        answer = await response.json()
+    assert answer["result"]["structuredContent"]["content"] == TEXT

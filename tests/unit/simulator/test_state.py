@@ -76,7 +76,6 @@ def test_a_job_can_end_after_so_many_polls(base: Base) -> None:
 
 
 def test_a_job_can_end_after_a_time(base: Base) -> None:
-    """In virtual time, at the moment that was due and not at that of the look."""
     base.state.policy = AfterTime(seconds=10)
     job = base.submit("granite")
     base.clock.advance(5)
@@ -101,7 +100,6 @@ def test_a_job_can_be_stuck(base: Base, step: str, status: str) -> None:
 
 
 def test_a_job_can_fail_at_a_step(base: Base) -> None:
-    """With any code of the contract."""
     base.state.policy = FailAt(step="Storing", code="storage_full", message="no room")
     job = base.state.job(base.submit("granite").id)
     assert (job.status, job.step, job.completed_steps) == ("failed", "Storing", 3)
@@ -128,7 +126,6 @@ def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> Non
 
 
 def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) -> None:
-    """Under its id, and once."""
     base.state.policy = FailAt()
     job = base.submit("granite")
     assert base.state.job(job.id).retryable
@@ -142,7 +139,6 @@ def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) ->
 
 
 def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
-    """With the time after which to try again."""
     base.state.policy = Stuck()
     for _ in range(MAX_WAITING_JOBS):
         base.submit("granite")
@@ -166,7 +162,6 @@ def test_the_oldest_ended_jobs_are_forgotten(base: Base) -> None:
 
 
 def test_a_retitled_note_is_found_by_its_title(base: Base) -> None:
-    """And not by the old one."""
     number = base.note("granite", title="Stone")
     base.patch(number, title="Rock")
     assert (base.found("stone"), base.found("rock")) == ([], [number])
@@ -189,7 +184,6 @@ def test_updates_of_a_note_take_their_turns(base: Base) -> None:
 
 
 def test_polls_end_no_update_before_the_one_ahead(base: Base) -> None:
-    """However often it is asked for."""
     number = base.note("granite")
     base.state.policy = AfterPolls(polls=1)
     first, second = base.update(number, text="basalt"), base.update(number, text="copper")
@@ -240,7 +234,6 @@ def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> N
 
 
 def test_an_answer_is_forgotten_after_a_day(base: Base) -> None:
-    """Of virtual time."""
     number = base.note("granite")
     base.state.delete(number, retry())
     base.clock.advance(KEPT_SECONDS - 1)
@@ -257,7 +250,6 @@ TEXTS = st.lists(st.sampled_from(["granite", "copper mine", "river bank", "# Bee
 
 @given(TEXTS, st.integers(0, 3))
 def test_the_same_history_gives_the_same_state(texts: list[str], seed: int) -> None:
-    """To the last id, uid and timestamp, under one seed."""
     one, two = Base(seed), Base(seed)
     for text in texts:
         one.submit(text)
@@ -267,7 +259,6 @@ def test_the_same_history_gives_the_same_state(texts: list[str], seed: int) -> N
 
 
 def test_another_seed_gives_other_ids() -> None:
-    """Of jobs, documents and chunks."""
     one, two = Base(1), Base(2)
     assert one.submit("granite").id != two.submit("granite").id
     assert one.state.documents.find(1).document.uid != two.state.documents.find(1).document.uid

@@ -7,7 +7,11 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+
 from tests.support.stack import ROOT, clean_environment
+
+pytestmark = pytest.mark.process
 
 WATCH = """
 import gc, importlib, json, logging, os, signal, sys, threading

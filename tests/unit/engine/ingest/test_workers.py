@@ -11,7 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed import EmbedderUnavailable, TextRefused
+from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import Idempotency, SqliteStore
 from kb_engine.store.port import NewJob
@@ -78,6 +78,7 @@ async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.process
 async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: Parts) -> None:
     """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])

@@ -48,9 +48,7 @@ def check_origin(headers: MultiMapping[str], host: str) -> None:
     if origin is not None and not _is_local(origin):
         raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
     if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
-        raise EngineError(
-            "unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain."
-        )
+        raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
 
 
 def check_unrepeated(headers: MultiMapping[str]) -> None:

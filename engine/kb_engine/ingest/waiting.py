@@ -8,8 +8,6 @@ from contextlib import suppress
 
 from kb_contracts.api import models as m
 
-_ENDED = frozenset({"completed", "failed", "cancelled"})
-
 
 class JobEnds:
     """Long polls on jobs. Every end in this process is announced here; nobody asks in a loop."""
@@ -43,7 +41,7 @@ class JobEnds:
                 changed.clear()  # before reading, so that an end in between is not missed
                 job = await read(job_id)
                 left = deadline - asyncio.get_running_loop().time()
-                if job.status in _ENDED or left <= 0 or self._closed:
+                if job.status in m.FINAL_STATUSES or left <= 0 or self._closed:
                     return job
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):

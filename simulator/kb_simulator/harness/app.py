@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
-from kb_contracts.http.cross_origin import check_page, check_unrepeated
+from kb_contracts.http.cross_origin import check_origin, check_unrepeated
 from kb_contracts.http.mount import build_application, is_probe, problem_response
 from kb_simulator.engine.call import CURRENT, Call, Upload
 from kb_simulator.engine.handlers import handlers
@@ -57,15 +58,19 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int, host: str) -> Any:
             if not is_probe(request):
                 check_unrepeated(request.headers)
             if not namespaces.key_for(request.headers):
-                check_page(request.headers, host)
+                check_origin(request.headers, host)
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
             return problem_response(error)
         operation = _BY_ROUTE.get((request.method, _route(request)))
-        alone = operation is not None and operation.mutates and operation.accepted is None
-        if operation is None or not alone or IDEMPOTENCY_KEY not in request.headers:
-            return await _answer(namespace, operation, None, max_upload_bytes, request, handler)
-        with namespace.keys.hold(operation.id, request.headers) as busy:
+        key = request.headers.get(IDEMPOTENCY_KEY)
+        busy: EngineError | None = None
+        with ExitStack() as held:
+            if operation is not None and operation.excludes_retries:
+                try:
+                    held.enter_context(namespace.keys.hold(bearer(request.headers), operation.id, key))
+                except EngineError as error:
+                    busy = error
             return await _answer(namespace, operation, busy, max_upload_bytes, request, handler)
 
     return rim

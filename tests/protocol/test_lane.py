@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import SEARCH, AnyOperation
 from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
@@ -76,6 +77,9 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 """A call of each tool that gets as far as the tool, or nearly."""
 
+_ENDLESS = "slow"
+"""The one tool of `Fake` that never answers by itself."""
+
 _NEW_EVERY_TIME = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|/uploads/[\w-]+"
     r"|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)"
@@ -85,18 +89,19 @@ _NEW_EVERY_TIME = re.compile(
 class _Engine:
     """Finds two passages, and refuses everything else; the same way each time."""
 
-    async def search(self, _request: m.SearchRequest) -> m.SearchResponse:
+    longest_wait = 20.0
+
+    async def call(self, operation: AnyOperation, **_request: Any) -> m.SearchResponse:
+        if operation is not SEARCH:
+            raise Refused("document_not_found", "There is none.")
         results = [_hit(1, 'Bees \u2028 keep "warm" \\ \x7f'), _hit(2, "\u00fcber \U0001f41d \u0000\n")]
         return m.SearchResponse(results=results, total=2, mode="hybrid", took_ms=0.5, weak=False)
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name.startswith("_"):
-            raise AttributeError(name)
+    async def wait_for_job(self, _job_id: str, _seconds: float) -> m.Job:
+        raise Refused("job_not_found", "There is none.")
 
-        async def refuse(*_arguments: Any, **_more: Any) -> Any:
-            raise Refused("document_not_found", "There is none.")
-
-        return refuse
+    async def send_file(self, *_arguments: Any, **_more: Any) -> m.Job:
+        raise Refused("storage_full", "No space.")
 
 
 class _Ragler:
@@ -370,7 +375,10 @@ def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataOb
 
 
 def _named(both: Both) -> dict[str, list[str]]:
-    return {
-        name: [tool.name for tool in toolset.tools if tool.name in GOOD]
+    named = {
+        name: [tool.name for tool in toolset.tools if tool.name != _ENDLESS]
         for name, toolset in both.toolsets.items()
     }
+    uncovered = {tool for tools in named.values() for tool in tools} - GOOD.keys()
+    assert not uncovered, f"GOOD has no call of {', '.join(sorted(uncovered))}, which is then never compared"
+    return named

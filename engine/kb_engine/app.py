@@ -35,6 +35,8 @@ from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import refuse_pages
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_contracts.semantics.idempotency import KeysInUse
+from kb_contracts.semantics.rate_windows import RateWindows
 from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
@@ -43,6 +45,7 @@ from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
+from kb_engine.index.registry import index_from
 from kb_engine.ingest import Hearing, JobEnds, KeptBounds, KeptJobs, Pipeline, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -91,7 +94,12 @@ async def create_app(settings: EngineSettings) -> web.Application:
     embedder = _embedder(settings)
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
-    app = build_application(handlers(engine), api_key=settings.api_key)
+    app = build_application(
+        handlers(engine),
+        api_key=settings.api_key,
+        keys=KeysInUse(),
+        rates=RateWindows(),
+    )
     if not settings.api_key:
         app.middlewares.append(refuse_pages(settings.host))
     watch(app, ArrivingBodies(_unfinished))
@@ -159,7 +167,12 @@ async def _open(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[S
     """The base that the settings name, and where its uploads lie."""
     if (address := settings.address) is not None:
         return await _open_postgres(settings, address, embedder)
-    store = await open_sqlite(settings.database, embedder=embedder, max_queued=settings.max_queued_jobs)
+    store = await open_sqlite(
+        settings.database,
+        embedder=embedder,
+        max_queued=settings.max_queued_jobs,
+        index=index_from(settings),
+    )
     return store, FolderSpool(settings.spool_folder)
 
 
@@ -178,6 +191,7 @@ async def _open_postgres(
         embedder=embedder,
         max_queued=settings.max_queued_jobs,
         lease_seconds=settings.lease_seconds,
+        index=index_from(settings),
     )
     return store, store.spool(settings.spool_folder)
 

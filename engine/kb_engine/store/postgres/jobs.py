@@ -11,13 +11,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.job_states import Event, sources, target
 from kb_engine.store import estimates, rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.postgres import idempotency
 from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
-from kb_engine.store.states import Event, sources, target
 from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000

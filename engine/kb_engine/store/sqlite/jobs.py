@@ -8,13 +8,13 @@ from typing import Any
 import apsw
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.job_states import Event, sources, target
 from kb_engine.store import estimates, rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
 from kb_engine.store.sqlite import idempotency
 from kb_engine.store.sqlite.connection import marks, row, rows, value
 from kb_engine.store.sqlite.write import Write
-from kb_engine.store.states import Event, sources, target
 from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000

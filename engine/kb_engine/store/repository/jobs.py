@@ -13,9 +13,8 @@ from typing import Any
 from kb_contracts.api import models as m
 from kb_engine.store import estimates, rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
-from kb_engine.store.postgres import idempotency
-from kb_engine.store.postgres.connection import Db, changed, marks, row, rows, value
-from kb_engine.store.postgres.write import Write
+from kb_engine.store.repository import idempotency
+from kb_engine.store.repository.transaction import Read, Write, placeholders
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
 from kb_engine.store.states import Event, sources, target
 from kb_engine.turns import Lane, lane_of, turn
@@ -35,65 +34,61 @@ _END = "clock_timestamp() + make_interval(secs => ?)"
 
 async def hold_queue(write: Write) -> None:
     """Let nobody else accept a job until the transaction ends."""
-    await rows(write.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+    await write.rows("SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
 
 
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     await hold_queue(write)
-    rules.room_in_queue(await value(write.db, _COUNT_WAITING), max_queued)
+    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
     lane = lane_of(new.kind, new.size_bytes)
-    columns = rules.job_columns(new, lane, await _turn(write.db, new.caller, lane), write.now)
-    await rows(
-        write.db,
-        f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks(len(columns))})",  # noqa: S608
+    columns = rules.job_columns(new, lane, await _turn(write, new.caller, lane), write.now)
+    await write.rows(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
     if new.text is not None:
-        await rows(write.db, "INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
+        await write.rows("INSERT INTO job_texts (job_id, text) VALUES (?, ?)", (new.id, new.text))
     if new.spool is not None:
-        await rows(write.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (new.spool,))
+        await write.rows("UPDATE spool_files SET accepted = true WHERE name = ?", (new.spool,))
     write.tell(QUEUED)
-    return await find(write.db, new.id, write.now)
+    return await find(write, new.id, write.now)
 
 
-async def find(db: Db, job_id: str, now: str) -> m.Job:
+async def find(read: Read, job_id: str, now: str) -> m.Job:
     """Raises `job_not_found`."""
-    found = await row(db, f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
+    found = await read.row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
         raise rules.job_not_found(job_id)
-    (standing,) = await _with_estimates(db, [found], now)
+    (standing,) = await _with_estimates(read, [found], now)
     return standing
 
 
-async def page(db: Db, status: m.JobStatus | None, limit: int, offset: int, now: str) -> m.JobList:
+async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int, now: str) -> m.JobList:
     """Newest first."""
     condition, values = ("status = ?", (status,)) if status else ("true", ())
-    total = await value(db, f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
-    found = await rows(
-        db,
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
+    total = await read.value(f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
+    found = await read.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
         (*values, limit, offset),
     )
-    return m.JobList(jobs=await _with_estimates(db, found, now), total=total, limit=limit, offset=offset)
+    return m.JobList(jobs=await _with_estimates(read, found, now), total=total, limit=limit, offset=offset)
 
 
 async def cancel(write: Write, job_id: str) -> m.Job:
     """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
-    standing = await find(write.db, job_id, write.now)
+    standing = await find(write, job_id, write.now)
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
         # It may have ended between the two statements.
-        standing = await find(write.db, job_id, write.now)
+        standing = await find(write, job_id, write.now)
         raise rules.job_finished(standing)
     await prune(write)
     write.tell(f"{CANCELLED} {job_id}")
-    return await find(write.db, job_id, write.now)
+    return await find(write, job_id, write.now)
 
 
 async def cancel_all(write: Write) -> int:
     """Cancel everything accepted so far, and keep nothing of what failed; how many were cancelled."""
     write.tell(CLEARED)
-    await let_go(write, [one.id for one in await kept(write.db)])
+    await let_go(write, [one.id for one in await kept(write)])
     return await _end(write, Event.CANCEL, "true", ())
 
 
@@ -104,9 +99,7 @@ async def take(
 
     `without` those of some callers.
     """
-    found = await row(
-        write.db,
-        f"UPDATE jobs SET status = ?, lease = ?, lease_until = {_END}, step = 'started', "  # noqa: S608
+    found = await write.row(f"UPDATE jobs SET status = ?, lease = ?, lease_until = {_END}, step = 'started', "  # noqa: S608
         f"attempts = attempts + 1, started_at = coalesce(started_at, ?) WHERE seq = ({_NEXT}) "
         f"RETURNING {LEASED_COLUMNS}",
         (
@@ -124,7 +117,7 @@ async def take(
 
 
 _NEXT = (
-    f"SELECT seq FROM jobs WHERE status IN ({marks(len(sources(Event.TAKE)))}) "  # noqa: S608
+    f"SELECT seq FROM jobs WHERE status IN ({placeholders(len(sources(Event.TAKE)))}) "  # noqa: S608
     f"AND lane = ANY (?::text[]) AND caller <> ALL (?::text[]) AND {rules.NOT_BEHIND_AN_UPDATE} "
     "AND (rests_until IS NULL OR rests_until <= ?) ORDER BY turn, seq LIMIT 1 FOR UPDATE SKIP LOCKED"
 )
@@ -133,18 +126,18 @@ _NEXT = (
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
     """Queue a job again in another lane, under a lease that is good; such an attempt does not count."""
     await hold_queue(write)
-    if not await hold(write.db, leased):
+    if not await hold(write, leased):
         return False
     await _requeue(write, leased.job.id)
-    moved = (lane, await _turn(write.db, leased.job.caller, lane), leased.job.id)
-    await rows(write.db, "UPDATE jobs SET lane = ?, turn = ?, attempts = attempts - 1 WHERE id = ?", moved)
+    moved = (lane, await _turn(write, leased.job.caller, lane), leased.job.id)
+    await write.rows("UPDATE jobs SET lane = ?, turn = ?, attempts = attempts - 1 WHERE id = ?", moved)
     write.tell(QUEUED)
     return True
 
 
-async def _turn(db: Db, caller: str, lane: str) -> int:
-    last = await value(db, rules.LAST_TURN, (caller, lane))
-    return turn(last, await value(db, rules.SERVED_TURN, (lane, lane)))
+async def _turn(read: Read, caller: str, lane: str) -> int:
+    last = await read.value(rules.LAST_TURN, (caller, lane))
+    return turn(last, await read.value(rules.SERVED_TURN, (lane, lane)))
 
 
 async def report(
@@ -155,24 +148,24 @@ async def report(
         f"UPDATE jobs SET lease_until = {_END}, step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
         "WHERE id = ? AND lease = ? AND status = 'running'"
     )
-    return await changed(write.db, sql, (seconds, step, completed, total, job_id, lease)) > 0
+    return await write.changed(sql, (seconds, step, completed, total, job_id, lease)) > 0
 
 
-async def renew(db: Db, leases: Sequence[str], seconds: float) -> set[str]:
+async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
     """Move the end of leases on; those that are still good, and those that are just being used."""
     sql = (
         f"UPDATE jobs SET lease_until = {_END} WHERE seq = ANY (ARRAY("  # noqa: S608
         "SELECT seq FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) FOR UPDATE SKIP LOCKED))"
     )
-    await rows(db, sql, (seconds, leases))
+    await read.rows(sql, (seconds, leases))
     good = "SELECT lease FROM jobs WHERE status = 'running' AND lease = ANY (?::text[])"
-    return {lease for (lease,) in await rows(db, good, (leases,))}
+    return {lease for (lease,) in await read.rows(good, (leases,))}
 
 
-async def hold(db: Db, leased: LeasedJob) -> bool:
+async def hold(read: Read, leased: LeasedJob) -> bool:
     """Whether the lease is good; then nobody can take it away until the transaction ends."""
     sql = "SELECT true FROM jobs WHERE id = ? AND lease = ? AND status = 'running' FOR UPDATE"
-    return bool(await value(db, sql, (leased.job.id, leased.lease)))
+    return bool(await read.value(sql, (leased.job.id, leased.lease)))
 
 
 async def complete(
@@ -180,17 +173,15 @@ async def complete(
 ) -> m.Job:
     """Close a running job with the document that came of it."""
     await _end(write, Event.COMPLETE, "id = ?", (job_id,))
-    await rows(
-        write.db,
-        "UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
+    await write.rows("UPDATE jobs SET step = 'completed', completed_steps = total_steps, document_id = ?, "
         "document_uid = ?, deduplicated = ? WHERE id = ?",
         (document_id, document_uid, deduplicated, job_id),
     )
-    if (done := await row(write.db, estimates.WORK_DONE, (job_id,))) is not None:
-        await rows(write.db, estimates.ADD_MEASURE, estimates.measure_of(done, write.now))
+    if (done := await write.row(estimates.WORK_DONE, (job_id,))) is not None:
+        await write.rows(estimates.ADD_MEASURE, estimates.measure_of(done, write.now))
     await prune(write)
     write.tell(f"{ENDED} {job_id}")
-    return await find(write.db, job_id, write.now)
+    return await find(write, job_id, write.now)
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
@@ -206,41 +197,39 @@ async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool
 async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
     """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
     await hold_queue(write)
-    await rows(write.db, "SELECT 1 FROM jobs WHERE id = ? FOR UPDATE", (job_id,))
-    standing = await find(write.db, job_id, write.now)
+    await write.rows("SELECT 1 FROM jobs WHERE id = ? FOR UPDATE", (job_id,))
+    standing = await find(write, job_id, write.now)
     if not standing.retryable:
         raise rules.job_not_retryable(standing)
-    rules.room_in_queue(await value(write.db, _COUNT_WAITING), max_queued)
-    ((caller, lane),) = await rows(write.db, "SELECT caller, lane FROM jobs WHERE id = ?", (job_id,))
-    await rows(
-        write.db,
-        "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
+    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
+    ((caller, lane),) = await write.rows("SELECT caller, lane FROM jobs WHERE id = ?", (job_id,))
+    await write.rows("UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "
         "started_at = NULL, finished_at = NULL WHERE id = ?",
-        (target(Event.RETRY), await _turn(write.db, caller, lane), job_id),
+        (target(Event.RETRY), await _turn(write, caller, lane), job_id),
     )
     write.tell(QUEUED)
-    return await find(write.db, job_id, write.now)
+    return await find(write, job_id, write.now)
 
 
-async def kept(db: Db) -> list[KeptJob]:
+async def kept(read: Read) -> list[KeptJob]:
     """The failed jobs whose bytes are kept, the oldest failure first."""
-    return [KeptJob(*found) for found in await rows(db, rules.KEPT)]
+    return [KeptJob(*found) for found in await read.rows(rules.KEPT)]
 
 
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:
     """Keep the bytes of these jobs no longer, those that have failed."""
     sql = "UPDATE jobs SET retryable = false WHERE id = ANY (?::text[]) AND retryable RETURNING id, spool"
-    await _drop_bytes(write, await rows(write.db, sql, (list(job_ids),)))
+    await _drop_bytes(write, await write.rows(sql, (list(job_ids),)))
 
 
 async def release(write: Write) -> int:
     """Queue again what nobody holds any more; how many."""
-    found = await rows(write.db, _LAPSED)
+    found = await write.rows(_LAPSED)
     for job_id, crashes in found:
         await _requeue(write, job_id)
         sql = "UPDATE jobs SET crashes = ?, rests_until = ? WHERE id = ?"
-        await rows(write.db, sql, (crashes, rules.rests_until(crashes, write.now), job_id))
+        await write.rows(sql, (crashes, rules.rests_until(crashes, write.now), job_id))
     if found:
         write.tell(QUEUED)
     return len(found)
@@ -255,27 +244,25 @@ _LAPSED = (
 async def hand_back(write: Write, leases: Sequence[str]) -> None:
     """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
     sql = "SELECT id FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) ORDER BY seq FOR UPDATE"
-    found = await rows(write.db, sql, (leases,))
+    found = await write.rows(sql, (leases,))
     for (job_id,) in found:
         await _requeue(write, job_id)
-        await rows(write.db, "UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
+        await write.rows("UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
     if found:
         write.tell(QUEUED)
 
 
-async def spooled(db: Db) -> set[str]:
+async def spooled(read: Read) -> set[str]:
     """The files of waiting, running and kept jobs."""
     wanted = (
         "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
     )
-    return {name for (name,) in await rows(db, wanted)}
+    return {name for (name,) in await read.rows(wanted)}
 
 
 async def prune(write: Write) -> None:
     """Forget the oldest ended jobs over the bound, but none whose bytes are kept."""
-    await rows(
-        write.db,
-        "DELETE FROM jobs WHERE seq = ANY (ARRAY(SELECT seq FROM jobs WHERE seq <= ("
+    await write.rows("DELETE FROM jobs WHERE seq = ANY (ARRAY(SELECT seq FROM jobs WHERE seq <= ("
         "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "
         "AND finished_at IS NOT NULL AND NOT retryable FOR UPDATE SKIP LOCKED))",
         (KEPT_FINISHED,),
@@ -285,10 +272,8 @@ async def prune(write: Write) -> None:
 async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]) -> int:
     """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
     allowed, failed = sources(event), event is Event.FAIL
-    ended = await rows(
-        write.db,
-        "UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, lease_until = NULL, retryable = ? "  # noqa: S608
-        f"WHERE {condition} AND status IN ({marks(len(allowed))}) RETURNING id, spool",
+    ended = await write.rows("UPDATE jobs SET status = ?, finished_at = ?, lease = NULL, lease_until = NULL, retryable = ? "  # noqa: S608
+        f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) RETURNING id, spool",
         (target(event), write.now, failed, *values, *allowed),
     )
     if not failed:
@@ -302,32 +287,28 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
 async def _drop_bytes(write: Write, ended: Sequence[Row]) -> None:
     """Delete the texts and files of jobs, given as id and name in the spool."""
     if ended:
-        await rows(
-            write.db,
-            "DELETE FROM job_texts WHERE job_id = ANY (?::text[])",
+        await write.rows("DELETE FROM job_texts WHERE job_id = ANY (?::text[])",
             ([job_id for job_id, _ in ended],),
         )
     if files := [spool for _, spool in ended if spool is not None]:
-        await rows(write.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
+        await write.rows("DELETE FROM spool_files WHERE name = ANY (?::text[])", (files,))
 
 
-async def _with_estimates(db: Db, found: Sequence[Row], now: str) -> list[m.Job]:
+async def _with_estimates(read: Read, found: Sequence[Row], now: str) -> list[m.Job]:
     """The jobs of `JOB_COLUMNS`, those that have not ended with an estimate."""
     if (first := estimates.first_waiting(found)) is None:
         return [job(one, now) for one in found]
     return estimates.estimated(
         found,
         now,
-        await rows(db, estimates.MEASURES),
-        await rows(db, estimates.RUNNING),
-        await rows(db, estimates.WAITING, (first,)),
+        await read.rows(estimates.MEASURES),
+        await read.rows(estimates.RUNNING),
+        await read.rows(estimates.WAITING, (first,)),
     )
 
 
 async def _requeue(write: Write, job_id: str) -> None:
-    await rows(
-        write.db,
-        "UPDATE jobs SET status = ?, lease = NULL, lease_until = NULL, step = 'queued', "
+    await write.rows("UPDATE jobs SET status = ?, lease = NULL, lease_until = NULL, step = 'queued', "
         "completed_steps = 0 WHERE id = ?",
         (target(Event.RELEASE), job_id),
     )
@@ -335,4 +316,4 @@ async def _requeue(write: Write, job_id: str) -> None:
 
 async def _set_error(write: Write, job_id: str, error: m.JobError) -> None:
     sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
-    await rows(write.db, sql, (error.code, error.message, job_id))
+    await write.rows(sql, (error.code, error.message, job_id))

@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 FLAGS  ?=
+# A file of tests stays on one core, so that its servers and databases are started once.
+PYTEST  = $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format load contracts clean
+.PHONY: help run test test-all test-processes check format load contracts clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -14,8 +16,15 @@ help: ## what can be made
 run: $(VENV)/.run ## engine and MCP server, ready for an agent
 	@exec $(BIN)/kb up $(FLAGS)
 
-test: $(VENV)/.test check ## checks, then every test that needs no container
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder $(FLAGS)
+test: $(VENV)/.test check ## checks, then every test that needs no process of its own: for all day
+	$(PYTEST) -m "not process"
+
+test-all: test test-processes ## all that needs no container; the first time it fetches Node's packages
+
+test-processes: $(VENV)/.test ## what `make test` leaves out: processes, models, conformance, mutants
+	$(PYTEST) -m process
+	$(BIN)/python -m tests.conformance.run
+	$(BIN)/python -m tests.mutation.run
 
 check: $(VENV)/.test ## style, types, imports, generated documents
 	$(BIN)/ruff check .

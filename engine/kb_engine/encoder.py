@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed import Embedder, EmbedderUnavailable, TextRefused, Vectors
-from kb_engine.store.port import Scoring
+from kb_engine.index.port import Scoring
 from kb_engine.turns import Turns
 
 A = TypeVar("A")

@@ -20,7 +20,7 @@ from tests.contract.verifying import kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from tests.support.engines import API_KEY, engine, simulator
 from tests.support.eventually import eventually
 from tests.support.stack import Process
 
+pytestmark = pytest.mark.process
+
 UUID = "00000000-0000-4000-8000-000000000000"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -15,6 +15,8 @@ import pytest
 from tests.support.documents import large_pdf, sentence_of_page
 from tests.support.stack import ROOT, Stack, clean_environment, running_stack
 
+pytestmark = pytest.mark.process
+
 BIN = Path(sys.executable).parent
 MADE_BY_THE_FIXTURE = {"make run", "make test"}
 SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -49,7 +51,6 @@ def commands_of(document: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
-@pytest.mark.slow
 def test_the_readme_can_be_followed_word_by_word(stack: Stack) -> None:
     """Each command of the README ends well, with its paths and URL put in this machine's place."""
     commands = commands_of(ROOT / "README.md")
@@ -60,7 +61,6 @@ def test_the_readme_can_be_followed_word_by_word(stack: Stack) -> None:
         run(stack, shlex.split(here))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
 @pytest.mark.requirement("K29", "K38", "K56", "E16", "E32")
 def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str) -> None:

@@ -19,6 +19,8 @@ from tests.support.eventually import eventually
 from tests.support.postgres import give_back, new_database
 from tests.support.stack import Process
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-a-key-that-nobody-may-see"
 WAITING = "Waiting for the embedding model"
 
@@ -75,7 +77,6 @@ def waits(engine: Running, accepted: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.slow
 def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
     tmp_path: Path, served: EmbeddingEndpoint, store: dict[str, str]
 ) -> None:
@@ -115,7 +116,6 @@ def test_an_endpoint_that_is_away_at_the_start_is_waited_for(
         assert again.get("/documents/1")["version"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_jobs_survive_an_outage_and_a_kill_in_the_middle_of_it(
     tmp_path: Path, served: EmbeddingEndpoint

@@ -19,6 +19,8 @@ from tests.faults.engine_process import SECONDS, Running, documents_of, long_not
 from tests.support.eventually import eventually
 from tests.support.stack import Process
 
+pytestmark = pytest.mark.process
+
 NOTES = 100
 KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
 
@@ -28,7 +30,6 @@ def half_done(queue: Counter[str]) -> bool:
     return queue["completed"] >= 5 and queue["running"] >= 1 and queue["queued"] >= 5
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> None:
     """Killed while some are done, one runs and others wait; all are found after the next start."""
@@ -47,7 +48,6 @@ def test_a_hundred_accepted_notes_survive_a_kill_each_once(tmp_path: Path) -> No
             assert again.get(f"/jobs/{job_id}")["document_id"] == found[number][0]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
     """Their files lie in the spool until they are taken in, and leave it then."""
@@ -73,7 +73,6 @@ def test_accepted_uploads_survive_a_kill(tmp_path: Path) -> None:
         assert list(spool.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300 + 20 * KILLS)
 def test_no_number_of_kills_loses_what_was_accepted(
     tmp_path: Path, record_property: Callable[[str, object], None]

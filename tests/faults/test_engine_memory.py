@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.stack import Process, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 MEBIBYTE = 1024 * 1024
 SIZE = 500 * MEBIBYTE
 ALLOWED = 100 * MEBIBYTE
@@ -32,7 +34,6 @@ def body() -> Iterator[bytes]:
     yield b"\r\n--b--\r\n"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("E26")
 @pytest.mark.parametrize("extension", ["txt", "pdf"])

@@ -24,7 +24,7 @@ SUBMITTED = 152
 KILLED_AFTER = 70
 LEASE_SECONDS = 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

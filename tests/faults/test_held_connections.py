@@ -6,11 +6,12 @@ import pytest
 
 from kb_load.bench.connections import Stage, run
 
+pytestmark = pytest.mark.process
+
 ALLOWED_MIB = 16
 """Of growth by 2,000 dropped WebSockets: at the 15 KB that each once left behind it would be 30."""
 
 
-@pytest.mark.slow
 def test_everybody_is_answered_while_connections_are_held() -> None:
     """With fewer descriptors than half-open connections; every call and every probe gets its answer."""
     report = run(half_open=400, sockets=200, drops=4000, descriptors=384, seconds=1)

@@ -13,6 +13,8 @@ from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import Stack, running_stack
 
+pytestmark = pytest.mark.process
+
 KEY = "the-right-key"
 DATA = base64.b64encode(b"abc").decode()
 

@@ -18,6 +18,8 @@ from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 from tests.support.stack import Process, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 CALLERS = 16
 WARM_UP, CALLS = 320, 800
 ALLOWED_BYTES = 12 << 20
@@ -69,7 +71,6 @@ def call(url: str, calls: int) -> int:
         return sum(pool.map(work, range(CALLERS)))
 
 
-@pytest.mark.slow
 def test_memory_and_sockets_do_not_grow_with_faulty_calls(tmp_path: Path) -> None:
     """Most of their requests break off, hang or are refused; afterwards the server is as before."""
     with (

@@ -20,6 +20,8 @@ from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine
 from tests.support.eventually import eventually
 
+pytestmark = pytest.mark.process
+
 COLLECTIONS = ("documents", "memory", "workspace")
 ERRORS = {"engine_unreachable", "engine_timeout", "engine_busy", "engine_failed", "engine_bad_answer"}
 DONE_FAULTS = ("lost_ack", "reset_mid_body", "content_length_long", "malformed_chunk", "content_length_short")

@@ -13,6 +13,8 @@ from kb_server.toolsets import build_toolset
 from kb_simulator.harness.faults import CATALOGUE
 from tests.faults.matrix import EXPECTED, LASTS, TRIALS, Matrix, encoded, markdown, matrix
 
+pytestmark = pytest.mark.process
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 COMMAND = "python -m tests.faults.matrix --write"
 
@@ -27,7 +29,6 @@ def cells(found: Matrix) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_tool_answers_every_fault_as_the_committed_matrix_says() -> None:
     """A success shows what is there, an error is one, and nothing is lost or doubled; a change is seen."""

@@ -18,6 +18,8 @@ from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 NOTE = json.dumps({"text": "The bees sleep in winter."}).encode()
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.mcp_http import Caller
 from tests.support.stack import Process, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 MEBIBYTE = 1024 * 1024
 SIZE = 500 * MEBIBYTE
 CHUNK = 8 * MEBIBYTE
@@ -108,7 +110,6 @@ def assert_flat(measured: Measured, way: str) -> None:
     assert all(size < ALLOWED for size in growth.values()), growth
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("E26")
 def test_a_large_file_by_put_leaves_memory_flat(measured: Measured) -> None:
@@ -123,7 +124,6 @@ def test_a_large_file_by_put_leaves_memory_flat(measured: Measured) -> None:
     assert_flat(measured, "PUT")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_large_file_in_chunks_leaves_memory_flat(measured: Measured) -> None:
     """500 MiB in base64, eight at a time, then through the server to the engine."""

@@ -88,7 +88,7 @@ def text_of(word: str) -> str:
     return f"{word} " + " ".join(f"filling{number}of{word}" for number in range(200))
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:

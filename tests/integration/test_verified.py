@@ -42,7 +42,7 @@ def verify(engine: Engine) -> str:
     return str(told["verdict"])
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.timeout(600, func_only=True)
 def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, report: Report) -> None:
     """The whole suite, generated requests included, over the published port."""
@@ -54,7 +54,7 @@ def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, repo
     assert " 0 broken" in counted
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.timeout(600, func_only=True)
 def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop: Lab, report: Report) -> None:
     """What is verified is the promise, not one program."""

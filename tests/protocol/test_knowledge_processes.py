@@ -26,6 +26,8 @@ from tests.support.mcp_messages import call, initialize, modern, request
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import Stack, running_stack
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -159,7 +161,6 @@ def test_every_format_is_read_by_the_real_engine(caller: Caller, files: Path, fo
 
 
 @pytest.mark.requirement("N8", "N13", "N74", "N87")
-@pytest.mark.slow
 async def test_a_scan_is_read_page_by_page_by_the_real_engine(
     stack: Stack, caller: Caller, files: Path
 ) -> None:

@@ -12,6 +12,8 @@ from mcp.shared.exceptions import MCPError
 
 from tests.protocol.conftest import BOUND
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.requirement("F25", "F28")
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])

@@ -28,6 +28,8 @@ from tests.support.mcp_messages import call, initialize, modern
 from tests.support.ragler import NOWHERE, THREE
 from tests.support.stack import ROOT, Process, Stack, clean_environment, free_port, running_stack
 
+pytestmark = pytest.mark.process
+
 BIN = Path(sys.executable).parent
 AGENT = "claude-code/1.0"
 
@@ -312,7 +314,6 @@ def test_the_three_queries_have_what_they_ask_for(
     assert [dict(labels)["collection_id"] for labels, _ in top[:2]] == ["all", collections["api-docs"]]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("R68")
 def test_prometheus_itself_evaluates_the_three_queries(
     stack: Stack, caller: Caller, collections: dict[str, str], tmp_path: Path

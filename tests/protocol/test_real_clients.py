@@ -21,6 +21,8 @@ from tests.protocol.conftest import Served, ServeToolset
 from tests.protocol.real_clients import TOOLS, CallTool, round_of_kb, round_of_knowledge
 from tests.support.knowledge import Knowledge
 
+pytestmark = pytest.mark.process
+
 KEY = "a-key-for-agents"
 FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}
 """Tools with an object of any members, which OpenAI's strict mode has no word for."""

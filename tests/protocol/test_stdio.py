@@ -13,6 +13,8 @@ import pytest
 from tests.protocol.conftest import ROOT, WAIT, Start, stdio_environment
 from tests.support.mcp_messages import call, initialize, modern, request
 
+pytestmark = pytest.mark.process
+
 READY = initialize("2025-06-18")
 
 

@@ -22,6 +22,8 @@ from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH
 from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 SECONDS = 30.0
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"

@@ -17,6 +17,8 @@ from tests.support.eventually import eventually_async
 from tests.support.mcp_messages import call
 from tests.support.stack import Process, free_port
 
+pytestmark = pytest.mark.process
+
 START_SECONDS = 60.0
 
 

@@ -20,6 +20,8 @@ from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, Stack, free_port, running_stack
 
+pytestmark = pytest.mark.process
+
 RESTART_SECONDS = 60.0
 
 

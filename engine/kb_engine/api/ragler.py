@@ -15,7 +15,8 @@ from kb_contracts.http.mount import Incoming
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.api.times import span_of
-from kb_engine.store.port import Query, Selection
+from kb_engine.index.port import Selection
+from kb_engine.store.port import Query
 
 
 class RaglerApi:

@@ -1,5 +1,6 @@
 """The store: what the engine knows, kept so that nothing acknowledged is lost."""
 
+from kb_engine.index.port import Scoring, Selection, Vectors
 from kb_engine.store.failures import (
     BaseInUse,
     BaseLinked,
@@ -21,10 +22,7 @@ from kb_engine.store.port import (
     Prepared,
     PreparedChunk,
     Query,
-    Scoring,
-    Selection,
     Store,
-    Vectors,
 )
 from kb_engine.store.sqlite.reindex import reindex_sqlite
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite

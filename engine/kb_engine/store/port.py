@@ -4,30 +4,24 @@ Every method is a coroutine that does its blocking work off the event loop, and 
 transaction: it happens whole or not at all, and what it acknowledged survives `kill -9`.
 
     api ------ reads, mutations ------.
-    worker --- take, report, commit ---+--> Store --> SQLite (FTS5 for words, `vectors` for meaning)
-    search --- search ----------------'     '-> PostgreSQL (postings for words, pgvector for meaning)
+    worker --- take, report, commit ---+--> Store --> SQLite (index/embedded)
+    search --- search ----------------'     '-> PostgreSQL (index/postgres)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
+from kb_engine.index.port import IndexQuery, Vectors
 from kb_engine.turns import LANES, Lane
 
 OCR_METHOD = "image_analysis"
 """The `extraction_method` of a document all of whose words were read by OCR."""
-
-Vectors = NDArray[np.float32]
-"""Shape (n, dimensions), each row of length 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,59 +136,24 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which documents may answer. Times are aware, in UTC, both inclusive.
+class Query(IndexQuery):
+    """A search: what the index is asked for, and what of each result is read besides."""
 
-    Among `source_types`, None stands for documents whose metadata name none (or one that is no text).
-    """
-
-    tags: Sequence[str] = ()
-    tags_any: Sequence[str] = ()
-    doc_type: m.DocType | None = None
-    formats: Sequence[str] = ()
-    source_types: Sequence[str | None] = ()
-    source_path_prefix: str | None = None
-    date_field: m.DateField = "created_at"
-    date_from: datetime | None = None
-    date_to: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
-
-    A vector matches from `cosine_floor` on. An answer is weak when its best score is under `floor` and no
-    vector matches: in a base of a few documents every bm25 is small, and a near meaning speaks against it.
-    """
-
-    weight: float
-    saturation: float
-    floor: float
-    cosine_floor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A search. `vector` is None in mode `fts`; `text` has no say in mode `vector`."""
-
-    text: str
-    mode: m.Mode
-    vector: NDArray[np.float32] | None
-    scoring: Scoring
-    top: int
-    selection: Selection = field(default_factory=Selection)
-    min_score: float = 0.0
     neighbors: int = 0
     explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best results, how many chunks match however many were asked for, and whether none matches well."""
+    """The best results, how many chunks match however many were asked for, and whether none matches well.
+
+    `exact`: neither is an estimate of the index.
+    """
 
     results: list[m.SearchResult]
     total: int
     weak: bool
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

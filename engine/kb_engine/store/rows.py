@@ -27,7 +27,8 @@ _DOCUMENT = (
 )  # fmt: skip
 DOCUMENT_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _DOCUMENT)
 """Without sources and tags, which stand behind them."""
-DOCUMENT_COLUMNS = ", ".join([DOCUMENT_COLUMNS_BARE, _SOURCES, TAGS])
+DOCUMENT_LISTS = f"{_SOURCES}, {TAGS}"
+DOCUMENT_COLUMNS = f"{DOCUMENT_COLUMNS_BARE}, {DOCUMENT_LISTS}"
 _DOCUMENT_FIELDS = (*_DOCUMENT, "source_paths", "tags")
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"

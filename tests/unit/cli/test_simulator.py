@@ -12,6 +12,8 @@ from kb_cli.main import main
 from tests.support.eventually import eventually
 from tests.support.stack import Process
 
+pytestmark = pytest.mark.process
+
 
 def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
     """One line with both URLs; SIGTERM ends it well."""

@@ -16,6 +16,8 @@ import pytest
 from kb_cli.exits import Exit
 from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
 
+pytestmark = pytest.mark.process
+
 KEY = "agents-secret"
 
 

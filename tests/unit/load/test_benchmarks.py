@@ -40,7 +40,7 @@ def test_a_wrong_option_ends_before_anything_runs(
     assert arguments[-1] in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
     """As from a wheel: what it needs is in installed packages."""
     done = subprocess.run(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 pytest_plugins = ["pytester"]
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"

@@ -14,6 +14,8 @@ import kb_simulator
 from kb_simulator.__main__ import main
 from tests.unit.simulator.running import API
 
+pytestmark = pytest.mark.process
+
 
 def test_the_public_names_are_all_there() -> None:
     """Sorted, each from its module, and no other."""

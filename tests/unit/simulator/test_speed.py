@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.simulator.speed import compare, report
+
+pytestmark = pytest.mark.process
 
 
 def test_searches_reach_half_the_rate_of_a_bare_handler() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.port import Prepared
 from kb_engine.store.postgres.connection import Db, rows, value
-from kb_engine.store.postgres.postings import Posting, Tokenizer
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.rules import one_vector_each
 from kb_engine.store.sqlite.write import new_uid
@@ -39,7 +39,8 @@ async def insert(write: Write, document_id: int, title: str, prepared: Prepared)
         return
     await write.expect_vectors(prepared.vectors.shape[1])
     ids = await write.next_chunks(len(prepared.chunks))
-    postings, lengths = await asyncio.to_thread(_postings, title, prepared, ids)
+    texts = [(chunk_id, c.heading, c.text) for chunk_id, c in zip(ids, prepared.chunks, strict=True)]
+    postings, lengths = await asyncio.to_thread(lambda: Tokenizer().postings(title, texts))
     await _copy_chunks(write.db, document_id, ids, prepared, lengths)
     await write.db.copy_records_to_table("postings", columns=_POSTINGS, records=postings)
     await write.db.executemany(
@@ -50,10 +51,6 @@ async def insert(write: Write, document_id: int, title: str, prepared: Prepared)
         ),
     )
     await write.count_chunks(len(ids), sum(lengths))
-
-
-def _postings(title: str, prepared: Prepared, ids: range) -> tuple[list[Posting], list[int]]:
-    return Tokenizer().postings(title, prepared, ids)
 
 
 async def _copy_chunks(db: Db, document_id: int, ids: range, prepared: Prepared, lengths: list[int]) -> None:

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from kb_engine.address import Address
+from kb_engine.index.port import Vectors
 from kb_engine.store.failures import NotABase
-from kb_engine.store.port import EmbedderIdentity, Vectors
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, rows, value
 from kb_engine.store.postgres.opening import WAIT_SECONDS, latest
 from kb_engine.store.postgres.schema import set_embedder, stored_embedder

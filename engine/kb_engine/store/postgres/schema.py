@@ -262,7 +262,23 @@ async def _retries_and_measures(db: Db) -> None:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _updates_are_jobs, _take_turns, _retries_and_measures)
+async def _changes_are_counted(db: Db) -> None:
+    """Every change of a document has a number; an index that keeps its data for itself follows them."""
+    await db.execute(
+        """
+        ALTER TABLE base ADD COLUMN changes bigint NOT NULL DEFAULT 1;
+        CREATE TABLE index_changes (generation bigint PRIMARY KEY, document_id bigint);
+        """
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (
+    _first,
+    _updates_are_jobs,
+    _take_turns,
+    _retries_and_measures,
+    _changes_are_counted,
+)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -21,6 +21,12 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
+from kb_engine.index.follower import Follower
+from kb_engine.index.port import Index
+from kb_engine.index.postgres.search import search
+from kb_engine.index.postgres.words import Words
+from kb_engine.store import results
+from kb_engine.store.changes import FORGET, ChangeLog
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -33,13 +39,14 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.postgres import collections, documents, ingest, jobs, search, state, tags, updates
+from kb_engine.store.postgres import collections, documents, ingest, jobs, state, tags, updates
 from kb_engine.store.postgres.connection import (
     GONE,
     READ_SECONDS,
     Connections,
     Db,
     Lost,
+    answer,
     as_engine_errors,
     attempted,
     not_ready,
@@ -50,8 +57,8 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.idempotency import once, stored
 from kb_engine.store.postgres.keeping import Beats, Ear
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
+from kb_engine.store.postgres.reads import POSTGRES
 from kb_engine.store.postgres.spool import PostgresSpool
-from kb_engine.store.postgres.words import Words
 from kb_engine.store.postgres.write import Write
 from kb_engine.store.times import stamp
 from kb_engine.turns import LANES, Lane
@@ -81,15 +88,21 @@ async def open_postgres(
     lease_seconds: float = LEASE_SECONDS,
     clock: Clock = _utc_now,
     wait: float = WAIT_SECONDS,
+    index: Index | None = None,
 ) -> PostgresStore:
     """Open the base at `address`, creating or migrating it first; `wait` seconds for its server to answer.
+
+    `index`, which is closed with the store, answers the searches in place of the base's own.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
     search_path, bound = await prepare(address, embedder, wait)
     connections = Connections(address, search_path)
-    return PostgresStore(address, connections, bound, max_queued, lease_seconds, clock)
+    store = PostgresStore(address, connections, bound, max_queued, lease_seconds, clock)
+    if index is not None:
+        store.follow_with(index)
+    return store
 
 
 class PostgresStore:
@@ -116,7 +129,18 @@ class PostgresStore:
         self._writing: set[asyncio.Task[object]] = set()
         self._ear = Ear(address)
         self._beats = Beats(self.beat, lease_seconds / BEATS)
+        self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
+
+    def follow_with(self, index: Index) -> None:
+        """Keep this index in step with the base, and search it. Called once, before anything else."""
+        log = ChangeLog(
+            lambda make: self._read(lambda db: answer(db, make())),
+            lambda generation: self._write(partial(_forget_changes, generation)),
+            POSTGRES,
+        )
+        self._follower = Follower(log, index, lambda: self.dimensions)
+        self._follower.start()
 
     @property
     def dimensions(self) -> int:
@@ -150,6 +174,8 @@ class PostgresStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._follower is not None:
+            await self._follower.close()
         await self._beats.stop()
         await self._ear.stop()
         if self._writing:
@@ -174,7 +200,10 @@ class PostgresStore:
         task = asyncio.ensure_future(self._through(work))
         self._writing.add(task)
         task.add_done_callback(self._written)
-        return await asyncio.shield(task)
+        done = await asyncio.shield(task)
+        if self._follower is not None:
+            self._follower.wake()
+        return done
 
     def _written(self, task: asyncio.Task[T]) -> None:
         self._writing.discard(task)
@@ -194,7 +223,7 @@ class PostgresStore:
             transaction = db.transaction()
             try:
                 await transaction.start()
-                write = Write(db, self._now(), self._embedder)
+                write = Write(db, self._now(), self._embedder, logs_changes=self._follower is not None)
                 answer = await work(write)
                 await write.send()
             except BaseException as error:
@@ -440,7 +469,14 @@ class PostgresStore:
 
     async def search(self, query: Query) -> Found:
         """The best chunks, best first."""
-        return await self._read(lambda db: search.search(db, self._embedder, self._words, query))
+        if self._follower is None:
+            return await self._read(partial(self._search, query))
+        candidates = await self._follower.search(query)
+        return await self._read(lambda db: answer(db, results.found(query, candidates, POSTGRES)))
+
+    async def _search(self, query: Query, db: Db) -> Found:
+        candidates = await search(db, self._embedder, self._words, query)
+        return await answer(db, results.found(query, candidates, POSTGRES))
 
     async def counts(self) -> Counts:
         """Totals for `/status`."""
@@ -450,6 +486,10 @@ class PostgresStore:
         """Prove that the base can be read and written."""
         await self._write(_ping)
         await self._read(lambda db: value(db, "SELECT at FROM pings"))
+
+
+async def _forget_changes(generation: int, write: Write) -> None:
+    await rows(write.db, FORGET, (generation,))
 
 
 async def _ping(write: Write) -> None:

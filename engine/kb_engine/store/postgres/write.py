@@ -28,6 +28,7 @@ class Write:
     db: Db
     now: str
     embedder: EmbedderIdentity
+    logs_changes: bool = False
     news: list[str] = field(default_factory=list)
     _holds_base: bool = False
 
@@ -74,9 +75,13 @@ class Write:
         )
         await rows(self.db, sql, (chunks, words))
 
-    async def touch_base(self) -> None:
-        """Note that documents changed, also where only a deletion did."""
-        await rows(self.db, "UPDATE base SET last_updated = ?", (self.now,))
+    async def touch_base(self, document_id: int | None) -> None:
+        """Note that this document changed, also where it was deleted; None: that all were."""
+        sql = "UPDATE base SET last_updated = ?, changes = changes + 1 RETURNING changes"
+        generation = await value(self.db, sql, (self.now,))
+        if self.logs_changes:
+            sql = "INSERT INTO index_changes (generation, document_id) VALUES (?, ?)"
+            await rows(self.db, sql, (generation, document_id))
 
     def tell(self, what: str) -> None:
         """News for all engines, sent with the commit."""

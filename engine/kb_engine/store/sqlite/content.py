@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import apsw
 import numpy as np
 
+from kb_engine.index.embedded import words
+from kb_engine.index.embedded.vectors import Batch
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.store.rules import one_vector_each
 from kb_engine.store.sqlite.connection import value
 from kb_engine.store.sqlite.write import Write, new_uid
-from kb_engine.store.tokens import index_text
-from kb_engine.vectors import Batch
 
 VECTOR_TYPE = "<f4"
 
@@ -28,7 +28,11 @@ def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> No
         return
     ids = _next_ids(write.db, len(prepared.chunks))
     _insert_chunks(write.db, document_id, ids, prepared.chunks)
-    _insert_words(write.db, ids, title, prepared.chunks)
+    words.insert(
+        write.db,
+        title,
+        ((chunk_id, c.heading, c.text) for chunk_id, c in zip(ids, prepared.chunks, strict=True)),
+    )
     vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
     write.db.executemany(
         "INSERT INTO vectors (chunk_id, vector) VALUES (?, ?)",
@@ -40,16 +44,14 @@ def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> No
 
 def remove(write: Write, document_id: int) -> None:
     """Take away the chunks of a document, with their words and vectors."""
-    write.db.execute(
-        "DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE document_id = ?)", (document_id,)
-    )
+    words.remove(write.db, document_id)
     write.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
     write.changes.removed.append(document_id)
 
 
 def remove_all(write: Write) -> None:
     """Take away the chunks of all documents."""
-    write.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    words.remove_all(write.db)
     write.db.execute("DELETE FROM vectors")
     write.db.execute("DELETE FROM chunks")
     write.changes.cleared = True
@@ -70,18 +72,5 @@ def _insert_chunks(
         (
             (chunk_id, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, c.tokens)
             for position, (chunk_id, c) in enumerate(zip(ids, chunks, strict=True))
-        ),
-    )
-
-
-def _insert_words(
-    db: apsw.Connection, ids: Sequence[int], title: str, chunks: Sequence[PreparedChunk]
-) -> None:
-    title = index_text(title)
-    db.executemany(
-        "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)",
-        (
-            (chunk_id, title, index_text(c.heading or ""), index_text(c.text))
-            for chunk_id, c in zip(ids, chunks, strict=True)
         ),
     )

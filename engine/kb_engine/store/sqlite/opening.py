@@ -9,13 +9,13 @@ from pathlib import Path
 import apsw
 import numpy as np
 
+from kb_engine.index.embedded.vectors import Batch, Changes, ExactVectors
 from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseInUse, BaseUnwritable, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.sqlite.connection import connect, value
 from kb_engine.store.sqlite.content import VECTOR_TYPE
 from kb_engine.store.sqlite.lock import BaseLock
 from kb_engine.store.sqlite.schema import bind_embedder, migrate
-from kb_engine.vectors import Batch, Changes, ExactIndex
 
 
 def own(path: Path) -> BaseLock:
@@ -24,7 +24,7 @@ def own(path: Path) -> BaseLock:
         return BaseLock(path)
 
 
-def prepare(path: Path, embedder: EmbedderIdentity) -> ExactIndex:
+def prepare(path: Path, embedder: EmbedderIdentity) -> ExactVectors:
     """Bring the base to today's layout and read its vectors into memory.
 
     Raises:
@@ -64,9 +64,9 @@ def _refusals(path: Path) -> Iterator[None]:
         raise NotABase(path, f"{UNLIKE_ITS_NUMBER} ({error}). Restore it from a copy.") from error
 
 
-def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactIndex:
+def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactVectors:
     count = value(db, "SELECT count(*) FROM vectors")
-    index = ExactIndex(dimensions, capacity=count)
+    index = ExactVectors(dimensions, capacity=count)
     ids = np.empty((2, count), np.int64)
     vectors = np.empty((count, dimensions), np.float32)
     found = db.execute(

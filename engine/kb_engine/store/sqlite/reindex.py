@@ -12,8 +12,9 @@ from pathlib import Path
 import apsw
 import numpy as np
 
+from kb_engine.index.port import Vectors
 from kb_engine.store.failures import NotABase
-from kb_engine.store.port import EmbedderIdentity, Vectors
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.sqlite.connection import rows, transaction, value
 from kb_engine.store.sqlite.content import VECTOR_TYPE
 from kb_engine.store.sqlite.opening import latest, own

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import apsw
 
+from kb_engine.index.tokens import TOKENIZER, index_text
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.sqlite.connection import rows, transaction
-from kb_engine.store.tokens import TOKENIZER, index_text
 from kb_engine.turns import SHORT_BYTES
 
 Migration = Callable[[apsw.Connection], None]
@@ -288,6 +288,16 @@ def _retries_and_measures(db: apsw.Connection) -> None:
     )
 
 
+def _changes_are_counted(db: apsw.Connection) -> None:
+    """Every change of a document has a number; an index that keeps its data for itself follows them."""
+    db.execute(
+        """
+        CREATE TABLE index_changes (generation INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER);
+        INSERT INTO sqlite_sequence (name, seq) VALUES ('index_changes', 1);
+        """
+    )
+
+
 def _source_type(metadata: str) -> str | None:
     found = json.loads(metadata).get("source_type")
     return found if isinstance(found, str) else None
@@ -304,6 +314,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _updates_are_jobs,
     _take_turns,
     _retries_and_measures,
+    _changes_are_counted,
 )
 """The migration at index n leads from version n to version n + 1."""
 

@@ -20,6 +20,13 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
+from kb_engine.index.embedded.search import search
+from kb_engine.index.embedded.vectors import Changes, ExactVectors
+from kb_engine.index.embedded.words import Words
+from kb_engine.index.follower import Follower
+from kb_engine.index.port import Index
+from kb_engine.store import filters, results
+from kb_engine.store.changes import FORGET, ChangeLog
 from kb_engine.store.port import (
     Counts,
     EmbedderIdentity,
@@ -32,18 +39,17 @@ from kb_engine.store.port import (
     Prepared,
     Query,
 )
-from kb_engine.store.sqlite import collections, documents, ingest, jobs, search, state, tags, updates
-from kb_engine.store.sqlite.connection import Journal, Threads, connect, roll_back, value
+from kb_engine.store.sqlite import collections, documents, ingest, jobs, state, tags, updates
+from kb_engine.store.sqlite.connection import Journal, Threads, answer, connect, roll_back, value
 from kb_engine.store.sqlite.idempotency import once, stored
 from kb_engine.store.sqlite.lock import BaseLock
 from kb_engine.store.sqlite.opening import own, prepare
+from kb_engine.store.sqlite.reads import SQLITE
 from kb_engine.store.sqlite.reserve import Reserve
 from kb_engine.store.sqlite.schema import set_meta
-from kb_engine.store.sqlite.words import Words
 from kb_engine.store.sqlite.write import Write
 from kb_engine.store.times import stamp
 from kb_engine.turns import LANES, Lane
-from kb_engine.vectors import Changes, Snapshot, VectorIndex
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -63,13 +69,19 @@ async def open_sqlite(
     embedder: EmbedderIdentity,
     max_queued: int = 100_000,
     clock: Clock = _utc_now,
+    index: Index | None = None,
 ) -> SqliteStore:
     """Open the base at `path`, creating or migrating it first. Reads all vectors into memory.
+
+    `index`, which is closed with the store, answers the searches in place of the base's own.
 
     Raises:
         BaseRefused: one of its kinds, with a message for the person who starts the engine.
     """
-    return await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    store = await asyncio.to_thread(_open, path, embedder, max_queued, clock)
+    if index is not None:
+        store.follow_with(index)
+    return store
 
 
 def _open(path: Path, embedder: EmbedderIdentity, max_queued: int, clock: Clock) -> SqliteStore:
@@ -92,7 +104,7 @@ class SqliteStore:
         self,
         lock: BaseLock,
         reserve: Reserve,
-        index: VectorIndex[Snapshot],
+        index: ExactVectors,
         max_queued: int,
         clock: Clock,
     ) -> None:
@@ -106,7 +118,18 @@ class SqliteStore:
         self._journal = Journal()
         self._writer = Threads(partial(self._journal.connect, path), 1, "kb-write")
         self._readers = Threads(partial(connect, path), READERS, "kb-read")
+        self._follower: Follower | None = None
         self._closing: asyncio.Future[None] | None = None
+
+    def follow_with(self, index: Index) -> None:
+        """Keep this index in step with the base, and search it. Called once, before anything else."""
+        log = ChangeLog(
+            lambda make: self._read(lambda db: answer(db, make())),
+            lambda generation: self._write(partial(_forget_changes, generation)),
+            SQLITE,
+        )
+        self._follower = Follower(log, index, lambda: self.dimensions)
+        self._follower.start()
 
     @property
     def dimensions(self) -> int:
@@ -123,6 +146,8 @@ class SqliteStore:
         """One process owns the base: there is nobody to hear of."""
 
     async def _close(self) -> None:
+        if self._follower is not None:
+            await self._follower.close()
         try:
             # Where this fails, as on a full disk, `release_all` does the same at the next start.
             with suppress(EngineError, apsw.Error):
@@ -142,12 +167,15 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[Write], T]) -> T:
         """One write transaction, with what it means for the index."""
-        return await self._writer.run(partial(self._transact, work))
+        done = await self._writer.run(partial(self._transact, work))
+        if self._follower is not None:
+            self._follower.wake()
+        return done
 
     def _transact(self, work: Callable[[Write], T], db: apsw.Connection) -> T:
         db.execute("BEGIN IMMEDIATE")
         try:
-            write = Write(db, self._now())
+            write = Write(db, self._now(), logs_changes=self._follower is not None)
             answer = work(write)
             self._commit(db, write.changes)
         except BaseException:
@@ -200,7 +228,9 @@ class SqliteStore:
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 vectors = self._index.snapshot
-            return search.search(db, vectors, self._words, query)
+            documents = filters.documents(db, query.selection)
+            candidates = search(db, vectors, self._words, documents, query)
+            return answer(db, results.found(query, candidates, SQLITE))
         finally:
             roll_back(db)
 
@@ -382,7 +412,10 @@ class SqliteStore:
 
     async def search(self, query: Query) -> Found:
         """The best chunks, best first."""
-        return await self._readers.run(partial(self._search, query))
+        if self._follower is None:
+            return await self._readers.run(partial(self._search, query))
+        candidates = await self._follower.search(query)
+        return await self._read(lambda db: answer(db, results.found(query, candidates, SQLITE)))
 
     async def counts(self) -> Counts:
         """Totals for `/status`."""
@@ -392,6 +425,10 @@ class SqliteStore:
         """Prove that the base can be read and written."""
         await self._write(lambda write: set_meta(write.db, "pinged_at", write.now))
         await self._read(lambda db: value(db, "SELECT value FROM meta WHERE name = 'pinged_at'"))
+
+
+def _forget_changes(generation: int, write: Write) -> None:
+    write.db.execute(FORGET, (generation,))
 
 
 def _look(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import apsw
 
+from kb_engine.index.embedded.vectors import Changes
 from kb_engine.store.sqlite.schema import set_meta
-from kb_engine.vectors import Changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,16 @@ class Write:
 
     db: apsw.Connection
     now: str
+    logs_changes: bool = False
     changes: Changes = field(default_factory=Changes)
 
-    def touch_base(self) -> None:
-        """Note that documents changed, also where only a deletion did."""
+    def touch_base(self, document_id: int | None) -> None:
+        """Note that this document changed, also where it was deleted; None: that all were."""
         set_meta(self.db, "last_updated", self.now)
+        if self.logs_changes:
+            self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))
+        else:
+            self.db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
 
 
 def new_uid() -> str:

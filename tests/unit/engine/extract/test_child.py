@@ -20,7 +20,10 @@ from tests.support.processes import own_children
 HTML, PDF = FORMATS["html"], FORMATS["pdf"]
 PATIENCE_SECONDS = 30.0
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them"),
+]
 
 
 @pytest.fixture(autouse=True)

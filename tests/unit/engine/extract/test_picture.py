@@ -19,6 +19,8 @@ from kb_engine.extract.decoding import MOST_PIXELS
 from kb_engine.extract.picture import read_picture
 from tests.support.documents import pdf_of
 
+pytestmark = pytest.mark.process
+
 JPG, PNG = FORMATS["jpg"], FORMATS["png"]
 FONT = ImageFont.load_default(size=24)
 NAMED = "50,000,000 are the most that are read"
@@ -149,7 +151,6 @@ async def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end(tmp_p
     assert extraction.remark is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
 async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
     tmp_path: Path, fmt: Format, kind: str

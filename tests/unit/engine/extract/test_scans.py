@@ -28,6 +28,8 @@ from tests.support.documents import pdf_of, text_of_page
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
 from tests.unit.engine.extract.test_pdf import LOCKED
 
+pytestmark = pytest.mark.process
+
 PDF = FORMATS["pdf"]
 LONG = " ".join(text_of_page(1)[2:5]).replace("(", "").replace(")", "")
 STAMP = "Exhibit 7"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,23 +11,19 @@ from tests.support.stores import START, Base, Place, axis, between, new_note, op
 
 
 @pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
+async def base(base: Base) -> Base:
     """Four documents that differ in everything, an hour apart."""
-    async with opened(place) as base:
-        await base.note(
-            "x 1", title="1", tags=["a", "b"], metadata={"source_type": "manual"}, source_path="/docs/1"
-        )
-        base.clock.move(hours=1)
-        await base.file(
-            "x 2", title="2", tags=["a"], format="md", doc_type="markdown", source_path="/docs/50%_off"
-        )
-        base.clock.move(hours=1)
-        await base.file("x 3", title="3", tags=["b", "c"], format="pdf", doc_type="pdf", source_path="/other")
-        base.clock.move(hours=1)
-        await base.file(
-            "x 4", title="4", format="html", doc_type="html", metadata={"source_type": ["manual"]}
-        )
-        yield base
+    manual: dict[str, Any] = {"metadata": {"source_type": "manual"}}
+    await base.note("x 1", title="1", tags=["a", "b"], **manual, source_path="/docs/1")
+    base.clock.move(hours=1)
+    await base.file(
+        "x 2", title="2", tags=["a"], format="md", doc_type="markdown", source_path="/docs/50%_off"
+    )
+    base.clock.move(hours=1)
+    await base.file("x 3", title="3", tags=["b", "c"], format="pdf", doc_type="pdf", source_path="/other")
+    base.clock.move(hours=1)
+    await base.file("x 4", title="4", format="html", doc_type="html", metadata={"source_type": ["manual"]})
+    return base
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -13,21 +12,12 @@ from kb_engine.store import Scoring
 from tests.support.stores import (
     SCORING,
     Base,
-    Place,
     axis,
     between,
     new_file,
-    opened,
     pieces,
     prepared,
 )
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
 
 
 def explained(result: m.SearchResult) -> m.Explanation:

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kb_engine.vectors import Batch, Changes, ExactIndex, Snapshot, Vectors
-from kb_engine.vectors.exact import BLOCK_ROWS, COMPACT_FROM
+from kb_engine.index.embedded.vectors import (
+    BLOCK_ROWS,
+    COMPACT_FROM,
+    Batch,
+    Changes,
+    ExactVectors,
+    Snapshot,
+)
+from kb_engine.index.port import Vectors
 
 DIMENSIONS = 4
 
@@ -26,14 +33,14 @@ def batch(document: int, first: int, count: int) -> Batch:
     return Batch(np.full(count, document, np.int64), ids, vectors(count, seed=first))
 
 
-def apply(index: ExactIndex, changes: Changes) -> None:
+def apply(index: ExactVectors, changes: Changes) -> None:
     """Stage and publish."""
     index.publish(index.stage(changes))
 
 
-def filled(*sizes: int) -> ExactIndex:
+def filled(*sizes: int) -> ExactVectors:
     """Documents 1, 2, ... of these sizes, chunks numbered from 1."""
-    index, first = ExactIndex(DIMENSIONS), 1
+    index, first = ExactVectors(DIMENSIONS), 1
     for document, size in enumerate(sizes, 1):
         apply(index, Changes(added=[batch(document, first, size)]))
         first += size
@@ -157,7 +164,7 @@ CHANGES = st.lists(
 @given(CHANGES)
 def test_the_index_agrees_with_a_dictionary(changes: list[tuple[str, int, int]]) -> None:
     """Whatever is added, removed and cleared in whatever order."""
-    index, model, first = ExactIndex(DIMENSIONS), dict[int, tuple[int, NDArray[np.float32]]](), 1
+    index, model, first = ExactVectors(DIMENSIONS), dict[int, tuple[int, NDArray[np.float32]]](), 1
     for kind, document, count in changes:
         if kind == "add":
             new = batch(document, first, count)

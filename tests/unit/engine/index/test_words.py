@@ -9,15 +9,9 @@ import apsw
 import numpy as np
 import pytest
 
-from kb_engine.store.sqlite import words
+from kb_engine.index import words
+from kb_engine.index.embedded.words import Corpus, Words
 from tests.support.stores import Base, Place, axis, new_file, opened, prepared
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
 
 
 @pytest.mark.parametrize(
@@ -93,16 +87,23 @@ async def test_what_was_stored_is_not_what_was_indexed(base: Base) -> None:
 
 
 @pytest.fixture
-async def frequent(base: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
+async def store(place: Place) -> AsyncIterator[Base]:
+    """An empty base that is searched by the index of its own database, which has the bound."""
+    async with opened(place) as base:
+        yield base
+
+
+@pytest.fixture
+async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
     """Forty chunks hold `the`, thirty `tree`, one `apple`; the budget is ten chunks."""
     for number in range(40):
         text = "the tree" if number < 30 else "the lake"
         text += " apple apple" if number == 3 else ""
-        await base.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
+        await store.note(text, dedup_scope=str(number), tags=["few"] if number in {5, 35} else ["many"])
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0, "FEW_CHUNKS": 2, "FEW_SHARE": 0}.items():
         monkeypatch.setattr(words, name, value)
     monkeypatch.setattr(words, "FEW_ALLOWANCE", 5)
-    return base
+    return store
 
 
 async def test_frequent_words_have_no_say_beside_a_rare_one(frequent: Base) -> None:
@@ -151,19 +152,19 @@ async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
 
 
 async def test_what_is_remembered_of_words_follows_the_base(
-    base: Base, monkeypatch: pytest.MonkeyPatch
+    store: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A count is taken again when the base has changed, and forgotten before it takes too much room."""
     monkeypatch.setattr(words, "CACHED_FROM", 1)
     monkeypatch.setattr(words, "CACHE_SIZE", 3)
     for number in range(6):
-        await base.note(f"apple {number}", dedup_scope=str(number))
-        found = await base.find("apple pear plum", explain=True)
-        fresh = await fresh_score(base)
+        await store.note(f"apple {number}", dedup_scope=str(number))
+        found = await store.find("apple pear plum", explain=True)
+        fresh = await fresh_score(store)
         assert found.results[0].explain is not None
         assert found.results[0].explain.bm25 == pytest.approx(fresh, rel=1e-9)
-        await base.find(f"{number} apple")
-        assert len(base.store._words._counts) <= 3
+        await store.find(f"{number} apple")
+        assert len(store.store._words._counts) <= 3
 
 
 async def fresh_score(base: Base) -> float:
@@ -177,7 +178,7 @@ async def fresh_score(base: Base) -> float:
 
     def score(db: apsw.Connection) -> float:
         ids = np.arange(1, db.execute("SELECT count(*) FROM chunks").get + 1)
-        found = words.Words().scores(db, "apple pear plum", words.Corpus(len(ids), len(ids), 0, ids))
+        found = Words().scores(db, "apple pear plum", Corpus(len(ids), len(ids), 0, ids))
         return float(found.max())
 
     return await base.store._readers.run(score)

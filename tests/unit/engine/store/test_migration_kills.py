@@ -17,10 +17,10 @@ from typing import Any
 import apsw
 import pytest
 
+from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, numbered
-from kb_engine.store.postgres.postings import Tokenizer
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database

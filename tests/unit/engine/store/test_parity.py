@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 from kb_contracts.api import models as m
+from kb_engine.index import words
+from kb_engine.index.postgres import postings
 from kb_engine.store import Found, Prepared
-from kb_engine.store.postgres import postings
-from kb_engine.store.sqlite import words
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
 
@@ -130,8 +130,7 @@ def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
         db.execute("DELETE FROM w")
         db.execute("INSERT INTO w VALUES (?)", (postings.index_text(word),))
         theirs = dict(db.execute("SELECT term, cnt FROM v").fetchall())
-        made = prepared(word)
-        rows, (length,) = tokenizer.postings("", made, range(1, 2))
+        rows, (length,) = tokenizer.postings("", [(1, None, word)])
         single = {term: count for term, _, count, _ in rows if " " not in term}
         assert single | long_ones(rows, theirs) == theirs
         assert length == sum(theirs.values())

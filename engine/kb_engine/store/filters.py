@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apsw
-import numpy as np
 
-from kb_engine.store.port import Selection
+from kb_engine.index.embedded.words import numbers
+from kb_engine.index.port import Ids, Selection
 from kb_engine.store.sqlite.connection import marks, value
 from kb_engine.store.sqlite.tags import starts_with
 from kb_engine.store.times import stamp
-from kb_engine.vectors.port import Ids
 
 Condition = tuple[str, Sequence[Any]]
 
@@ -22,18 +21,12 @@ def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
     where, values = condition(selection)
     if not where:
         return None
-    # One value for all ids: fetched row by row, each would take the interpreter's lock.
     joined = value(
         db,
         f"SELECT group_concat(d.id) FROM documents d WHERE {where}",  # noqa: S608
         values,
     )
     return numbers(joined)
-
-
-def numbers(joined: str | None) -> Ids:
-    """The integers of a `group_concat`."""
-    return np.fromstring(joined or "", dtype=np.int64, sep=",")
 
 
 def condition(selection: Selection) -> Condition:

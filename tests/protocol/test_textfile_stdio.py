@@ -23,6 +23,8 @@ from kb_server.settings import ServerSettings
 from kb_server.toolsets.textfile import TextFile, build_over
 from tests.support.stack import clean_environment
 
+pytestmark = pytest.mark.process
+
 TEXT = "Azure Managed Grafana\r\nzażółć €\n"
 HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
 

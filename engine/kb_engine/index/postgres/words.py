@@ -1,7 +1,6 @@
-"""Which words of a query have a say, and how much each weighs, by the rules of `store/sqlite/words.py`.
+"""Which words of a query count, and how much each weighs, by the rules of `kb_engine.index.words`.
 
-The words that are asked for and the weights are found here; the scores are summed where the postings lie, by
-`search.py`.
+The terms and their weights are found here; the scores are summed where the postings lie, by `search.py`.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kb_engine.index.words import Counts, Extent, Known, affordable, weight
 from kb_engine.store.postgres.connection import Db, rows
-from kb_engine.store.sqlite.words import Counts, Extent, Known, affordable, weight
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Terms:
     """Terms, each once, with what each weighs; of a `flat` one only that it occurs counts."""
 
     terms: Sequence[str] = ()
@@ -23,20 +22,20 @@ class Asked:
 
 
 class Words:
-    """What is remembered of how often words occur."""
+    """The counts of frequent words that are remembered between searches."""
 
     def __init__(self) -> None:
         self._counts = Counts()
 
-    async def choose(self, db: Db, asked: Sequence[str], extent: Extent) -> tuple[list[Known], list[Known]]:
+    async def choose(self, db: Db, terms: Sequence[str], extent: Extent) -> tuple[list[Known], list[Known]]:
         """The rarest terms that the budget allows, one at least, and the rest; each with its count."""
-        about = {term: self._counts.about(term, extent) for term in asked}
+        about = {term: self._counts.about(term, extent) for term in terms}
         counted = await self._count(db, [term for term, count in about.items() if count is None], extent)
-        known = [(term, about[term] or counted[term]) for term in asked if about[term] or counted[term]]
+        known = [(term, about[term] or counted[term]) for term in terms if about[term] or counted[term]]
         return affordable(sorted(known, key=lambda entry: entry[1]), extent)
 
-    async def weighed(self, db: Db, known: Sequence[Known], extent: Extent, *, flatten: bool) -> Asked:
-        """The terms with their weights; a term that is asked for twice weighs twice.
+    async def weighed(self, db: Db, known: Sequence[Known], extent: Extent, *, flatten: bool) -> Terms:
+        """The terms with their weights; a term that the query has twice weighs twice.
 
         With `flatten`, words in too many chunks count as present and no more.
         """
@@ -46,7 +45,7 @@ class Words:
         for term, about in known:
             weights[term] = weights.get(term, 0.0) + weight(exact[term], extent.size)
             flat[term] = flatten and extent.too_frequent(about)
-        return Asked(list(weights), list(weights.values()), list(flat.values()))
+        return Terms(list(weights), list(weights.values()), list(flat.values()))
 
     async def _exactly(self, db: Db, terms: Sequence[str], extent: Extent) -> dict[str, int]:
         known = {term: self._counts.exactly(term, extent) for term in terms}

@@ -1,4 +1,4 @@
-"""Words as rows: which terms stand in a chunk, and which terms a query asks for.
+"""Words as rows: which terms stand in a chunk, and which terms a query has.
 
 The tokens are made by SQLite's own tokenizer, so that a word has one stem in both stores. A term is a token,
 or two neighbouring CJK tokens with a space between them: the phrases that a query can hold.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
 import apsw
 
-from kb_engine.store.port import Prepared
-from kb_engine.store.tokens import CJK_CHARACTER, TOKENIZER, index_text, phrases
+from kb_engine.index.tokens import CJK_CHARACTER, TOKENIZER, index_text, phrases
 
 TITLE_WEIGHT = 2
 """Of a word in the title; in heading and text it is one. As in `words.py`."""
@@ -44,16 +43,18 @@ class Tokenizer:
 
     def terms_of(self, query: str) -> list[str]:
         """The terms of a query, one for each of its phrases; a phrase without a word has none."""
-        asked = (self._tokens(phrase, apsw.FTS5_TOKENIZE_QUERY) for phrase in phrases(self._db, query))
-        return [_term(*(token for token, _ in tokens)) for tokens in asked if tokens]
+        found = (self._tokens(phrase, apsw.FTS5_TOKENIZE_QUERY) for phrase in phrases(self._db, query))
+        return [_term(*(token for token, _ in tokens)) for tokens in found if tokens]
 
-    def postings(self, title: str, prepared: Prepared, ids: range) -> tuple[list[Posting], list[int]]:
-        """The rows of all chunks of a document, and the length of each chunk."""
+    def postings(
+        self, title: str, chunks: Iterable[tuple[int, str | None, str]]
+    ) -> tuple[list[Posting], list[int]]:
+        """The rows of a document's chunks, each an id, a heading and a text; and the length of each."""
         titled = self._words(title)
         rows: list[Posting] = []
         lengths = []
-        for chunk_id, piece in zip(ids, prepared.chunks, strict=True):
-            parts = [self._words(piece.heading or ""), self._words(piece.text)]
+        for chunk_id, heading, text in chunks:
+            parts = [self._words(heading or ""), self._words(text)]
             length = titled.length + sum(part.length for part in parts)
             found = Counter({term: TITLE_WEIGHT * count for term, count in titled.terms.items()})
             for part in parts:

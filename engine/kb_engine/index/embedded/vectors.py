@@ -1,8 +1,12 @@
-"""An exact index in memory: a float32 matrix, one row a chunk (1,536 bytes at 384 dimensions).
+"""Exact vectors in memory: a float32 matrix, one row a chunk (1,536 bytes at 384 dimensions).
 
 Published rows never change, so a snapshot needs no lock and cannot be torn: new rows go behind the
 last one, removed ones are only marked, and compacting builds new arrays. At 100,000 chunks of 384 the
 matrix takes 150 MB and a full pass about 8 ms.
+
+A change is staged inside the store's transaction (memory is found, or the transaction fails) and published
+after the commit. A reader takes a snapshot under `guard` together with the snapshot of its SQL transaction,
+so that both are of the same state.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.vectors.port import Batch, Changes, Ids, Rows, Vectors
+from kb_engine.index.port import Ids, Vectors
+
+Rows = NDArray[np.intp]
 
 FIRST_CAPACITY = 256
 COMPACT_FROM = 256
@@ -24,6 +30,28 @@ GATHER_BELOW = 0.25
 """Share of the rows under which copying them out beats a pass over the whole matrix."""
 BLOCK_ROWS = 2_048
 """Rows copied out at once, few enough to stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """New chunks, one row each in all three; ids grow within a batch and from one batch to the next."""
+
+    document_ids: Ids
+    chunk_ids: Ids
+    vectors: Vectors
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one transaction does to the vectors: first `cleared`, then `removed`, then `added`."""
+
+    cleared: bool = False
+    removed: list[int] = field(default_factory=list)
+    """Documents whose chunks go."""
+    added: list[Batch] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.cleared or bool(self.removed) or bool(self.added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +79,14 @@ class Snapshot:
     def cosines(self, vector: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Exactly, for each of the rows."""
         if not rows.size:
-            return np.empty(0, np.float32)  # also where nobody knows yet how long vectors are
-        wanted = np.ascontiguousarray(vector, dtype=np.float32)
+            return np.empty(0, np.float32)  # also while the length of vectors is unknown
+        query = np.ascontiguousarray(vector, dtype=np.float32)
         if rows.size >= self.count * GATHER_BELOW:
-            return _products(self.matrix[: self.count], wanted)[rows]
+            return _products(self.matrix[: self.count], query)[rows]
         found = np.empty(rows.size, np.float32)
         for start in range(0, rows.size, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            found[block] = _products(self.matrix[rows[block]], wanted)
+            found[block] = _products(self.matrix[rows[block]], query)
         return found
 
 
@@ -81,7 +109,7 @@ def empty(dimensions: int, generation: int = 0, capacity: int = FIRST_CAPACITY) 
     )
 
 
-class ExactIndex:
+class ExactVectors:
     """The latest state, and how the next one is made. `dimensions` 0: those of the first vectors."""
 
     def __init__(self, dimensions: int, capacity: int = FIRST_CAPACITY) -> None:
@@ -95,7 +123,7 @@ class ExactIndex:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has; 0 until the first vectors tell."""
+        """How many numbers a vector has; 0 before the first vectors."""
         return int(self._latest.matrix.shape[1])
 
     @property

@@ -10,7 +10,7 @@ import apsw
 
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 MAX_PHRASES = 256
-"""Of a query of up to 4,000 characters; the phrases beyond these have no say."""
+"""Of a query of up to 4,000 characters; the phrases beyond these do not count."""
 
 _CJK = (
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"

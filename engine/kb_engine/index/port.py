@@ -1,0 +1,192 @@
+"""What a search index is to the rest of the engine: the types and the protocol that every index implements.
+
+The store is the truth; an index is derived from it and can be rebuilt at any time. A search asks it for
+*candidates* with the two parts of their score, and the engine computes the score from these (`ranking.py`),
+so that scores mean the same whatever index found the candidates.
+
+    apply(changes, generation)    upserts and deletes by document; what was applied last is remembered
+    search(query)                 candidates with cosine and BM25, how many match, and whether that is exact
+    create, drop, stats           for a rebuild, for another embedder, for checks
+
+Nothing here gives an index access to the store, its database or its transactions: all that an index may need
+to know of a document is in `IndexedDocument`. How an index is kept in step is in `follower.py`; which indexes
+live in the store's own database, and take part in its transactions instead, is in `__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_contracts.api import models as m
+
+Ids = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+"""Shape (n, dimensions), each row of length 1."""
+
+
+class IndexUnavailable(Exception):
+    """The index does not answer, or cannot do what it was asked for now; the message says why.
+
+    Whoever asked may ask again. What was to be applied stays in the store until it has been.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which documents may answer. Times are aware, in UTC, both inclusive.
+
+    Among `source_types`, None stands for documents whose metadata name none (or one that is no text).
+    """
+
+    tags: Sequence[str] = ()
+    tags_any: Sequence[str] = ()
+    doc_type: m.DocType | None = None
+    formats: Sequence[str] = ()
+    source_types: Sequence[str | None] = ()
+    source_path_prefix: str | None = None
+    date_field: m.DateField = "created_at"
+    date_from: datetime | None = None
+    date_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """`weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
+
+    A vector matches from `cosine_floor` on. An answer is weak when its best score is under `floor` and no
+    vector matches: in a base of a few documents every bm25 is small, and a near meaning speaks against it.
+    """
+
+    weight: float
+    saturation: float
+    floor: float
+    cosine_floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexQuery:
+    """What an index is asked for: the `top` best by the score of `scoring`.
+
+    `vector` is None in mode `fts`; `text` has no say in mode `vector`.
+    """
+
+    text: str
+    mode: m.Mode
+    vector: NDArray[np.float32] | None
+    scoring: Scoring
+    top: int
+    selection: Selection = field(default_factory=Selection)
+    min_score: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode != "fts" and self.vector is None:
+            raise ValueError(f"mode {self.mode} needs a vector")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk that may answer, with the parts of its score; a part that the mode does not ask for is None."""
+
+    chunk_id: int
+    cosine: float | None
+    bm25: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The best, in any order.
+
+    `total` is how many chunks match: those that hold a word of the query, or whose cosine reaches the floor,
+    with a score of `min_score` at least. `exact` says that it is no estimate, and that no chunk outside of
+    `best` has a higher score than one inside. `generation` is that of the state that was searched.
+    """
+
+    best: Sequence[Candidate]
+    total: int
+    exact: bool = True
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedDocument:
+    """A document as an index sees it: what filters ask about, and its chunks, which are found by their ids.
+
+    Ids of chunks are never given again. The four sequences of the chunks have the same length.
+    """
+
+    id: int
+    title: str
+    doc_type: str
+    format: str | None
+    source_type: str | None
+    source_paths: Sequence[str]
+    tags: Sequence[str]
+    created_at: datetime
+    updated_at: datetime
+    chunk_ids: Sequence[int]
+    headings: Sequence[str | None]
+    texts: Sequence[str]
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of documents since some generation: first `cleared`, then `deletes`, then `upserts`.
+
+    An upsert replaces all that the index holds of the document. A document may be deleted that the index
+    never had.
+    """
+
+    cleared: bool = False
+    deletes: Sequence[int] = ()
+    upserts: Sequence[IndexedDocument] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """What an index holds, to be compared with what the store holds."""
+
+    documents: int
+    chunks: int
+    generation: int
+
+
+class Index(Protocol):
+    """An index that keeps its data for itself.
+
+    Raises (all methods): `IndexUnavailable`.
+    """
+
+    async def generation(self) -> int:
+        """That of the change applied last; 0 where there is no index, or it is being rebuilt."""
+
+    async def apply(self, changes: Changes, generation: int) -> None:
+        """Make these changes visible to searches, and remember the generation with them.
+
+        It may be called again with what was applied before, whole or in part, and changes nothing then. A
+        generation below the one that was applied last comes from somebody who was overtaken: it is left out.
+        """
+
+    async def search(self, query: IndexQuery) -> Candidates:
+        """The best candidates of the state that was applied last, or of a later one."""
+
+    async def create(self, dimensions: int) -> None:
+        """Make the index, empty and of generation 0, in place of what there is.
+
+        `dimensions` 0: those of the first vectors that it is given.
+        """
+
+    async def drop(self) -> None:
+        """Remove all of it. Dropping what is not there changes nothing."""
+
+    async def stats(self) -> IndexStats:
+        """What it holds."""
+
+    async def close(self) -> None:
+        """Let go of what is held outside this process."""

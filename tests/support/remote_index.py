@@ -1,0 +1,157 @@
+"""An index far away: it knows nothing of the store but what is applied to it, and may be out of service.
+
+It keeps documents in a dictionary and scores all of them with the textbook's BM25, so that its answers are
+those of the indexes in the stores' databases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kb_engine.index.port import (
+    Candidates,
+    Changes,
+    IndexedDocument,
+    IndexQuery,
+    IndexStats,
+    IndexUnavailable,
+    Selection,
+)
+from kb_engine.index.postgres.postings import Tokenizer
+from kb_engine.index.ranking import select
+
+K1, B = 1.2, 0.75
+
+
+@dataclass
+class Server:
+    """What is on the other side, and lives on when an engine dies."""
+
+    documents: dict[int, IndexedDocument] = field(default_factory=dict)
+    generation: int = 0
+    applied: list[int] = field(default_factory=list)
+    """The generations, in the order in which they came."""
+    created: int = 0
+    out_of_service: bool = False
+    breaks_after: int | None = None
+    """So many documents of the next changes are taken before the connection breaks."""
+
+    def lose_everything(self) -> None:
+        """As a restart on an empty disk."""
+        self.documents, self.generation = {}, 0
+
+
+class RemoteIndex:
+    """An `Index` on a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def _call(self) -> Server:
+        await asyncio.sleep(0)  # as over a network, others come in between
+        if self._server.out_of_service:
+            raise IndexUnavailable("nobody answers")
+        return self._server
+
+    async def generation(self) -> int:
+        """That of the change applied last."""
+        return (await self._call()).generation
+
+    async def apply(self, changes: Changes, generation: int) -> None:
+        """Upserts and deletes, one by one."""
+        server = await self._call()
+        if generation < server.generation:
+            return
+        if changes.cleared:
+            server.documents.clear()
+        for document_id in changes.deletes:
+            server.documents.pop(document_id, None)
+        for document in changes.upserts:
+            if server.breaks_after == 0:
+                server.breaks_after = None
+                raise IndexUnavailable("the connection broke")
+            if server.breaks_after is not None:
+                server.breaks_after -= 1
+            server.documents[document.id] = document
+        server.generation = generation
+        server.applied.append(generation)
+
+    async def search(self, query: IndexQuery) -> Candidates:
+        """All chunks scored."""
+        server = await self._call()
+        chosen = [one for one in server.documents.values() if _selected(one, query.selection)]
+        of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
+        ids = np.array([chunk_id for chunk_id, _ in of_chunks], np.int64)
+        cosines = bm25 = None
+        if query.vector is not None and query.mode != "fts":
+            rows = [one.vectors[list(one.chunk_ids).index(chunk_id)] for chunk_id, one in of_chunks]
+            found = np.vecdot(np.array(rows, np.float32).reshape(len(rows), len(query.vector)), query.vector)
+            cosines = found.astype(np.float64)
+        if query.mode != "vector":
+            scores = _bm25(list(server.documents.values()), query.text)
+            bm25 = np.array([scores.get(chunk_id, 0.0) for chunk_id in ids.tolist()])
+        found_here = select(ids, cosines, bm25, query)
+        return Candidates(found_here.best, found_here.total, generation=server.generation)
+
+    async def create(self, dimensions: int) -> None:
+        """Empty."""
+        server = await self._call()
+        server.documents, server.generation = {}, 0
+        server.created += 1
+
+    async def drop(self) -> None:
+        """Gone."""
+        (await self._call()).lose_everything()
+
+    async def stats(self) -> IndexStats:
+        """What is there."""
+        server = await self._call()
+        chunks = sum(len(one.chunk_ids) for one in server.documents.values())
+        return IndexStats(len(server.documents), chunks, server.generation)
+
+    async def close(self) -> None:
+        """The server stays."""
+
+
+def _bm25(documents: list[IndexedDocument], text: str) -> dict[int, float]:
+    tokenizer = Tokenizer()
+    postings: dict[str, list[tuple[int, int, int]]] = {}
+    lengths: list[int] = []
+    for one in documents:
+        found, of_chunks = tokenizer.postings(
+            one.title, zip(one.chunk_ids, one.headings, one.texts, strict=True)
+        )
+        lengths += of_chunks
+        for term, chunk_id, frequency, length in found:
+            postings.setdefault(term, []).append((chunk_id, frequency, length))
+    average = sum(lengths) / len(lengths) if lengths else 1.0
+    scores: dict[int, float] = {}
+    for term in tokenizer.terms_of(text):
+        held = postings.get(term, [])
+        weight = math.log1p((len(lengths) - len(held) + 0.5) / (len(held) + 0.5))
+        for chunk_id, frequency, length in held:
+            part = weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
+            scores[chunk_id] = scores.get(chunk_id, 0.0) + part
+    return scores
+
+
+def _selected(one: IndexedDocument, wanted: Selection) -> bool:
+    return all(_conditions(one, wanted))
+
+
+def _conditions(one: IndexedDocument, wanted: Selection) -> Iterator[bool]:
+    yield set(wanted.tags) <= set(one.tags)
+    yield not wanted.tags_any or bool(set(wanted.tags_any) & set(one.tags))
+    yield wanted.doc_type in {None, one.doc_type}
+    yield not wanted.formats or one.format in wanted.formats
+    yield not wanted.source_types or one.source_type in wanted.source_types
+    prefix = wanted.source_path_prefix
+    yield not prefix or any(path.startswith(prefix) for path in one.source_paths)
+    moment = one.created_at if wanted.date_field == "created_at" else one.updated_at
+    yield wanted.date_from is None or moment >= wanted.date_from
+    yield wanted.date_to is None or moment <= wanted.date_to

@@ -1,0 +1,253 @@
+"""An index without access to the store follows it through outages, losses and deaths: its answers stay right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_engine.index import follower
+from kb_engine.index.port import Changes, Index, Selection
+from kb_engine.store import Found, Query
+from tests.support.remote_index import RemoteIndex, Server
+from tests.support.stores import SCORING, Base, Place, left_by_a_crash, meaning, new_note, opened, prepared
+
+WORDS = ("apple", "pear", "plum", "fig", "kiwi", "中国")
+
+
+@pytest.fixture
+def server() -> Server:
+    """An empty one, in service."""
+    return Server()
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches, and no long pauses after a failure."""
+    monkeypatch.setattr(follower, "BATCH", 3)
+    monkeypatch.setattr(follower, "_LONGEST_PAUSE", 0.1)
+
+
+@asynccontextmanager
+async def followed(place: Place, server: Server) -> AsyncIterator[Base]:
+    """A base whose searches the server answers."""
+    async with opened(place, index=RemoteIndex(server)) as base:
+        yield base
+
+
+@pytest.fixture
+async def base(place: Place, server: Server) -> AsyncIterator[Base]:
+    """On both stores."""
+    async with followed(place, server) as base:
+        yield base
+
+
+async def refused(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Why a search that has no patience gets no answer."""
+    with monkeypatch.context() as impatient:
+        impatient.setattr(follower, "PATIENCE_SECONDS", 0.05)
+        with pytest.raises(EngineError) as caught:
+            await base.find("apple")
+    assert caught.value.code == "not_ready"
+    return caught.value.detail
+
+
+async def notes(base: Base, count: int) -> None:
+    """Documents 1 to `count`, of two chunks."""
+    for number in range(count):
+        await base.note(f"apple {number}", "pear", dedup_scope=str(number))
+
+
+async def found(base: Base, text: str = "apple", **asked: object) -> list[int]:
+    """The documents, ascending; one that is found twice stands there twice."""
+    return sorted(result.document.id for result in (await base.find(text, top=100, **asked)).results)
+
+
+async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base) -> None:
+    """By the search that comes next: it waits for the index."""
+    document = await base.note("apple", tags=["a"])
+    assert await found(base, tags=["a"]) == [document.id]
+    await base.store.add_tags(document.id, ["b"], None, None)
+    assert await found(base, tags=["b"]) == [document.id]
+    await base.store.remove_tag(document.id, "a", None, None)
+    assert await found(base, tags=["a"]) == []
+    await base.update(document.id, "pear", prepared("pear"))
+    assert (await found(base), await found(base, "pear")) == ([], [document.id])
+    await base.store.delete(document.id, None)
+    assert await found(base, "pear") == []
+
+
+async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base, server: Server) -> None:
+    """Also where both happen while the index is out of service."""
+    await notes(base, 2)
+    assert await found(base) == [1, 2]
+    server.out_of_service = True
+    await base.note("apple before", dedup_scope="before")
+    await base.store.clear(None)
+    await base.note("apple after")
+    server.out_of_service = False
+    assert await found(base) == [4]
+    assert (await RemoteIndex(server).stats()).documents == 1
+
+
+async def test_an_outage_delays_writes_and_refuses_searches(
+    base: Base, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never is an older state searched; when the index is back everything is there, once."""
+    await base.note("apple")
+    server.out_of_service = True
+    await notes(base, 5)
+    assert "nobody answers" in await refused(base, monkeypatch)
+    server.out_of_service = False
+    assert await found(base) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_changes_of_which_a_part_arrived_are_applied_again(base: Base, server: Server) -> None:
+    """Nothing is lost, nothing is found twice."""
+    assert await found(base) == []
+    server.out_of_service = True
+    await notes(base, 7)
+    server.out_of_service, server.breaks_after = False, 2
+    assert await found(base) == list(range(1, 8))
+    assert server.breaks_after is None
+    stats = await RemoteIndex(server).stats()
+    assert (stats.documents, stats.chunks) == (7, await base.count("chunks"))
+
+
+async def test_a_lost_index_is_built_again(base: Base, server: Server) -> None:
+    """Also when it breaks while it is built; until then no search is answered from the half."""
+    await notes(base, 7)
+    assert await found(base) == list(range(1, 8))
+    server.lose_everything()
+    server.breaks_after = 4
+    assert await found(base) == list(range(1, 8))
+    assert server.created >= 2
+
+
+async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
+    """So that it does not grow."""
+    await notes(base, 5)
+    assert await found(base) == [1, 2, 3, 4, 5]
+    assert await base.count("index_changes") == 0
+
+
+async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: Path, server: Server) -> None:
+    """The index had not heard of it."""
+    async with followed(tmp_path / "kb.db", server) as base:
+        await base.note("apple")
+        assert await found(base) == [1]
+        server.out_of_service = True
+        await notes(base, 4)
+        await base.store.delete(1, None)
+        left = left_by_a_crash(base, tmp_path / "after")
+    server.out_of_service = False
+    async with followed(left, server) as later:
+        assert await found(later) == [2, 3, 4, 5]
+        assert server.created == 1
+
+
+async def test_changes_by_engines_without_the_index_are_not_overlooked(place: Place, server: Server) -> None:
+    """The index is built again: nobody noted what they were."""
+    async with followed(place, server) as base:
+        await notes(base, 2)
+        assert await found(base) == [1, 2]
+    async with opened(place) as base:
+        await base.note("apple of others")
+        assert await found(base) == [1, 2, 3]
+        await base.store.delete(1, None)
+    async with followed(place, server) as base:
+        assert await found(base) == [2, 3]
+        assert server.created == 2
+
+
+async def test_the_index_of_another_base_is_not_searched(place: Place, server: Server) -> None:
+    """Its generation is ahead of this base's."""
+    server.generation = 1_000
+    async with followed(place, server) as base:
+        await base.note("apple")
+        assert await found(base) == [1]
+
+
+async def test_applying_again_changes_nothing_and_the_overtaken_are_left_out(server: Server) -> None:
+    """What every index has to keep."""
+    index: Index = RemoteIndex(server)
+    await index.create(8)
+    assert (await index.stats()).generation == 0
+    await index.apply(Changes(deletes=[7]), 3)
+    await index.apply(Changes(deletes=[7]), 3)
+    await index.apply(Changes(cleared=True), 2)
+    assert (await index.generation(), server.applied) == (3, [3, 3])
+    await index.drop()
+    await index.drop()
+    assert await index.generation() == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
+    tmp_path: Path, server: Server, seed: int
+) -> None:
+    """The same chunks with the same scores and totals, whatever happens to the index meanwhile."""
+    chance = random.Random(seed)
+    async with followed(tmp_path / "kb.db", server) as base:
+        for number in range(40):
+            await change(base, chance, number)
+            if chance.random() < 0.2:
+                server.out_of_service = not server.out_of_service
+            if chance.random() < 0.1:
+                server.breaks_after = chance.randint(0, 2)
+            if chance.random() < 0.05:
+                server.lose_everything()
+            if chance.random() < 0.3:
+                server.out_of_service = False
+                await same_answers(base, chance)
+        server.out_of_service = False
+        await same_answers(base, chance)
+
+
+async def change(base: Base, chance: random.Random, number: int) -> None:
+    """One of a document that exists, or a new one."""
+    there = (await base.store.documents(**EVERYTHING)).documents
+    what = chance.choice(["add", "add", "add", "tag", "delete", "clear" if chance.random() < 0.2 else "add"])
+    if what == "add" or not there:
+        texts = [" ".join(chance.choices(WORDS, k=4)) for _ in range(chance.randint(0, 3))]
+        job = new_note(f"{number}", title="untitled", tags=chance.sample("abc", k=1), dedup_scope=str(number))
+        await base.ingest(job, prepared(*texts, title="untitled"))
+    elif what == "tag":
+        await base.store.add_tags(chance.choice(there).id, [chance.choice("abcd")], None, None)
+    elif what == "delete":
+        await base.store.delete(chance.choice(there).id, None)
+    else:
+        await base.store.clear(None)
+
+
+EVERYTHING = {
+    "source_path": None,
+    "tag": None,
+    "doc_type": None,
+    "sort_by": "id",
+    "sort_order": "asc",
+    "limit": 1000,
+    "offset": 0,
+}
+
+
+async def same_answers(base: Base, chance: random.Random) -> None:
+    """The index far away and that of the base say the same."""
+    text = " ".join(chance.choices(WORDS, k=2))
+    query = Query(text=text, mode="hybrid", vector=meaning(text), scoring=SCORING, top=100, explain=True)
+    for selection in (Selection(), Selection(tags=["a"])):
+        for mode in ("fts", "vector", "hybrid"):
+            asked = replace(query, mode=mode, selection=selection)
+            near: Found = await base.store._readers.run(partial(base.store._search, asked))
+            far = await base.store.search(asked)
+            assert far.total == near.total
+            assert [one.chunk.id for one in far.results] == [one.chunk.id for one in near.results]
+            assert [one.score for one in far.results] == pytest.approx(
+                [one.score for one in near.results], abs=2e-6
+            )

@@ -1,0 +1,109 @@
+"""Names in the source are plain technical English: no word of the dialect that this project once spoke.
+
+A name says what a thing is or does, not how somebody spoke of it. Modules, classes, functions, parameters,
+variables and attributes are read; a word is what stands between underscores or capitals. Tests' names are
+sentences and may have any verb.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import ROOT
+
+REFUSED = {
+    *("anew", "aside", "asked", "asking", "ear", "ears", "handed", "heard", "hearing", "hears", "news"),
+    *("said", "say", "saying", "says", "shown", "tell", "telling", "tells", "told"),
+}
+ALLOWED: dict[str, str] = {}
+"""Names that keep such a word, each with its reason: a library's or a protocol's own name, for instance."""
+
+PACKAGES = ("contracts", "server", "engine", "simulator", "cli", "load")
+LEFT = Path(__file__).with_name("language_left.txt")
+"""What is still to be renamed, a line a file: its path and the names. It only gets shorter."""
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """Every name that a module gives to something."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case (
+                ast.arg(arg=name)
+                | ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                yield name
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+
+
+def refused(path: Path) -> set[str]:
+    """The names of a file, its own included, with a word that is refused."""
+    found = {path.stem, *names(ast.parse(path.read_text("utf-8")))}
+    return {
+        name
+        for name in found - ALLOWED.keys()
+        if not name.startswith("test_") and {part.lower() for part in _WORD.findall(name)} & REFUSED
+    }
+
+
+def all_refused() -> dict[str, set[str]]:
+    """By file, relative to the top of the repository."""
+    paths = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): found for path in paths if (found := refused(path))}
+
+
+def test_no_name_speaks_the_old_dialect() -> None:
+    left = {path: set(found) for path, *found in (line.split() for line in LEFT.read_text().splitlines())}
+    now = all_refused()
+    added = {
+        path: found - left.get(path, set()) for path, found in now.items() if found - left.get(path, set())
+    }
+    gone = {
+        path: found - now.get(path, set()) for path, found in left.items() if found - now.get(path, set())
+    }
+    assert added == {}, "rename them: CONTRIBUTING.md has the glossary"
+    assert gone == {}, f"they are mended: take them out of {LEFT.name}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def told(): ...",
+        "class Told: ...",
+        "def read(*, asked): ...",
+        "shown_rows = 1",
+        "self.last_heard = 1",
+        "import logging as news",
+        "for said in (): ...",
+        "match 1:\n    case tells: ...",
+    ],
+)
+def test_each_kind_of_name_is_read(tmp_path: Path, source: str) -> None:
+    (tmp_path / "module.py").write_text(source)
+    assert len(refused(tmp_path / "module.py")) == 1
+
+
+def test_a_word_inside_another_is_none(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("essay = linear = untold = threshold = 1")
+    assert refused(tmp_path / "module.py") == set()
+
+
+def write_left() -> None:
+    """Set down what is left, when many names have been mended: `python -m tests.unit.test_language`."""
+    LEFT.write_text("".join(f"{path} {' '.join(sorted(found))}\n" for path, found in all_refused().items()))
+
+
+if __name__ == "__main__":
+    write_left()

@@ -78,7 +78,9 @@ def no_documents(name: str) -> CollectionStats:
     return CollectionStats(name, chunks=0, tokens=0, first="", last="")
 
 
-def collection_list(stats: Mapping[str, CollectionStats], descriptions: Iterable[CollectionDescription]) -> r.CollectionList:
+def collection_list(
+    stats: Mapping[str, CollectionStats], descriptions: Iterable[CollectionDescription]
+) -> r.CollectionList:
     """Those in use and those described, by name."""
     by_name = {one.name: one for one in descriptions}
     names = sorted(stats.keys() | by_name.keys())
@@ -96,7 +98,11 @@ def collection_not_found(id_: str) -> EngineError:
 
 
 def merge_description(
-    id_: str, wanted: r.CollectionRequest, standing: CollectionDescription | None, stats: CollectionStats, now: str
+    id_: str,
+    wanted: r.CollectionRequest,
+    standing: CollectionDescription | None,
+    stats: CollectionStats,
+    now: str,
 ) -> CollectionDescription:
     """The description that a request leads to."""
     return CollectionDescription(
@@ -165,7 +171,9 @@ def _summary(description: CollectionDescription | None, stats: CollectionStats) 
     )
 
 
-def collection_detail(description: CollectionDescription | None, stats: CollectionStats) -> r.CollectionDetail:
+def collection_detail(
+    description: CollectionDescription | None, stats: CollectionStats
+) -> r.CollectionDetail:
     """One with its stats."""
     known = description or _undescribed(stats)
     return r.CollectionDetail(

@@ -6,6 +6,7 @@ Conditions have a `?` for each of their values.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,6 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import PREFIX
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
-from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import parse, stamp
 from kb_engine.turns import Lane
 
@@ -32,6 +32,11 @@ _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
 _ANSWERS_KEPT = timedelta(hours=24)
+
+
+def new_uid() -> str:
+    """A UUID, version 4."""
+    return str(uuid.uuid4())
 
 
 # documents

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from itertools import count
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
-from kb_engine.store.reads import Steps
 
 T = TypeVar("T")
 
@@ -113,16 +112,6 @@ async def value(db: Db, sql: str, values: Sequence[Any] = ()) -> Any:
 async def changed(db: Db, sql: str, values: Sequence[Any] = ()) -> int:
     """How many rows a statement has inserted, changed or removed."""
     return int((await db.execute(numbered(sql), *values)).rpartition(" ")[2])
-
-
-async def answer(db: Db, steps: Steps[T]) -> T:
-    """What the reads lead to."""
-    try:
-        statement = next(steps)
-        while True:
-            statement = steps.send(await rows(db, *statement))
-    except StopIteration as end:
-        return cast("T", end.value)
 
 
 def marks(number: int) -> str:

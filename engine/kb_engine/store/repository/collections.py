@@ -11,8 +11,15 @@ from collections.abc import Iterable, Sequence
 from kb_contracts.api import ragler as r
 from kb_engine.store import collection_rules
 from kb_engine.store.collection_rules import (
-    BEYOND, DESCRIPTIONS, IN_USE, NAMES, RANGE, CollectionDescription, CollectionStats)
-from kb_engine.store.repository.transaction import Read, Write, placeholders
+    BEYOND,
+    DESCRIPTIONS,
+    IN_USE,
+    NAMES,
+    RANGE,
+    CollectionDescription,
+    CollectionStats,
+)
+from kb_engine.store.repository.transaction import Read, Write
 
 STATISTICS = """
 SELECT tag, sum(d.chunk_count), sum(d.token_count), min(d.created_at), max(d.updated_at)
@@ -31,7 +38,8 @@ ON CONFLICT (id) DO UPDATE SET description = EXCLUDED.description, created_by = 
 async def every(read: Read) -> r.CollectionList:
     """Those in use and those described, by name."""
     return collection_rules.collection_list(
-        await _stats(read, IN_USE, RANGE), [CollectionDescription(*one) for one in await read.rows(DESCRIPTIONS)]
+        await _stats(read, IN_USE, RANGE),
+        [CollectionDescription(*one) for one in await read.rows(DESCRIPTIONS)],
     )
 
 
@@ -69,10 +77,14 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
     standing = await _description(write, wanted.name)
     if standing is None:
         other = await write.value("SELECT name FROM collections WHERE id = ?", (id_,))
-        collection_rules.check_id_unused(id_, wanted.name, other=other, in_use=await _is_in_use(write, wanted.name))
+        collection_rules.check_id_unused(
+            id_, wanted.name, other=other, in_use=await _is_in_use(write, wanted.name)
+        )
     else:
         collection_rules.check_id_unchanged(standing, id_)
-    later = collection_rules.merge_description(id_, wanted, standing, await _stats_of(write, wanted.name), write.now)
+    later = collection_rules.merge_description(
+        id_, wanted, standing, await _stats_of(write, wanted.name), write.now
+    )
     if standing is None or standing.content != later.content:
         await write.rows(_STORE, (later.id, later.name, *later.content, later.created_at, later.updated_at))
     return await _detail(write, wanted.name)
@@ -88,7 +100,9 @@ async def _description(read: Read, name: str) -> CollectionDescription | None:
 
 
 async def _stats(read: Read, condition: str, values: Sequence[str]) -> dict[str, CollectionStats]:
-    return collection_rules.stats_by_name(await read.rows(STATISTICS.format(index=read.dialect.statistics_index, condition=condition), values))
+    return collection_rules.stats_by_name(
+        await read.rows(STATISTICS.format(index=read.dialect.statistics_index, condition=condition), values)
+    )
 
 
 async def _stats_of(read: Read, name: str) -> CollectionStats:

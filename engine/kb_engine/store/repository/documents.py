@@ -37,7 +37,8 @@ async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[
 async def detail(read: Read, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:
     """A document and a slice of its chunks."""
     fields = await _fields(read, key)
-    found = await read.rows(f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= CAST(? AS bigint) "  # noqa: S608
+    found = await read.rows(
+        f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= CAST(? AS bigint) "  # noqa: S608
         "ORDER BY c.position LIMIT ?",
         (fields["id"], chunk_offset, chunk_limit),
     )
@@ -73,7 +74,8 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     """A new document with all that belongs to it."""
     document_id = await write.next_document()
     columns = {"id": document_id, **rules.document_columns(job, prepared, rules.new_uid(), write.now)}
-    await write.rows(f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
+    await write.rows(
+        f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
     )
     if job.kind == "note":
@@ -119,7 +121,9 @@ async def delete(write: Write, key: int | str) -> m.Removed:
 async def clear(write: Write, *, collections: bool) -> m.Removed:
     """All documents and the jobs that would bring new ones; with `collections` the descriptions of those."""
     await write.hold_base()
-    ((documents, chunks, size),) = await write.rows("SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) FROM documents",
+    ((documents, chunks, size),) = await write.rows(
+        "SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) "
+        "FROM documents"
     )
     await write.dialect.content.remove_all(write)
     await write.rows("DELETE FROM documents")
@@ -145,7 +149,8 @@ async def replace_note(write: Write, document_id: int, text: str, prepared: Prep
     await write.dialect.content.insert(write, document_id, prepared.title, prepared)
     columns = rules.note_columns(text, prepared)
     assignments = ", ".join(f"{name} = ?" for name in columns)
-    await write.rows(f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
+    await write.rows(
+        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
         (*columns.values(), document_id),
     )
     await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))

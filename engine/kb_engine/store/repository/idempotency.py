@@ -5,15 +5,15 @@ The answer is kept in the transaction of the effect, for 24 hours.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
 from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository.transaction import Read, Write, placeholders
+from kb_engine.store.repository.transaction import Read, Write
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -27,7 +27,10 @@ _KEEP = (
 
 
 async def once(
-    write: Write, idempotency: Idempotency | None, answer: type[A], effect: Callable[[], Awaitable[A]]
+    write: Write,
+    idempotency: Idempotency | None,
+    answer: type[A],
+    effect: Callable[[], Coroutine[Any, Any, A]],
 ) -> A:
     """Do the effect, unless it was done under this key: then its answer from then.
 
@@ -50,8 +53,8 @@ async def once(
 async def once_joined(
     write: Write,
     idempotency: Idempotency,
-    effect: Callable[[], Awaitable[m.Job]],
-    find: Callable[[str], Awaitable[m.Job]],
+    effect: Callable[[], Coroutine[Any, Any, m.Job]],
+    find: Callable[[str], Coroutine[Any, Any, m.Job]],
 ) -> m.Job | m.Document:
     """As `once`, where the effect is a job whose outcome will be the answer; until then the job is.
 
@@ -89,7 +92,8 @@ async def stored(read: Read, idempotency: Idempotency) -> bytes | None:
 
 async def _find(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None] | None:
     """The answer under this key, and the job whose outcome it will be where that is not known yet."""
-    found = await read.row("SELECT fingerprint, answer, job_id FROM idempotency "
+    found = await read.row(
+        "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
         (idempotency.credential, idempotency.operation, idempotency.key, rules.answers_kept_since(read.now)),
     )
@@ -102,7 +106,8 @@ async def _find(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None
 
 async def _store(write: Write, idempotency: Idempotency, answer: bytes, job_id: str | None = None) -> None:
     await write.rows(write.dialect.forget_answers, (rules.answers_kept_since(write.now),))
-    await write.rows(_KEEP,
+    await write.rows(
+        _KEEP,
         (
             idempotency.credential,
             idempotency.operation,

@@ -9,7 +9,7 @@ from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import documents, jobs, tags, updates
-from kb_engine.store.repository.transaction import Read, Write, placeholders
+from kb_engine.store.repository.transaction import Read, Write
 
 
 async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:

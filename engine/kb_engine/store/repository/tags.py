@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from kb_contracts.api import models as m
 from kb_engine.store import rules
-from kb_engine.store.repository.transaction import Read, Write, placeholders
-
+from kb_engine.store.repository.transaction import Read, Write
 
 _LAST = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
@@ -17,7 +16,8 @@ async def add(write: Write, document_id: int, tags: Sequence[str]) -> bool:
     """Add what is not there yet; whether anything was."""
     added = 0
     for tag in tags:
-        added += await write.changed("INSERT INTO document_tags (document_id, tag) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        added += await write.changed(
+            "INSERT INTO document_tags (document_id, tag) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (document_id, tag),
         )
     return added > 0
@@ -25,7 +25,8 @@ async def add(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 
 async def unite(write: Write, document_id: int, tags: Sequence[str]) -> bool:
     """Add the tags of a duplicate, but no second collection; whether anything was added."""
-    found = await write.rows("SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id", (document_id,)
+    found = await write.rows(
+        "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id", (document_id,)
     )
     return await add(write, document_id, rules.tags_to_unite([tag for (tag,) in found], tags))
 
@@ -41,7 +42,8 @@ async def page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:
     """Tags in use, in alphabetical order."""
     condition, values = starts_with("tag", prefix)
     total = await read.value(f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}", values)  # noqa: S608
-    found = await read.rows("SELECT tag, count(*), sum(d.chunk_count) FROM document_tags "  # noqa: S608
+    found = await read.rows(
+        "SELECT tag, count(*), sum(d.chunk_count) FROM document_tags "  # noqa: S608
         f"JOIN documents d ON d.id = document_id WHERE {condition} "
         "GROUP BY tag ORDER BY tag LIMIT ? OFFSET ?",
         (*values, limit, offset),

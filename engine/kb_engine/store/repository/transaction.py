@@ -1,12 +1,13 @@
 """The transactions that repositories work in, and what differs between the dialects of SQL.
 
-A repository is written as coroutines. On PostgreSQL they wait for the server. On SQLite they run on a thread of
-the store, where nothing in them ever waits: `run_to_end` takes such a coroutine from its beginning to its end as
-one call. So neither driver changes, a transaction on SQLite is still one visit to its thread, and a statement
-costs it two coroutines more, less than a microsecond.
+A repository is written as coroutines. On PostgreSQL they wait for the server. On SQLite they run on a thread
+of the store, where nothing in them ever waits: `run_to_end` takes such a coroutine from its beginning to its
+end as one call. So neither driver changes, a transaction on SQLite is still one visit to its thread, and a
+statement costs it two coroutines more, less than a microsecond.
 
-Statements have a `?` for each value. What a fragment of a `Dialect` cannot say, because only one of the databases
-needs it (locks, notifications, files in the base), is a method of `Write` that does nothing unless overridden.
+Statements have a `?` for each value. What a fragment of a `Dialect` cannot say, because only one of the
+databases needs it (locks, notifications, files in the base), is a method of `Write` that does nothing unless
+it is overridden.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from kb_engine.index.port import Vectors
 from kb_engine.store.port import Prepared, StoreEventKind
+from kb_engine.store.rows import ReadList, Row
 
-Row = Sequence[Any]
 T = TypeVar("T")
 
 
@@ -44,7 +46,7 @@ class Dialect:
     """The column of all source paths of a document `d`."""
     tags: str
     """The column of all tags of a document `d`."""
-    read_list: Callable[[Any], list[str]]
+    read_list: ReadList
     """The texts of a value of these columns."""
     among: Callable[[Sequence[Any]], tuple[str, Sequence[Any]]]
     """A condition on a column, that its value is one of these, and its values."""
@@ -60,6 +62,13 @@ class Dialect:
     """The assignments that end a lease."""
     forget_answers: str
     """The statement that deletes the idempotency keys up to an instant."""
+    last_updated: str
+    """The statement for when documents changed last."""
+    generation: str
+    """The statement for the number of the last change."""
+    vector: str
+    """The column of a vector `v.vector`, as the driver returns it."""
+    vectors_of: Callable[[Sequence[Any]], Vectors]
 
 
 class Read(ABC):
@@ -108,22 +117,22 @@ class Write(Read):
 
     # SQLite's writes follow one another, in one process that owns the base and keeps its files in a folder.
 
-    async def hold_base(self) -> None:  # noqa: B027
+    async def hold_base(self) -> None:
         """Wait for other changes of documents to end, and keep them out until this one has."""
 
-    async def hold_queue(self) -> None:  # noqa: B027
+    async def hold_queue(self) -> None:
         """Let nobody else accept a job until the transaction ends."""
 
-    async def hold_key(self, *name: str) -> None:  # noqa: B027
+    async def hold_key(self, *name: str) -> None:
         """Wait for a request under the same idempotency key, on whichever engine, and keep others out."""
 
-    async def keep_file(self, name: str) -> None:  # noqa: B027
+    async def keep_file(self, name: str) -> None:
         """A job needs this file of the spool."""
 
-    async def drop_files(self, names: Sequence[str]) -> None:  # noqa: B027
+    async def drop_files(self, names: Sequence[str]) -> None:
         """No job needs these files of the spool any more."""
 
-    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:  # noqa: B027
+    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
         """Tell the other engines, when the transaction commits."""
 
 

@@ -7,8 +7,8 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
 from kb_engine.store.repository import documents, jobs
-from kb_engine.store.repository.transaction import Read, Write, placeholders
 from kb_engine.store.repository.idempotency import once_joined, settle
+from kb_engine.store.repository.transaction import Write
 from kb_engine.store.rows import leased_job
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.reads import Steps
 
 T = TypeVar("T")
 
@@ -64,16 +63,6 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     """The first value of the first row, or None."""
     found = row(db, sql, values)
     return found[0] if found else None
-
-
-def answer(db: apsw.Connection, steps: Steps[T]) -> T:
-    """What the reads lead to."""
-    try:
-        statement = next(steps)
-        while True:
-            statement = steps.send(rows(db, *statement))
-    except StopIteration as end:
-        return cast("T", end.value)
 
 
 def marks(count: int) -> str:

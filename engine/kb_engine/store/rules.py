@@ -1,6 +1,6 @@
-"""What the stores decide alike, whatever keeps the rows: no I/O, no SQL but conditions that all of them read.
+"""The rules of documents, jobs and idempotency, without I/O.
 
-Conditions have a `?` for each of their values.
+What they hold of SQL reads the same on both databases, with a `?` for each value.
 """
 
 from __future__ import annotations
@@ -135,12 +135,12 @@ def expect_version(standing: m.Document, version: int | None) -> None:
 
 def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
     """The condition of a list of documents `d`, and its values."""
-    asked = [
+    conditions = [
         ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
         *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags_in(tag)),
         ("d.doc_type = ?", doc_type),
     ]
-    given = [(condition, wanted) for condition, wanted in asked if wanted is not None]
+    given = [(condition, wanted) for condition, wanted in conditions if wanted is not None]
     return " AND ".join(condition for condition, _ in given) or "true", [wanted for _, wanted in given]
 
 

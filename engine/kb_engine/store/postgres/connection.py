@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL base: bounded in number, every fault told with a code of the contract.
+"""Connections to a PostgreSQL base: bounded in number, every fault with a code of the contract.
 
 Statements are written with a `?` for each value, as those of SQLite are, so that both can be made of the
 same parts.
@@ -121,7 +121,7 @@ def marks(number: int) -> str:
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """A server that is away and a disk that is full, told with the codes of the contract."""
+    """A server that is away and a disk that is full raise errors of the contract."""
     try:
         yield
     except asyncpg.DiskFullError as error:
@@ -146,7 +146,7 @@ def was_cut_off(db: Db, error: BaseException) -> bool:
 
 
 def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
-    """What is told while the database is away."""
+    """The error while the database is away."""
     return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
 
 

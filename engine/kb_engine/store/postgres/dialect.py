@@ -1,4 +1,4 @@
-"""How PostgreSQL says what repositories need."""
+"""The SQL of repositories where PostgreSQL's differs from SQLite's."""
 
 from __future__ import annotations
 

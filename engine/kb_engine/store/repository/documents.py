@@ -89,7 +89,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
 
 
 async def add_source(write: Write, document_id: int, source_path: str | None) -> bool:
-    """Keep where a document came from; whether that is news."""
+    """Keep where a document came from; whether that was not known."""
     if source_path is None:
         return False
     known = "SELECT true FROM document_sources WHERE document_id = ? AND source_path = ?"

@@ -48,10 +48,10 @@ async def duplicate_of(read: Read, job: NewJob) -> int | None:
 
 
 async def _unite(write: Write, document_id: int, job: NewJob) -> m.Document:
-    news = [
+    changes = [
         await tags.unite(write, document_id, job.tags),
         await documents.add_source(write, document_id, job.source_path),
     ]
-    if any(news):
+    if any(changes):
         await documents.raise_version(write, document_id)
     return await documents.find(write, document_id)

@@ -90,7 +90,7 @@ def roll_back(db: apsw.Connection) -> None:
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """A full disk and a damaged base, told with the codes of the contract."""
+    """A full disk and a damaged base raise errors of the contract."""
     try:
         yield
     except apsw.FullError as error:

@@ -1,4 +1,4 @@
-"""How SQLite says what repositories need."""
+"""The SQL of repositories where SQLite's differs from PostgreSQL's."""
 
 from __future__ import annotations
 

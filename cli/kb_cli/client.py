@@ -1,13 +1,10 @@
-"""The engine's API for the command line: one typed method an operation, over httpx."""
+"""The engine's API for the command line: one typed call for every operation, over httpx."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
 from typing import IO, Any, TypeVar
-from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -18,19 +15,18 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem
 from kb_contracts.api.operations import (
-    BY_ID,
+    CREATE_JOB,
+    GET_JOB,
     IDEMPOTENCY_KEY,
-    DocumentQuery,
-    DocumentsQuery,
     JobQuery,
-    JobsQuery,
-    NoteQuery,
     Operation,
+    PathStepError,
+    to_params,
 )
 
-A = TypeVar("A", bound=msgspec.Struct)
+B = TypeVar("B")
+R = TypeVar("R", bound=msgspec.Struct)
 
-ENDED = frozenset({"completed", "failed", "cancelled"})
 WAIT_SECONDS = 20.0
 """How long one request waits for a job to end; then it is asked again."""
 
@@ -45,18 +41,6 @@ class QueueFull(CliError):
 
 class UnsupportedFormat(CliError):
     """The engine takes no files of this kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One request to make. `place` are path parameters."""
-
-    operation: Operation
-    place: Mapping[str, object]
-    query: m.Request | None = None
-    body: m.Request | None = None
-    file: tuple[str, IO[bytes]] | None = None
-    fields: m.FileFields | None = None
 
 
 class EngineClient:
@@ -95,100 +79,53 @@ class EngineClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def search(self, request: m.SearchRequest) -> m.SearchResponse:
-        """Find passages."""
-        return self._ask("search", m.SearchResponse, body=request)
+    def call(
+        self,
+        operation: Operation[B, R],
+        *,
+        path: Mapping[str, object] | None = None,
+        query: m.Request | None = None,
+        body: B | None = None,
+    ) -> R:
+        """Any operation of the contract.
 
-    def add_note(self, note: m.NoteRequest) -> m.Job:
-        """Take in a text."""
-        return self._ask("createJob", m.Job, body=note)
+        Raises:
+            QueueFull: too many jobs wait; `CliError` for anything else.
+        """
+        content: dict[str, Any] = {} if body is None else {"json": msgspec.to_builtins(body)}
+        if query is not None:
+            content["params"] = to_params(query)
+        return self._exchange(operation, path or {}, content)
 
-    def add_file(self, filename: str, content: IO[bytes], fields: m.FileFields) -> m.Job:
-        """Take in a file, read from `content` as it is sent.
+    def send_file(self, filename: str, content: IO[bytes], fields: m.FileFields) -> m.Job:
+        """`CREATE_JOB` with a file, read from `content` as it is sent.
 
         Raises:
             QueueFull, UnsupportedFormat: and `CliError` for anything else.
         """
-        return self._ask("createJob", m.Job, file=(filename, content), fields=fields)
+        form = {"files": {"file": (filename, content)}, "data": to_params(fields)}
+        return self._exchange(CREATE_JOB, {}, form)
 
-    def job(self, job_id: str, *, wait: float = 0.0) -> m.Job:
-        """One job; `wait` seconds at the most for it to end."""
-        return self._ask("getJob", m.Job, {"job_id": job_id}, query=JobQuery(wait=wait))
-
-    def ended_job(self, job_id: str, *, clock: Callable[[], float] = time.monotonic) -> m.Job:
+    def wait_for_job(self, job_id: str, *, clock: Callable[[], float] = time.monotonic) -> m.Job:
         """The job when it has ended, however long that takes."""
         while True:
-            asked = clock()
-            job = self.job(job_id, wait=WAIT_SECONDS)
-            if job.status in ENDED:
+            began = clock()
+            job = self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=WAIT_SECONDS))
+            if job.status in m.FINAL_STATUSES:
                 return job
-            if clock() - asked < _PAUSE_SECONDS:
+            if clock() - began < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # an engine that does not wait as asked is not to be hammered
 
-    def retry_job(self, job_id: str) -> m.Job:
-        """Queue a failed job again."""
-        return self._ask("retryJob", m.Job, {"job_id": job_id})
-
-    def jobs(self, query: JobsQuery) -> m.JobList:
-        """Jobs, newest first."""
-        return self._ask("listJobs", m.JobList, query=query)
-
-    def documents(self, query: DocumentsQuery) -> m.DocumentList:
-        """Documents, filtered and sorted."""
-        return self._ask("listDocuments", m.DocumentList, query=query)
-
-    def document(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
-        """One document, by number or uid."""
-        return self._ask("getDocument", m.DocumentDetail, {"document_id": key}, query=query)
-
-    def patch_note(self, document_id: int, patch: m.NotePatch, query: NoteQuery) -> m.Document | m.Job:
-        """Replace a note's text in place; the job that goes on with it where that takes longer than asked."""
-        place = {"document_id": document_id}
-        response = self._send(_Call(BY_ID["patchNote"], place, query=query, body=patch))
-        if response.status_code == HTTPStatus.ACCEPTED:
-            return self._read(response, m.Job)
-        return self._read(response, m.Document)
-
-    def delete(self, key: int | str) -> m.Removed:
-        """Remove one document."""
-        return self._ask("deleteDocument", m.Removed, {"document_id": key})
-
-    def collections(self) -> r.CollectionList:
-        """All collections, by name."""
-        return self._ask("listCollections", r.CollectionList)
-
-    def collection(self, id_: str) -> r.CollectionDetail:
-        """One collection."""
-        return self._ask("getCollection", r.CollectionDetail, {"collection_id": id_})
-
-    def put_collection(self, id_: str, wanted: r.CollectionRequest) -> r.CollectionDetail:
-        """Describe a collection."""
-        return self._ask("putCollection", r.CollectionDetail, {"collection_id": id_}, body=wanted)
-
-    def status(self) -> m.Status:
-        """What the engine tells of itself."""
-        return self._ask("getStatus", m.Status)
-
-    def _ask(
-        self, operation: str, answer: type[A], place: Mapping[str, object] | None = None, **parts: Any
-    ) -> A:
-        return self._read(self._send(_Call(BY_ID[operation], place or {}, **parts)), answer)
-
-    def _read(self, response: httpx.Response, answer: type[A]) -> A:
-        if not response.is_success:
-            raise self._refused(response)
+    def _exchange(
+        self, operation: Operation[Any, R], path: Mapping[str, object], content: Mapping[str, Any]
+    ) -> R:
+        headers = {IDEMPOTENCY_KEY: str(uuid4())} if operation.mutates else {}
         try:
-            return msgspec.json.decode(response.content, type=answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._no_engine(f"its answer does not fit: {error}") from error
-
-    def _send(self, call: _Call) -> httpx.Response:
-        path = call.operation.path.format(
-            **{key: quote(str(part), safe="") for key, part in call.place.items()}
-        )
-        headers = {IDEMPOTENCY_KEY: str(uuid4())} if call.operation.mutates else {}
-        try:
-            return self._http.request(call.operation.method, path, headers=headers, **_content(call))
+            response = self._http.request(
+                operation.method, operation.fill_path(path), headers=headers, **content
+            )
+        except PathStepError as error:
+            raise CliError(Exit.USAGE, str(error)) from error
         except (httpx.TimeoutException, httpx.TransportError) as error:
             raise CliError(
                 Exit.UNREACHABLE,
@@ -197,6 +134,12 @@ class EngineClient:
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise self._no_engine(str(error)) from error
+        if not response.is_success:
+            raise self._refused(response)
+        try:
+            return msgspec.json.decode(response.content, type=operation.model_of(response.status_code))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._no_engine(f"its answer does not fit: {error}") from error
 
     def _refused(self, response: httpx.Response) -> CliError:
         if not response.headers.get("Content-Type", "").startswith(PROBLEM_JSON):
@@ -209,28 +152,6 @@ class EngineClient:
 
     def _no_engine(self, why: str) -> CliError:
         return CliError(Exit.FAILED, f"what answers at {self._url} is no engine of this version: {why}")
-
-
-def _content(call: _Call) -> dict[str, Any]:
-    """The arguments for httpx: the query, and a JSON body or a form."""
-    parts: dict[str, Any] = {}
-    if call.query is not None:
-        parts["params"] = _params(call.query)
-    if call.body is not None:
-        parts["json"] = msgspec.to_builtins(call.body)
-    if call.file is not None:
-        parts["files"] = {"file": call.file}
-        parts["data"] = _params(call.fields or m.FileFields())
-    return parts
-
-
-def _params(query: m.Request) -> dict[str, str]:
-    """The members for a query or a form: text as it is, anything else as a JSON text."""
-    values: dict[str, Any] = msgspec.to_builtins(query)
-    return {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for name, value in values.items()
-    }
 
 
 def _error(problem: Problem) -> CliError:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kb_cli.exits import CliError, Exit
-from kb_server import collections
+from kb_contracts.api.ragler import PREFIX
+from kb_server import collection_tags
 from kb_server.tool import ToolError
 
 
@@ -29,7 +30,7 @@ class Labels:
             CliError: a name or a tag is none.
         """
         with _refusing():
-            return collections.submitted(self.collection, self.tags)
+            return collection_tags.tags_for_submission(self.collection, self.tags)
 
     def searched(self) -> list[str]:
         """The tags that a search asks for.
@@ -38,7 +39,7 @@ class Labels:
             CliError: a name or a tag is none.
         """
         with _refusing():
-            return collections.searched(self.collection, self.tags)
+            return collection_tags.tags_for_search(self.collection, self.tags)
 
 
 def labels(options: argparse.Namespace) -> Labels:
@@ -48,18 +49,18 @@ def labels(options: argparse.Namespace) -> Labels:
         CliError: they name more than one collection.
     """
     given = [tag for listed in options.tags or [] for tag in _listed(listed)]
-    named = [tag.removeprefix(collections.PREFIX) for tag in given if tag.startswith(collections.PREFIX)]
+    named = [tag.removeprefix(PREFIX) for tag in given if tag.startswith(PREFIX)]
     if options.collection is not None:
         named.insert(0, options.collection)
     if len(set(named)) > 1:
         raise CliError(Exit.USAGE, f"one collection at a time, not {' and '.join(dict.fromkeys(named))}")
-    others = [tag for tag in given if not tag.startswith(collections.PREFIX)]
+    others = [tag for tag in given if not tag.startswith(PREFIX)]
     return Labels(named[0] if named else None, others)
 
 
 def shown(tags: Sequence[str]) -> tuple[str, str]:
     """A document's collection and its other tags, for people."""
-    placed = collections.split(tags)
+    placed = collection_tags.split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)
 
 

@@ -19,7 +19,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem
-from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, MAX_WAIT_SECONDS, Part
+from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, MAX_WAIT_SECONDS, ApiSurface
 from kb_verify.tally import Tally
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -49,7 +49,7 @@ class Client:
         kept by user, and shown by a test of their own.
         """
         operation = BY_ID[operation_id]
-        if operation.part is Part.RAGLER:
+        if operation.surface is ApiSurface.RAGLER:
             request["headers"] = {**fresh_user(), **(request.get("headers") or {})}
         path = operation.path.format(
             **{key: quote(str(part), safe="") for key, part in (place or {}).items()}

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from schemathesis.engine import events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from kb_contracts.api.operations import BY_ID, Operation, Part
+from kb_contracts.api.operations import BY_ID, AnyOperation, ApiSurface
 from kb_contracts.openapi import document
 from kb_verify.client import fresh_user
 from kb_verify.tally import Tally
@@ -62,7 +62,7 @@ class Findings:
         return "\n\n".join([*shown, *([f"and {more} more"] if more else [])])
 
 
-def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[Operation]) -> Findings:
+def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[AnyOperation]) -> Findings:
     """Send one phase's requests of these operations."""
     findings, started = Findings(), monotonic()
     stream = from_schema(_schema(target, phase, operations)).execute()
@@ -75,7 +75,7 @@ def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[Operati
     return findings
 
 
-def _schema(target: Target, phase: Phase, operations: Sequence[Operation]) -> Any:
+def _schema(target: Target, phase: Phase, operations: Sequence[AnyOperation]) -> Any:
     phases: dict[str, Any] = {each.value: {"enabled": each is phase} for each in Phase}
     # Links that are guessed from names lead to places where this contract has none.
     phases[Phase.STATEFUL.value]["inference"] = {"algorithms": []}
@@ -96,7 +96,7 @@ def _schema(target: Target, phase: Phase, operations: Sequence[Operation]) -> An
     return schemathesis.openapi.from_dict(_document(operations, with_key=bool(target.api_key)), config=config)
 
 
-def _document(operations: Sequence[Operation], *, with_key: bool) -> dict[str, Any]:
+def _document(operations: Sequence[AnyOperation], *, with_key: bool) -> dict[str, Any]:
     """The contract's document, as it is for this engine: one without a key asks for none."""
     described = document(operations)
     if not with_key:
@@ -129,7 +129,11 @@ schemathesis.openapi.format(
 def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
     """Another user, where the request is one to be taken: what is refused is not counted."""
     operation = BY_ID[case.operation.definition.raw["operationId"]]
-    if operation.part is Part.RAGLER and case.meta is not None and case.meta.generation.mode.is_positive:
+    if (
+        operation.surface is ApiSurface.RAGLER
+        and case.meta is not None
+        and case.meta.generation.mode.is_positive
+    ):
         case.headers.update(fresh_user())
 
 

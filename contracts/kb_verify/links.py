@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from kb_contracts.api.operations import BY_ID, OPERATIONS, Link, Operation
+from kb_contracts.api.operations import BY_ID, OPERATIONS, AnyOperation, Link
 from kb_contracts.api.ragler import collection_id
 from kb_verify.client import Client
 
@@ -35,7 +35,7 @@ def value_at(answer: Any, pointer: str) -> Any:
     return value
 
 
-def _body(operation: Operation) -> dict[str, Any]:
+def _body(operation: AnyOperation) -> dict[str, Any]:
     return {"json": dict(operation.example)} if operation.example is not None else {}
 
 
@@ -45,7 +45,7 @@ def _with_note(operation_id: str, **request: Any) -> Callable[[Client], httpx.Re
     def ask(kb: Client) -> httpx.Response:
         document = kb.note("granite quarry", tags=["a", "b"])
         known = {"document_id": document, "tag": "b"}
-        place = {name: known[name] for name in BY_ID[operation_id].parameters}
+        place = {name: known[name] for name in BY_ID[operation_id].path_parameters}
         return kb.ask(operation_id, place, **request)
 
     return ask

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 import pytest
 
-from kb_contracts.api.operations import BY_ID, Operation, Part
+from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
 from kb_verify.client import Client
 from kb_verify.results import Outcome, Results, Status
 from kb_verify.served import Served, look
@@ -137,7 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
     config.stash[_SERVED] = served = _look(config.stash[_TARGET])
     if not served.ragler:
-        unserved = [item for item in items if _part(item) is Part.RAGLER]
+        unserved = [item for item in items if _part(item) is ApiSurface.RAGLER]
         items[:] = [item for item in items if item not in unserved]
         config.hook.pytest_deselected(items=unserved)
 
@@ -150,11 +150,11 @@ def _look(target: Target) -> Served:
         return Served()
 
 
-def _part(item: pytest.Item) -> Part:
+def _part(item: pytest.Item) -> ApiSurface:
     """Of which document the operation is that a test is about, or the link that it follows."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     operation = given.get("operation") or BY_ID.get(str(given.get("source")))
-    return operation.part if isinstance(operation, Operation) else Part.ENGINE
+    return operation.surface if isinstance(operation, Operation) else ApiSurface.ENGINE
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

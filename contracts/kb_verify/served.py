@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from kb_contracts.api.errors import Problem
-from kb_contracts.api.operations import OPERATIONS, Operation, Part, of_part
+from kb_contracts.api.operations import OPERATIONS, AnyOperation, ApiSurface, of_surface
 from kb_verify.client import fresh_user
 
 UNKNOWN = frozenset({"route_not_found", "method_not_allowed"})
@@ -24,12 +24,12 @@ class Served:
     @property
     def ragler(self) -> bool:
         """Whether any of RAGler's operations is served."""
-        return len(self.missing) < len(of_part(Part.RAGLER))
+        return len(self.missing) < len(of_surface(ApiSurface.RAGLER))
 
     @property
-    def operations(self) -> tuple[Operation, ...]:
+    def operations(self) -> tuple[AnyOperation, ...]:
         """What is verified. Where only some of RAGler's are served, all are: the missing ones are broken."""
-        return OPERATIONS if self.ragler else of_part(Part.ENGINE)
+        return OPERATIONS if self.ragler else of_surface(ApiSurface.ENGINE)
 
     @property
     def why(self) -> str:
@@ -39,11 +39,11 @@ class Served:
 
 def look(http: httpx.Client) -> Served:
     """Ask each of RAGler's operations for something that changes nothing."""
-    asked = of_part(Part.RAGLER)
+    asked = of_surface(ApiSurface.RAGLER)
     return Served(frozenset(operation.id for operation in asked if not _knows(http, operation)))
 
 
-def _knows(http: httpx.Client, operation: Operation) -> bool:
+def _knows(http: httpx.Client, operation: AnyOperation) -> bool:
     # A body without its members: whoever serves the operation refuses it for that.
     body: dict[str, object] | None = None if operation.body is None else {}
     path = operation.path.format(collection_id=_UUID)

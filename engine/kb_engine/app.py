@@ -31,7 +31,7 @@ from kb_config.installing import install_command
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import Admission, admitting, listen
 from kb_contracts.http.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
-from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import refuse_pages
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
@@ -115,7 +115,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
         runner = web.AppRunner(
             app,
             access_log_class=AccessLogger,
-            logger=CONNECTION_LOG,
+            logger=connection_log(),
             shutdown_timeout=_SHUTDOWN_SECONDS,
             lingering_time=LINGER_SECONDS,
         )

@@ -20,7 +20,7 @@ from kb_contracts.http.connection_limits import connections_within_descriptors
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve as serve_app
-from kb_server.observability.cells import SharedCells
+from kb_server.observability.counters import MmapCounters
 from kb_server.observability.logs import configure_logging
 from kb_server.observability.metrics import Metrics
 from kb_server.observability.tracing import exporting
@@ -91,7 +91,7 @@ async def serve(
     instance, metrics, handed = None, Metrics(), None
     if worker is not None:
         instance, handed = worker.folder.name, worker.channel()
-        metrics = Metrics(SharedCells(worker.folder, worker.slot))
+        metrics = Metrics(MmapCounters(worker.folder, worker.slot))
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
         toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
         app = build_app(

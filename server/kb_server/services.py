@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from kb_config.settings import SettingsError
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client import tool_error
 from kb_server.engine_client.port import Engine
+from kb_server.engine_faults import tool_error
 from kb_server.settings import ServerSettings
 
 if TYPE_CHECKING:

@@ -81,7 +81,6 @@ def test_the_list_gives_each_expected_failure_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 def test_the_committed_list_names_each_check_once(version: str) -> None:
-    """And names checks, never whole scenarios."""
     for target in ("fixture", "product"):
         expected = read_expected(target, version)
         assert len(expected) == len(set(expected))

@@ -78,7 +78,6 @@ async def test_a_json_body_over_the_limit_is_refused(kb: Caller) -> None:
 
 
 async def test_health_goes_by_the_name_that_many_probes_use(start: Start) -> None:
-    """Without a key, as under its own."""
     kb = await start(api_key="very-secret-key")
     plain = {"Authorization": ""}
     paths = [await kb.http.get(path, headers=plain) for path in ("/healthz", "/health")]

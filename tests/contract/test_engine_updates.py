@@ -49,7 +49,6 @@ async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> Non
 
 
 async def test_who_waits_hears_that_the_note_was_deleted(kb: Caller) -> None:
-    """As if it had been asked for after that."""
     number = await kb.note("granite")
     job = await update(kb, number, "basalt")
     waiting = asyncio.create_task(patch(kb, number, "basalt", wait=30))

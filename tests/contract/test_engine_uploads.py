@@ -102,7 +102,6 @@ def picture(kind: str) -> bytes:
 async def test_office_files_and_pictures_are_found_by_their_text(
     kb: Caller, name: str, data: bytes, doc_type: str, method: str
 ) -> None:
-    """With their type, and how the text was taken out."""
     document = await kb.file(name, data)
     assert await kb.found("zircon feldspar", doc_type=doc_type, mode="fts") == [document]
     told = await kb.document(document)
@@ -111,7 +110,6 @@ async def test_office_files_and_pictures_are_found_by_their_text(
 
 
 async def test_a_picture_without_words_is_an_empty_document(kb: Caller) -> None:
-    """Which says that it was looked at."""
     file = BytesIO()
     Image.new("RGB", (300, 200), "navy").save(file, "PNG")
     document = await kb.document(await kb.file("a.png", file.getvalue()))
@@ -154,7 +152,6 @@ async def test_a_file_over_the_limit_is_refused(start: Start, tmp_path: Path) ->
 
 
 async def test_a_body_far_over_the_limit_is_refused_unread(start: Start) -> None:
-    """By its announced length."""
     kb = await start(max_upload_bytes=1000)
     problem(await post(kb, file_part(b"x" * 10_000_000) + END), "payload_too_large")
 
@@ -217,7 +214,6 @@ BODIES = {
 async def test_a_body_that_does_not_fit_is_refused(
     kb: Caller, tmp_path: Path, body: bytes, code: str
 ) -> None:
-    """Each with its code, and the file that had arrived is gone."""
     problem(await post(kb, body), code)
     assert spooled(tmp_path) == []
     assert answered(await kb.http.get("/api/v1/jobs"))["total"] == 0
@@ -255,7 +251,6 @@ async def test_many_files_at_once_are_all_taken_in(start: Start) -> None:
 
 
 async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
-    """Queued behind long notes, then cancelled."""
     await kb.hold()
     job: Json = await kb.send("a.txt", b"granite")
     assert spooled(tmp_path) == [job["id"]]

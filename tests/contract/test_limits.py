@@ -70,7 +70,6 @@ def calls_until_refused(limits: RateLimits | Limits, incoming: Incoming) -> int:
     ("operation", "limit"), [("vectorSearch", 100), ("listCollections", 20), ("getCollection", 50)]
 )
 def test_so_many_calls_are_taken(limiting: Limiting, operation: str, limit: int) -> None:
-    """As the contract says; each operation for itself."""
     assert LIMITS[operation] == limit
     assert calls_until_refused(limiting.limits(), call(operation)) == limit
 

@@ -91,7 +91,6 @@ def test_the_report_tells_the_same(verified: Verified) -> None:
 
 
 def test_all_ran_the_same_tests(verified: Verified, runs: dict[str, Verified]) -> None:
-    """By their ids."""
     ids = {name: [outcome.id for outcome in run.answer.results.outcomes] for name, run in runs.items()}
     for name, others in ids.items():
         assert others == ids[verified.name], name

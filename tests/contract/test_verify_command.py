@@ -16,7 +16,7 @@ from kb_cli.commands.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import Part, of_part
+from kb_contracts.api.operations import ApiSurface, of_surface
 from kb_contracts.http.mount import problem_response
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
@@ -172,7 +172,7 @@ def test_an_engine_without_raglers_operations_is_sound(tmp_path: Path) -> None:
     assert {promise.family for promise in unshown} == {"vector_search", "collections"}
     assert all("does not serve RAGler's operations" in promise.why for promise in unshown)
     asked = {count.operation for count in answer.results.operations if count.asked}
-    assert not asked & {operation.id for operation in of_part(Part.RAGLER)}
+    assert not asked & {operation.id for operation in of_surface(ApiSurface.RAGLER)}
 
 
 @pytest.mark.timeout(300)
@@ -187,7 +187,6 @@ def test_an_engine_with_a_part_of_raglers_operations_is_not(tmp_path: Path) -> N
 
 
 def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:
-    """In one line."""
     done = kb_verify("http://127.0.0.1:9", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "no engine answers at http://127.0.0.1:9" in done.stderr
@@ -195,7 +194,6 @@ def test_no_engine_is_exit_status_3(tmp_path: Path) -> None:
 
 
 def test_the_wrong_key_is_told(tmp_path: Path) -> None:
-    """Before anything is sent."""
     with simulator() as url:
         done = kb_verify(url, cwd=tmp_path, environ={"KB_API_KEY": "wrong"})
     assert (done.returncode, done.stdout) == (1, "")
@@ -203,7 +201,6 @@ def test_the_wrong_key_is_told(tmp_path: Path) -> None:
 
 
 def test_without_its_extra_the_command_says_how_to_get_it(tmp_path: Path) -> None:
-    """One line with the command for pip."""
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"

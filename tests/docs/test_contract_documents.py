@@ -12,32 +12,32 @@ import yaml
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from kb_contracts.api.operations import BY_ID, OPERATIONS, Part, of_part
+from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, of_surface
 from kb_contracts.openapi import ABOUT
 from kb_contracts.openapi import written as as_written
 from kb_contracts.openapi.__main__ import FOLDER, main
 
 
-def committed(part: Part) -> str:
+def committed(part: ApiSurface) -> str:
     """The text of a committed document."""
     return (FOLDER / ABOUT[part].filename).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def documents() -> dict[Part, dict[str, Any]]:
+def documents() -> dict[ApiSurface, dict[str, Any]]:
     """The committed documents."""
-    return {part: yaml.safe_load(committed(part)) for part in Part}
+    return {part: yaml.safe_load(committed(part)) for part in ApiSurface}
 
 
-@pytest.fixture(params=list(Part))
-def part(request: pytest.FixtureRequest) -> Part:
+@pytest.fixture(params=list(ApiSurface))
+def part(request: pytest.FixtureRequest) -> ApiSurface:
     """Each of the two."""
-    chosen: Part = request.param
+    chosen: ApiSurface = request.param
     return chosen
 
 
 @pytest.fixture
-def written(documents: dict[Part, dict[str, Any]], part: Part) -> dict[str, Any]:
+def written(documents: dict[ApiSurface, dict[str, Any]], part: ApiSurface) -> dict[str, Any]:
     """One of the committed documents."""
     return documents[part]
 
@@ -53,7 +53,7 @@ def members(value: Any) -> Iterator[dict[str, Any]]:
             yield from members(item)
 
 
-def test_the_committed_document_is_the_one_that_the_operations_make(part: Part) -> None:
+def test_the_committed_document_is_the_one_that_the_operations_make(part: ApiSurface) -> None:
     """A changed operation or model without `make contracts` fails here."""
     assert committed(part) == as_written(part)
 
@@ -63,14 +63,14 @@ def test_the_document_is_valid_openapi_3_1(written: dict[str, Any]) -> None:
     assert list(OpenAPIV31SpecValidator(written).iter_errors()) == []
 
 
-def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any], part: Part) -> None:
+def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any], part: ApiSurface) -> None:
     """Nothing of the table is left out and nothing stands there that the table has not."""
     documented = {
         (path, method): entry["operationId"]
         for path, item in written["paths"].items()
         for method, entry in item.items()
     }
-    assert documented == {(entry.path, entry.method.lower()): entry.id for entry in of_part(part)}
+    assert documented == {(entry.path, entry.method.lower()): entry.id for entry in of_surface(part)}
 
 
 def test_every_reference_resolves(written: dict[str, Any]) -> None:
@@ -103,9 +103,9 @@ def test_every_schema_is_valid_json_schema(written: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "operation", [entry for entry in OPERATIONS if entry.example], ids=lambda entry: entry.id
 )
-def test_every_example_fits_its_schema(documents: dict[Part, dict[str, Any]], operation: Any) -> None:
+def test_every_example_fits_its_schema(documents: dict[ApiSurface, dict[str, Any]], operation: Any) -> None:
     """What the document shows is what an engine takes."""
-    written = documents[operation.part]
+    written = documents[operation.surface]
     content = written["paths"][operation.path][operation.method.lower()]["requestBody"]["content"]
     shown = content["application/json"]
     schema = {**written["components"]["schemas"][shown["schema"]["$ref"].rsplit("/", 1)[1]]}
@@ -113,14 +113,14 @@ def test_every_example_fits_its_schema(documents: dict[Part, dict[str, Any]], op
     Draft202012Validator(schema).validate(shown["example"])
 
 
-def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: Part) -> None:
+def test_every_member_of_an_answer_is_required(written: dict[str, Any], part: ApiSurface) -> None:
     """A client may read any member without asking whether it is there, but those that say something more."""
     schemas = written["components"]["schemas"]
     optional = {
-        name for entry in of_part(part) for name in left_out(schemas[entry.answer.__name__])
+        name for entry in of_surface(part) for name in left_out(schemas[entry.response_model.__name__])
     } | left_out(schemas.get("VectorMetadata", {}))
     more = {"target_audience", "usage_scenarios", "context_breadcrumbs", "heading"}
-    assert optional == (more if part is Part.RAGLER else {"issues"})
+    assert optional == (more if part is ApiSurface.RAGLER else {"issues"})
 
 
 def left_out(schema: dict[str, Any]) -> set[str]:

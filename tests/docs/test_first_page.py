@@ -87,7 +87,6 @@ def test_an_agent_takes_every_first_step(stack: Stack, tmp_path: Path, mode: str
 
 @pytest.mark.requirement("K28", "K59")
 def test_each_document_has_exactly_one_collection_tag(stack: Stack) -> None:
-    """Whatever was added, deduplicated and moved before: asked of the engine itself."""
     answer = httpx.get(f"{stack.engine_url}/api/v1/documents", params={"limit": 1000}).json()
     assert answer["total"] > 5
     for document in answer["documents"]:

@@ -214,7 +214,6 @@ def test_a_start_that_fails_says_why_in_one_line(
 
 
 def test_a_second_engine_on_the_same_home_is_refused_in_one_line(tmp_path: Path) -> None:
-    """And the first one goes on."""
     with running(tmp_path) as engine:
         second = Process.start(
             "-m", "kb_engine", KB_HOME=str(tmp_path), KB_ENGINE_PORT="0", KB_EMBEDDER="hash"

@@ -38,7 +38,6 @@ def caller(stack: Stack) -> Iterator[Caller]:
 
 @pytest.mark.requirement("K12")
 def test_a_missing_bearer_is_401(stack: Stack) -> None:
-    """Every method, before anything else is looked at."""
     for method in ("POST", "GET", "DELETE"):
         answer = httpx.request(method, stack.mcp_url, content=b"{")
         assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -49,7 +48,6 @@ def test_a_missing_bearer_is_401(stack: Stack) -> None:
     "value", ["Bearer wrong", "Bearer", "Basic dGhlLXJpZ2h0LWtleQ==", f"Bearer {KEY} "[:-2]]
 )
 def test_a_wrong_bearer_is_401(stack: Stack, value: str) -> None:
-    """Another key, no key after the scheme, another scheme, a prefix of the key."""
     answer = httpx.post(stack.mcp_url, json={}, headers={"Authorization": value})
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
 
@@ -108,7 +106,6 @@ def test_a_wrong_total_names_both_numbers(caller: Caller) -> None:
 @pytest.mark.parametrize("tool", ["kb_upload_chunk", "kb_upload_finish"])
 @pytest.mark.parametrize("upload_id", ["8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11", "../../etc/passwd", ""])
 def test_an_unknown_upload_id_is_not_found(caller: Caller, tool: str, upload_id: str) -> None:
-    """Whether it looks like an id or like a path."""
     arguments = {"upload_id": upload_id}
     if tool == "kb_upload_chunk":
         arguments |= {"chunk_index": 0, "data": DATA}  # type: ignore[dict-item]
@@ -118,7 +115,6 @@ def test_an_unknown_upload_id_is_not_found(caller: Caller, tool: str, upload_id:
 
 @pytest.mark.parametrize("collection", ["../x", "", "Memory", "a" * 64, "x:y", "a/b", "collection:x"])
 def test_a_collection_that_is_no_name_is_refused(caller: Caller, collection: str) -> None:
-    """By every tool that takes a collection."""
     for tool, arguments in (
         ("kb_addnote", {"text": "hello"}),
         ("kb_search", {"query": "hello"}),

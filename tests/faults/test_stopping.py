@@ -140,7 +140,6 @@ def test_an_upload_that_is_arriving_is_refused_at_once(server: tuple[Process, in
 
 
 def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int]) -> None:
-    """As one is that had arrived."""
     process, port = server
     message = json.dumps(call("kb_upload_start", filename="a.txt", total_size=3)).encode()
     slow = Slow(port, "POST", "/mcp", len(message), **BOTH, Connection="close")
@@ -154,7 +153,6 @@ def test_a_call_whose_message_is_arriving_is_served(server: tuple[Process, int])
 
 
 def test_a_call_whose_message_stops_arriving_is_refused(server: tuple[Process, int]) -> None:
-    """With an error of the protocol that says to send it again."""
     process, port = server
     slow = Slow(port, "POST", "/mcp", 100, **BOTH)
     slow.send(b"{")

@@ -63,7 +63,6 @@ def test_probes_are_open_and_everything_else_wants_the_key(engine: Engine) -> No
 
 @pytest.mark.requirement("E33")
 def test_status_tells_version_model_and_counts(engine: Engine) -> None:
-    """What an operator looks at first."""
     status = engine.get("/status")
     assert status["version"].startswith("v3.")
     assert {"model", "device", "documents", "queue", "storage"} <= status.keys()
@@ -161,7 +160,6 @@ def test_a_tag_is_changed_only_under_the_version_that_was_seen(engine: Engine) -
 
 
 def test_the_same_request_under_one_key_is_one_job(engine: Engine) -> None:
-    """And another request under that key is refused."""
     key = {"Idempotency-Key": uuid4().hex}
     body = {"text": f"w{uuid4().hex}"}
     first = engine.post("/jobs", json=body, headers=key)
@@ -171,7 +169,6 @@ def test_the_same_request_under_one_key_is_one_job(engine: Engine) -> None:
 
 
 def test_the_same_text_twice_is_one_document_in_its_scope(engine: Engine) -> None:
-    """And another one in another scope."""
     text = f"w{uuid4().hex} again"
     here = completed(engine, engine.post("/jobs", json={"text": text, "dedup_scope": "here"}))
     again = ended(engine, engine.post("/jobs", json={"text": text, "dedup_scope": "here"}))
@@ -194,7 +191,6 @@ def test_the_same_text_twice_is_one_document_in_its_scope(engine: Engine) -> Non
 def test_what_is_wrong_has_a_stable_code(
     engine: Engine, method: str, path: str, body: dict[str, Any] | None, expected: str
 ) -> None:
-    """In a problem document, whoever wrote the engine."""
     response = engine.http.request(method, f"/api/v1{path}", json=body)
     assert code(response) == expected
 

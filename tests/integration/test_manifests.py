@@ -68,7 +68,6 @@ def test_a_misspelt_field_is_found() -> None:
 
 @pytest.mark.requirement("R80", "R81")
 def test_the_sidecar_has_three_replicas_with_the_backend_on_localhost() -> None:
-    """And its key from the secret."""
     deployment = one("sidecar.yml", "Deployment")
     assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == ("ragler", 3)
     found = containers("sidecar.yml")
@@ -84,7 +83,6 @@ def test_the_sidecar_has_three_replicas_with_the_backend_on_localhost() -> None:
 
 @pytest.mark.requirement("R82")
 def test_the_standalone_has_two_replicas_on_port_3001() -> None:
-    """With the listening port to match."""
     deployment = one("standalone.yml", "Deployment")
     assert (deployment["metadata"]["name"], deployment["spec"]["replicas"]) == ("ragler-mcp-server", 2)
     (container,) = containers("standalone.yml").values()
@@ -95,7 +93,6 @@ def test_the_standalone_has_two_replicas_on_port_3001() -> None:
 @pytest.mark.requirement("R35", "R39")
 @pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml", "compose.yml"])
 def test_the_mcp_server_serves_the_three_tools_alone_on_port_3001(name: str) -> None:
-    """What the environment of each file makes of the server's settings, with the secrets filled in."""
     if name == "compose.yml":
         given = {
             key: str(value)
@@ -142,7 +139,6 @@ def test_the_mcp_server_is_probed_bounded_and_without_rights(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "replicas"), [("sidecar.yml", 3), ("standalone.yml", 2)])
 def test_replicas_share_a_service_with_affinity_a_budget_and_a_policy(name: str, replicas: int) -> None:
-    """All of them choose the pods of the deployment, and one replica may always be away."""
     labels = one(name, "Deployment")["spec"]["template"]["metadata"]["labels"]
     service, budget, policy = (
         one(name, kind)["spec"] for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy")
@@ -242,7 +238,6 @@ def test_the_stack_has_server_and_engine_and_publishes_the_server_on_loopback_al
 
 
 def test_raglers_tools_ask_the_engine_of_the_stack() -> None:
-    """With its key, where no other backend is named."""
     given = compose("compose.yml")["server"]["environment"]
     unset = {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in given.items()}
     settings = ServerSettings.read({**unset, "KB_API_KEY": "between-them"})

@@ -85,7 +85,6 @@ def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, calle
 
 
 def test_a_hanging_engine_is_an_error_in_time(simulator: Simulator, caller: Caller) -> None:
-    """And the next call is served."""
     arm(simulator, "hang", "getStatus")
     refused = caller.refused("kb_status")
     assert refused["error"] in {"engine_timeout", "engine_unreachable"}

@@ -45,7 +45,6 @@ def verify(engine: Engine) -> str:
 @pytest.mark.process
 @pytest.mark.timeout(600, func_only=True)
 def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, report: Report) -> None:
-    """The whole suite, generated requests included, over the published port."""
     engine = Engine(images.engine, workshop.network())
     workshop.started(engine)
     engine.until_ready()
@@ -83,7 +82,6 @@ def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
 
 
 def test_the_other_engine_knows_nothing_of_kb(foreign_image: str, workshop: Lab) -> None:
-    """Neither in its image nor in its source."""
     engine = Engine(foreign_image, workshop.network())
     workshop.started(engine)
     names = json.loads(

@@ -182,7 +182,9 @@ class Side:
 
 def _fits(step: Step, response: httpx.Response) -> None:
     """Decode the answer by its model, which holds its bounds."""
-    kind = BY_ID[step.operation].answer if response.is_success and step.operation in BY_ID else Problem
+    kind = (
+        BY_ID[step.operation].response_model if response.is_success and step.operation in BY_ID else Problem
+    )
     msgspec.json.decode(response.content, type=kind)
 
 

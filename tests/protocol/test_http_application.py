@@ -149,8 +149,6 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
 async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never by the path, which may hold a one-time token."""
-
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
@@ -166,7 +164,6 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
 
 
 async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fake: Fake) -> None:
-    """However many endpoints show it."""
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     async with serving(app):
         assert (fake.entered, fake.left) == (1, 0)
@@ -239,14 +236,12 @@ async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
 
 
 async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -> None:
-    """Not a traceback."""
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
         await serve(app, "192.0.2.1", 0)
 
 
 async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientSession, fake: Fake) -> None:
-    """As a supervisor hands it to its workers."""
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))

@@ -82,7 +82,6 @@ async def test_a_handshake_with_an_unknown_version_is_offered_the_latest(
 async def test_a_call_of_each_handshake_version_is_answered(
     http: aiohttp.ClientSession, url: str, version: str
 ) -> None:
-    """Structured content included."""
     headers = {**BOTH, "MCP-Protocol-Version": version}
     status, answer = await post(http, url, call("echo", text="hi"), headers)
     assert status == 200
@@ -329,7 +328,6 @@ async def test_capabilities_are_those_of_the_toolset(
 async def test_the_root_shows_the_chosen_toolset_as_itself(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset
 ) -> None:
-    """And each toolset has an endpoint of its own name."""
     one, two = Fake("one"), Fake("two")
     served = await serve_toolset(endpoints=mount([one.toolset, two.toolset], ["two"]))
     names = {}

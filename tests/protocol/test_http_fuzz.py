@@ -156,14 +156,12 @@ def check(status: int, answer: bytes) -> None:
 @fuzzing
 @given(body=st.binary(max_size=300), sent=headers)
 def test_any_bytes_are_answered(server: Server, body: bytes, sent: dict[str, str]) -> None:
-    """Mostly no JSON at all."""
     check(*server.post(body, sent))
 
 
 @fuzzing
 @given(message=messages | st.lists(messages, max_size=4) | json_values, sent=headers)
 def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, str]) -> None:
-    """JSON of every shape, much of it nearly right; NaN and half surrogate pairs among it."""
     check(*server.post(json.dumps(message).encode(), sent))
 
 
@@ -174,7 +172,6 @@ def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, s
     )
 )
 def test_any_arguments_are_answered(server: Server, arguments: dict[str, Any]) -> None:
-    """With a result, or with an error that says which parameter is wrong."""
     call = {
         "jsonrpc": "2.0",
         "id": 1,

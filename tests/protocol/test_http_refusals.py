@@ -78,7 +78,6 @@ async def test_the_engines_key_opens_nothing_here(
 async def test_without_a_key_set_everyone_is_served(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """With a token or without."""
     served = await serve_toolset(fake.toolset)
     for headers in (PLAIN, {**PLAIN, "Authorization": "Bearer anything"}):
         async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
@@ -86,7 +85,6 @@ async def test_without_a_key_set_everyone_is_served(
 
 
 async def test_a_token_of_any_bytes_is_only_wrong(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Not a fault of the server's."""
     served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
     odd = b"Authorization: Bearer \xff\xfe\x80\r\n\r\n"
@@ -111,7 +109,6 @@ async def test_two_headers_that_could_disagree_are_refused(
 async def test_a_crowd_of_tiny_values_is_refused_with_the_limit(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """Though its bytes are within the limit on one message."""
     served = await serve_toolset(fake.toolset)
     crowd = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[' + b"1," * 5_000_000 + b"1]}}"
     async with http.post(served.mcp, data=io.BytesIO(crowd), headers=PLAIN) as response:
@@ -259,7 +256,6 @@ async def test_a_message_at_the_limit_is_read_and_one_beyond_is_refused(
 
 
 async def test_an_announced_monster_is_refused_unread(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """By its Content-Length alone."""
     served = await serve_toolset(fake.toolset, body=LIMITS)
     assert (await raw(served.port, HEAD + b"Content-Length: 99999999999\r\n\r\n")).startswith(
         b"HTTP/1.1 413 "

@@ -32,7 +32,6 @@ def steps(era: str) -> tuple[dict[str, Any], dict[str, str]]:
 async def test_progress_turns_the_answer_into_a_stream(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, era: str
 ) -> None:
-    """Notifications under the caller's token, then the response, each an event."""
     served = await serve_toolset(fake.toolset)
     message, headers = steps(era)
     async with http.post(served.mcp, json=message, headers=headers) as response:
@@ -78,7 +77,6 @@ async def test_an_answer_streams_only_where_the_client_takes_a_stream(
 async def test_a_call_without_a_token_stays_plain(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """Whatever the tool reports."""
     served = await serve_toolset(fake.toolset)
     async with http.post(served.mcp, json=call("steps"), headers=BOTH) as response:
         assert response.content_type == "application/json"

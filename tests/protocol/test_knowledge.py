@@ -194,7 +194,6 @@ async def test_a_stream_that_its_reader_closes_cancels_the_task(
 async def test_errors_of_the_protocol_have_their_codes(
     http: aiohttp.ClientSession, served: Served, body: bytes, code: int, error_type: str
 ) -> None:
-    """Code, message, and data with the type of the error."""
     async with http.post(served.mcp, data=body, headers=PLAIN) as response:
         answer = await response.json()
     assert answer["jsonrpc"] == "2.0"
@@ -207,8 +206,6 @@ async def test_errors_of_the_protocol_have_their_codes(
 async def test_a_fault_of_ours_is_an_internal_error(
     post: Post, knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its words."""
-
     async def broken(*_arguments: Any) -> None:
         raise RuntimeError("ours alone")
 
@@ -280,7 +277,6 @@ async def test_a_task_is_cancelled_within_a_batch(
 async def test_what_cannot_be_cancelled_is_an_error_of_the_protocol(
     post: Post, era: str, task_id: str, code: int, error_type: str, details: dict[str, str]
 ) -> None:
-    """With a type and details, as every error of this server's own methods."""
     message = request("tools/cancel", {"taskId": task_id})
     status = 400 if era == "modern" and code == -32602 else 200
     error = (await post(modern(message) if era == "modern" else message, status=status))["error"]
@@ -330,7 +326,6 @@ async def test_a_cancel_that_breaks_is_an_internal_error(
 async def test_of_several_toolsets_the_one_with_tasks_cancels(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """At the endpoint that they share, and not at that of the other."""
     asked: list[str] = []
 
     async def cancel(task_id: str, _call: Call) -> None:

@@ -196,7 +196,6 @@ async def test_a_scan_is_read_page_by_page_by_the_real_engine(
 
 @pytest.mark.requirement("N65")
 def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, files: Path) -> None:
-    """With the engine's code and words."""
     task = caller.ok("knowledge-add", file_path=str(files / "broken.pdf"))
     told = eventually(
         lambda: caller.ok("knowledge-task-status", task_id=task["task_id"]),
@@ -215,7 +214,6 @@ def test_a_damaged_file_fails_its_own_task_on_the_real_engine(caller: Caller, fi
 def test_nothing_outside_of_the_folder_is_added_by_the_process(
     caller: Caller, stack: Stack, files: Path
 ) -> None:
-    """Its own data, for example."""
     (files / "link.html").symlink_to(stack.home)
     for path in (stack.home / "kb.html", files / ".." / "x.html", files / "link.html"):
         assert caller.refused("knowledge-add", file_path=str(path))["error"] == "path_not_allowed"
@@ -274,7 +272,6 @@ async def test_a_task_is_cancelled_over_a_pipe(
     era: str,
     told: str,
 ) -> None:
-    """As a request and as a notification, in both eras."""
     _, engine = simulated
     engine.set_policy(Stuck())
     process = await start(command=COMMAND, environment=environment)

@@ -342,7 +342,6 @@ FEW = settings(
 @FEW
 @given(data=st.data())
 def test_a_plain_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Every tool of every toolset, at every version."""
     sent = data.draw(plain(_named(both)))
     lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert lane == kernel
@@ -365,7 +364,6 @@ def test_a_plain_request_is_for_the_lane(both: Both) -> None:
 @FEW
 @given(data=st.data())
 def test_an_odd_request_is_answered_as_by_the_kernel(both: Both, data: st.DataObject) -> None:
-    """Whatever is wrong with it."""
     sent = data.draw(odd(_named(both)))
     lane, kernel = both.answers(sent.toolset, sent.headers, sent.body)
     assert lane == kernel

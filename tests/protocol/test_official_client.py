@@ -115,7 +115,6 @@ async def test_progress_reaches_the_caller_who_asked_for_it(client: Callable[[],
 
 
 async def test_progress_nobody_asked_for_is_not_sent(client: Callable[[], Client]) -> None:
-    """Without a token the call simply succeeds."""
     async with client() as session:
         assert (await session.call_tool("steps", {})).is_error is False
 

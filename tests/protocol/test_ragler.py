@@ -223,7 +223,6 @@ class TestIntegration:
 
     @pytest.mark.requirement("R17", "R18", "R75")
     async def test_it_lists_all_collections(self, agent: Agent) -> None:
-        """With their six members."""
         collections = (await agent.ok("list_collections"))["collections"]
         assert {each["name"]: each["id"] for each in collections} == {
             "api-docs": API_DOCS,
@@ -268,7 +267,6 @@ async def test_the_handshake_tells_name_version_and_capabilities(
 @pytest.mark.requirement("R1")
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, served: Served, era: str) -> None:
-    """The second time by the short way."""
     for _ in range(2):
         message = call("search_knowledge", query="API authentication", limit=2)
         if era == "modern":
@@ -284,7 +282,6 @@ async def test_both_eras_call_over_a_bare_post(http: aiohttp.ClientSession, serv
 
 @pytest.mark.requirement("R1")
 async def test_they_are_served_over_websocket_as_well(served: Served, connect: Connect) -> None:
-    """At their own path, as every toolset."""
     socket = await connect(served, "/mcp/ragler")
     assert (await socket.greet())["serverInfo"]["name"] == "ragler"
     answer = await socket.ask(call("search_knowledge", 2, query="API authentication", limit=3))
@@ -295,7 +292,6 @@ async def test_they_are_served_over_websocket_as_well(served: Served, connect: C
 async def test_a_collection_that_is_not_there_is_not_found(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
-    """By the search and by the info."""
     for name, more in (("search_knowledge", {"query": "x"}), ("get_collection_info", {})):
         message = call(name, collection_id=NO_COLLECTION, **more)
         async with http.post(served.mcp, json=message, headers=PLAIN) as response:

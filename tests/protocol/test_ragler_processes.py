@@ -99,7 +99,6 @@ def test_kb_up_hands_on_the_key_of_its_engine(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_named_is_not_replaced(tmp_path: Path) -> None:
-    """And the server is ready only when that one is."""
     nobody = f"http://127.0.0.1:{free_port()}"
     environment = {"RAGLER_API_URL": nobody, "RAGLER_API_KEY": "k", "LOG_LEVEL": "warn"}
     with running_stack(tmp_path, KB_EMBEDDER="hash", **environment) as stack:
@@ -163,7 +162,6 @@ def traced(caller: Caller, correlation_id: str, tool: str, **arguments: Any) -> 
 def test_a_search_leaves_one_line_with_all_the_fields(
     stack: Stack, caller: Caller, collections: dict[str, str]
 ) -> None:
-    """As RAGler's document shows it."""
     wanted = collections["api-docs"]
     query = "authentication api for anna@company.com"
     traced(caller, "req-abc123", "search_knowledge", query=query, collection_id=wanted, limit=2)
@@ -318,7 +316,6 @@ def test_the_three_queries_have_what_they_ask_for(
 def test_prometheus_itself_evaluates_the_three_queries(
     stack: Stack, caller: Caller, collections: dict[str, str], tmp_path: Path
 ) -> None:
-    """To the letter, over scrapes of its own."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("there is no prometheus on the path")

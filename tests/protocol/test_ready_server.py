@@ -91,7 +91,6 @@ async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any) -> 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_server_of_the_sdk_is_served_over_websocket_too(ready: str, mode: Any) -> None:
-    """As it is."""
     async with Client(over_websocket(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]

@@ -101,7 +101,6 @@ CLIENTS = [fastmcp, pydantic_ai, openai_agents]
 async def test_a_client_goes_through_all_tools_and_has_the_data_of_each(
     served: Served, knowledge: Knowledge, key: str | None, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its nulls, and without a word about a schema that it could not read."""
     caplog.set_level(logging.WARNING)
     called: set[str] = set()
 

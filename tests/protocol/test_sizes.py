@@ -84,7 +84,6 @@ def job(number: int, **members: Any) -> m.Job:
 async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
     http: aiohttp.ClientSession, served: Served, engine: FakeEngine, members: dict[str, Any]
 ) -> None:
-    """Their ids whole, and the answer says where the next page begins."""
     jobs = [job(number, **members) for number in range(10_000)]
     engine.jobs = {each.id: each for each in jobs}
     body = await bytes_of(http, served, call("kb_jobs"))

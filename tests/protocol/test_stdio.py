@@ -80,7 +80,6 @@ async def test_a_call_in_flight_does_not_hold_up_the_end(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_though_stdin_is_open(start: Start, number: signal.Signals) -> None:
-    """With the lifespan left."""
     process = await start()
     await process.ask(READY)
     process.process.send_signal(number)
@@ -89,7 +88,6 @@ async def test_a_signal_ends_the_process_though_stdin_is_open(start: Start, numb
 
 
 async def test_a_client_that_closes_stdout_ends_the_process_quietly(start: Start) -> None:
-    """No traceback, and the lifespan is left."""
     process = await start()
     await process.ask(READY)
     transport = process.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
@@ -116,7 +114,6 @@ GARBAGE = {
 
 @pytest.mark.requirement("F34")
 async def test_a_line_that_is_no_message_is_answered_and_survived(start: Start) -> None:
-    """Before the first request and after it."""
     process = await start()
     for line, code in GARBAGE.items():
         assert (await process.ask(line))["error"]["code"] == code, line[:50]
@@ -180,7 +177,6 @@ async def test_a_cancel_ends_the_call_that_it_names(start: Start, era: str) -> N
 
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_progress_comes_down_the_pipe(start: Start, era: str) -> None:
-    """Before the answer, under the caller's token."""
     process = await start()
     asked = call("steps", 2, meta={"progressToken": "p"})
     if era == "handshake":

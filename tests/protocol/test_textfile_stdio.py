@@ -209,7 +209,6 @@ def test_the_level_of_the_log_is_a_setting(
 
 
 def test_a_call_before_the_handshake_is_answered(notes: Path) -> None:
-    """As over HTTP."""
     messages, log = conversation(
         notes.parent, tool_call(1, "get_kb_content"), arguments=("--file", str(notes))
     )
@@ -230,7 +229,6 @@ def test_the_file_is_named_by_variable_or_by_a_file_of_settings(notes: Path) -> 
 
 @pytest.mark.requirement("F18", "F24", "F33")
 def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Path) -> None:
-    """From the start of the process until the answer is read; whole, in both forms."""
     content = ("knowledge, line by line, until it is large\n" * 250_000)[: 10 * 1024 * 1024]
     path = tmp_path / "large.txt"
     path.write_text(content)

@@ -170,7 +170,6 @@ def test_the_trace_is_taken_from_the_message_before_the_header(asked: Asked, col
 
 
 def test_an_error_is_told_by_its_code_alone(asked: Asked, collector: Collector) -> None:
-    """What the caller may mend, and what the engine refuses; no word of either."""
     with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as server:
         server.call("kb_search", query="a", top="a secret text")
         server.call("kb_get", document_id=4711)
@@ -199,7 +198,6 @@ def test_no_text_and_no_key_is_in_what_is_sent(asked: Asked, collector: Collecto
 def test_a_collector_that_fails_slows_and_fails_no_call(
     asked: Asked, collector: Collector, state: str
 ) -> None:
-    """Nor the end of the server; with more spans than are kept."""
     collector.hangs = True
     url = collector.url if state == "hangs" else f"http://127.0.0.1:{free_port()}"
     with served(
@@ -235,7 +233,6 @@ def test_spans_that_wait_are_sent_at_the_end(asked: Asked, collector: Collector)
     ],
 )
 def test_without_an_endpoint_nothing_is_imported(environment: dict[str, str]) -> None:
-    """Neither OpenTelemetry's SDK nor an exporter; whatever other variables of it there are."""
     program = (
         "import os, sys\n"
         "from kb_server.observability import tracing\n"
@@ -248,7 +245,6 @@ def test_without_an_endpoint_nothing_is_imported(environment: dict[str, str]) ->
 
 
 def test_without_the_packages_the_server_says_so_and_serves(asked: Asked, tmp_path: Path) -> None:
-    """With the command that installs them."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nsys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
     )

@@ -71,7 +71,6 @@ async def test_the_knowledge_server_speaks_over_websocket(
 async def test_progress_comes_before_the_answer(
     serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, era: str
 ) -> None:
-    """Under the caller's token."""
     wire = await connect(await serve_toolset(knowledge.toolset))
     shape = await opened(wire, era)
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
@@ -138,7 +137,6 @@ async def test_a_bare_call_is_answered_without_a_handshake(
 async def test_the_subprotocol_is_agreed_where_it_is_offered(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, offered: tuple[str, ...], agreed: str | None
 ) -> None:
-    """Without one the messages are the same."""
     wire = await connect(await serve_toolset(fake.toolset), protocols=offered)
     assert wire.socket.protocol == agreed
     assert (await wire.ask(request("ping")))["id"] == "1"
@@ -271,7 +269,6 @@ async def test_a_second_handshake_settles_the_version_anew(
 async def test_a_cancel_of_nothing_is_passed_over(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """Of an id that is not in flight, of another connection's, of none at all."""
     served = await serve_toolset(fake.toolset)
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
@@ -336,7 +333,6 @@ async def test_a_fault_is_told_without_its_words(
 async def test_posts_are_answered_beside_it(
     http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, connect: Connect
 ) -> None:
-    """On the same path."""
     served = await serve_toolset(fake.toolset)
     wire = await connect(served)
     async with http.post(served.mcp, json=call("echo", text="a"), headers=PLAIN) as response:

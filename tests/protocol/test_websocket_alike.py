@@ -209,7 +209,6 @@ def odd(draw: st.DrawFn, names: dict[str, list[str]]) -> Sent:
 @FEW
 @given(data=st.data())
 def test_a_plain_request_is_answered_alike(both: Both, ways: Ways, data: st.DataObject) -> None:
-    """Every tool of every toolset, at every version."""
     sent = data.draw(plain(_named(both)))
     assert ways.framed(sent) == ways.posted(sent)
 
@@ -217,7 +216,6 @@ def test_a_plain_request_is_answered_alike(both: Both, ways: Ways, data: st.Data
 @FEW
 @given(data=st.data())
 def test_an_odd_request_is_answered_alike(both: Both, ways: Ways, data: st.DataObject) -> None:
-    """Whatever is wrong with it."""
     sent = data.draw(odd(_named(both)))
     assert ways.framed(sent) == ways.posted(sent)
 

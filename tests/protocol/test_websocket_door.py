@@ -97,7 +97,6 @@ async def test_a_proxys_clients_have_a_bound_each(
 async def test_a_websocket_that_is_dropped_leaves_nothing(
     serve_toolset: ServeToolset, fake: Fake, greeted: bool
 ) -> None:
-    """Nor does it wait for a heartbeat to find that out."""
     served = await serve_toolset(fake.toolset)
     for _ in range(10):
         bare = await Bare.open(served)
@@ -155,7 +154,6 @@ async def test_a_page_of_a_stranger_opens_no_websocket(
 async def test_an_admitted_page_opens_one(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, origin: str
 ) -> None:
-    """As it may post."""
     served = await serve_toolset(fake.toolset, settings={"allowed_origins": ["https://app.example"]})
     wire = await connect(served, headers={"Origin": origin})
     assert (await wire.ask(request("ping")))["id"] == "1"
@@ -201,8 +199,6 @@ async def test_a_refused_upgrade_ends_its_connection(
 async def test_an_upgrade_that_breaks_ends_its_connection(
     serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is refused, and without its words."""
-
     async def breaking(*_: object) -> None:
         raise RuntimeError("words of ours")
 
@@ -337,7 +333,6 @@ async def test_a_peer_that_answers_no_ping_is_given_up(serve_toolset: ServeTools
 async def test_a_ping_of_the_clients_is_answered_with_its_words(
     serve_toolset: ServeToolset, fake: Fake
 ) -> None:
-    """Between the pieces of a message too."""
     bare = await Bare.open(await serve_toolset(fake.toolset))
     text = json.dumps(request("ping", request_id=3)).encode()
     bare.writer.write(frame(WSMsgType.TEXT, text[:9], final=False) + frame(WSMsgType.PING, b"there?"))

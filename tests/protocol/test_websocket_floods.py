@@ -224,7 +224,6 @@ async def test_a_slow_reader_gets_every_answer(
 
 
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Nor does one that never agrees to the end."""
     Counting(fake)
     served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 1.0})
     silent = await Bare.open(served)

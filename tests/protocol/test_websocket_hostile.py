@@ -70,7 +70,6 @@ async def test_a_text_that_is_no_message_is_answered_and_survived(served: Served
 async def test_a_message_that_is_none_does_not_touch_the_call_whose_id_it_has(
     served: Served, fake: Fake, connect: Connect
 ) -> None:
-    """Which is still owed its answer."""
     wire = await connect(served)
     await wire.send(call("slow", 1))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
@@ -83,7 +82,6 @@ async def test_a_message_that_is_none_does_not_touch_the_call_whose_id_it_has(
 async def test_responses_and_notifications_nobody_waits_for_are_passed_over(
     served: Served, connect: Connect
 ) -> None:
-    """Known to the protocol or not, before the handshake or after it."""
     wire = await connect(served)
     noise = [{"jsonrpc": "2.0", "id": 9, "result": {}}, {"jsonrpc": "2.0", "id": 9, "error": {}}]
     for method in ("notifications/progress", "notifications/initialized", "notifications/nothing", "x", ""):
@@ -174,7 +172,6 @@ async def test_a_message_at_the_limit_is_read_and_a_longer_one_refused(
 async def test_a_chunk_of_eight_mebibytes_passes_and_a_giant_learns_why_it_does_not(
     served: Served, connect: Connect
 ) -> None:
-    """Though it is still sending when it is told."""
     wire = await connect(served)
     ping = json.dumps(request("ping"))
     assert (await wire.ask(ping + " " * (MAX_MESSAGE_BYTES - len(ping))))["id"] == "1"
@@ -183,7 +180,6 @@ async def test_a_chunk_of_eight_mebibytes_passes_and_a_giant_learns_why_it_does_
 
 
 async def test_a_thousand_pieces_are_one_message(served: Served) -> None:
-    """Empty ones among them."""
     bare = await Bare.open(served)
     text = PING_REQUEST
     bare.writer.write(frame(TEXT, text[:1], final=False))
@@ -195,7 +191,6 @@ async def test_a_thousand_pieces_are_one_message(served: Served) -> None:
 
 
 async def test_frames_that_come_with_the_upgrade_are_read(served: Served) -> None:
-    """Not waiting for its answer is rude, and works."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade() + frame(TEXT, PING_REQUEST))
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
@@ -213,7 +208,6 @@ async def test_pongs_that_nobody_asked_for_are_passed_over(served: Served) -> No
 
 @pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
 async def test_a_client_that_closes_is_answered_in_kind(served: Served, code: int) -> None:
-    """Whatever its reason."""
     bare = await Bare.open(served)
     bare.writer.write(frame(CLOSE, code.to_bytes(2) + "bye ä".encode()))
     assert await bare.closed() == 1000

@@ -84,7 +84,6 @@ def counted(client: httpx.Client, tool: str) -> float:
 
 
 def test_connections_are_shared_out_evenly(stack: Stack, two: list[httpx.Client]) -> None:
-    """Of two connections each worker has one."""
     port = int(stack.server_url.rpartition(":")[2])
     assert len(two) == 2
     assert [connections(worker, port) for worker in workers(stack)] == [1, 1]
@@ -111,7 +110,6 @@ def test_an_upload_whose_chunks_reach_both_workers_comes_out_whole(two: list[htt
 
 
 def test_metrics_are_summed_over_the_workers(two: list[httpx.Client]) -> None:
-    """Whichever is asked."""
     before = counted(two[0], "kb_status")
     for client in (two[0], two[1], two[1]):
         ask(client, "kb_status")

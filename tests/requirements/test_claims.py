@@ -44,7 +44,6 @@ def test_a_deferral_without_a_reason_is_a_complaint(reason: str) -> None:
 
 
 def test_a_context_entry_without_a_reason_is_a_complaint() -> None:
-    """To be context is not a reason by itself."""
     entry = Requirement(id="K3", text="It was written", context=True)
     assert check(Manifest((entry,)), []) == ["K3 is deferred without a reason"]
 

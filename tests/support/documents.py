@@ -87,6 +87,13 @@ LOCKED_OFFICE = b"\xd0\xcf\x11\xe0" + bytes(600) + "EncryptedPackage".encode("ut
 """How Office locks a file: the package lies encrypted in a container of the older kind."""
 
 
+LOCKED_TRAILER = b"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b> >> /ID [<00> <00>]" % (
+    b"41" * 32,
+    b"42" * 32,
+)
+"""In the last dictionary of a PDF: it only opens with a password."""
+
+
 def sentence_of_page(number: int, seed: int = 7) -> str:
     """The one sentence on page `number` (1-based) of `large_pdf(..., seed=seed)`, and on no other page.
 
@@ -164,13 +171,16 @@ def docx_of(paragraphs: list[tuple[str, str]]) -> bytes:
 
 def docx_package(document: str, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
     """A DOCX package around any main part, with further members by name."""
+    members = {
+        "[Content_Types].xml": _CONTENT_TYPES,
+        "_rels/.rels": _RELATIONSHIPS,
+        "word/styles.xml": _STYLES,
+        "word/document.xml": f'<?xml version="1.0" encoding="UTF-8"?>{document}',
+        **more,
+    }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("[Content_Types].xml", _CONTENT_TYPES)
-        archive.writestr("_rels/.rels", _RELATIONSHIPS)
-        archive.writestr("word/styles.xml", _STYLES)
-        archive.writestr("word/document.xml", f'<?xml version="1.0" encoding="UTF-8"?>{document}')
-        for name, data in more.items():
+        for name, data in members.items():
             archive.writestr(name, data)
     return packed.getvalue()
 
@@ -214,6 +224,21 @@ def bushy_pdf(levels: int = 40) -> bytes:
     nodes = [b"<< /Type /Pages /Kids [%d 0 R %d 0 R] /Count 1000 >>" % (n, n) for n in range(3, levels + 3)]
     page = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] >>" % (levels + 1)
     return pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", *nodes, page])
+
+
+def nested_pdf(levels: int = 9) -> bytes:
+    """A small PDF whose page shows a form that shows another ten times, and so on for so many levels."""
+    form = b"/Type /XObject /Subtype /Form /BBox [0 0 595 842] /Resources << /XObject << /F %d 0 R >> >>"
+    page = (
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
+        b"/Resources << /XObject << /F 5 0 R >> >> >>"
+    )
+    forms = [pdf_stream(b"/F Do\n" * 10, form % (6 + level)) for level in range(levels)]
+    tree = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
+    catalog = b"<< /Type /Catalog /Pages 2 0 R >>"
+    return pdf_file(
+        [catalog, tree, page, pdf_stream(b"/F Do"), *forms, pdf_stream(b"0 0 m 9 9 l S", form % 4)]
+    )
 
 
 def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:

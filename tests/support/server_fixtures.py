@@ -28,7 +28,7 @@ from aiohttp.test_utils import TestServer
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import OPERATIONS, Part
+from kb_contracts.api.operations import OPERATIONS, ApiSurface
 from kb_contracts.http.mount import Incoming, build_application
 from kb_contracts.http.multipart import receive_file
 from kb_server.clock import Clock
@@ -132,7 +132,7 @@ class FakeEngine:
 
     def application(self, api_key: str) -> web.Application:
         """The engine's HTTP side."""
-        operations = tuple(operation for operation in OPERATIONS if operation.part is Part.ENGINE)
+        operations = tuple(operation for operation in OPERATIONS if operation.surface is ApiSurface.ENGINE)
         handlers = {
             operation.id: partial(self._serve, getattr(self, _method(operation.id)))
             for operation in operations

@@ -23,7 +23,10 @@ from kb_cli.output import Output
 from kb_cli.progress import Outcome, Progress, Result, progress_on
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery
+from kb_contracts.api.operations import (
+    GET_DOCUMENT,
+    WITHOUT_CHUNKS,
+)
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
@@ -151,7 +154,7 @@ class Adding:
         while True:
             try:
                 with _Watched(io.FileIO(file.path), self.progress) as content:
-                    return self.client.add_file(file.path.name, content, self._fields(file))
+                    return self.client.send_file(file.path.name, content, self._fields(file))
             except QueueFull:
                 if not self._waiting:
                     raise
@@ -178,7 +181,7 @@ class Adding:
 
     def _await_oldest(self) -> None:
         file, job_id = self._waiting.popleft()
-        self._end(self._result(str(file.path), self.client.ended_job(job_id)))
+        self._end(self._result(str(file.path), self.client.wait_for_job(job_id)))
 
     def _result(self, path: str, job: m.Job) -> Result:
         if job.document_id is None:
@@ -194,7 +197,7 @@ class Adding:
     def _document(self, document_id: int) -> m.Document | None:
         """The document; None where it was removed meanwhile."""
         try:
-            return self.client.document(document_id, DocumentQuery(chunks=False))
+            return self.client.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
         except CliError as error:
             if error.status is Exit.NOT_FOUND:
                 return None

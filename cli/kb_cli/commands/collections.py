@@ -13,6 +13,11 @@ from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts.api import ragler as r
+from kb_contracts.api.operations import (
+    GET_COLLECTION,
+    LIST_COLLECTIONS,
+    PUT_COLLECTION,
+)
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
@@ -25,13 +30,13 @@ def run(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.USAGE, "name the collection to describe")
     with engine(options) as client:
         if options.collection is None:
-            return _list(client.collections(), out)
+            return _list(client.call(LIST_COLLECTIONS), out)
         known = _known(client, options.collection)
         if said:
             return _show(_describe(client, options.collection, known, said), out)
         if known is None:
             raise CliError(Exit.NOT_FOUND, f"there is no collection {options.collection!r}")
-        return _show(client.collection(known.id), out)
+        return _show(client.call(GET_COLLECTION, path={"collection_id": known.id}), out)
 
 
 def _said(options: argparse.Namespace) -> dict[str, str | list[str]]:
@@ -47,7 +52,7 @@ def _said(options: argparse.Namespace) -> dict[str, str | list[str]]:
 
 def _known(client: EngineClient, key: str) -> r.CollectionSummary | None:
     """By its name, else by its id."""
-    listed = client.collections().collections
+    listed = client.call(LIST_COLLECTIONS).collections
     named = [each for each in listed if each.name == key]
     return next(iter(named or [each for each in listed if each.id == key]), None)
 
@@ -56,12 +61,18 @@ def _describe(
     client: EngineClient, name: str, known: r.CollectionSummary | None, said: dict[str, str | list[str]]
 ) -> r.CollectionDetail:
     """What is not said anew stays as it was."""
-    standing = {} if known is None else _standing(client.collection(known.id))
+    standing = (
+        {} if known is None else _standing(client.call(GET_COLLECTION, path={"collection_id": known.id}))
+    )
     try:
         wanted = msgspec.convert({"name": name, **standing, **said}, r.CollectionRequest)
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
-    return client.put_collection(known.id if known else r.collection_id(name), wanted)
+    return client.call(
+        PUT_COLLECTION,
+        path={"collection_id": known.id if known else r.collection_id(name)},
+        body=wanted,
+    )
 
 
 def _standing(detail: r.CollectionDetail) -> dict[str, object]:

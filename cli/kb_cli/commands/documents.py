@@ -12,7 +12,14 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api.operations import (
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_DOCUMENTS,
+    WITHOUT_CHUNKS,
+    DocumentQuery,
+    DocumentsQuery,
+)
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
@@ -37,11 +44,11 @@ def get(options: argparse.Namespace, out: Output) -> int:
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            return _list(client.documents(listed), out)
+            return _list(client.call(LIST_DOCUMENTS, query=listed), out)
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
-        return _one(client.document(options.document, query), out)
+        return _one(client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query), out)
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -52,7 +59,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
         for key in options.documents:
             try:
                 if options.yes or _confirmed(client, key):
-                    removed.append(client.delete(key))
+                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}))
             except CliError as error:
                 failures.append(error)
                 if error.status is not Exit.NOT_FOUND:
@@ -74,16 +81,17 @@ def move(options: argparse.Namespace, out: Output) -> int:
 
 async def _move(options: argparse.Namespace) -> m.Document:
     # The server's client and not ours: a move is a conversation with retries, and it is written once.
-    from kb_server import collections
-    from kb_server.engine_client import EngineFault, tool_error
+    from kb_server import collection_moves
+    from kb_server.engine_client import EngineFault
     from kb_server.engine_client.http import HttpEngine
+    from kb_server.engine_faults import tool_error
     from kb_server.tool import ToolError
 
     settings = settings_of(options)
     port = HttpEngine(settings.engine_url, settings.api_key)
     try:
-        document = await port.document(options.document, DocumentQuery(chunks=False))
-        return await collections.move(port, document, options.to)
+        document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
+        return await collection_moves.move(port, document, options.to)
     except ToolError as error:
         raise CliError(_status(error.code), error.message) from error
     except EngineFault as fault:
@@ -105,7 +113,7 @@ def _status(code: str) -> Exit:
 def _confirmed(client: EngineClient, key: str) -> bool:
     if not sys.stdin.isatty():
         raise CliError(Exit.USAGE, "removing asks for a yes on a terminal; elsewhere say --yes")
-    document = client.document(key, DocumentQuery(chunks=False))
+    document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
     out = Output(stdout=sys.stderr)
     out.note(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks? [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

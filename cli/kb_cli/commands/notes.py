@@ -10,7 +10,13 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery, NoteQuery
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_DOCUMENT,
+    PATCH_NOTE,
+    WITHOUT_CHUNKS,
+    NoteQuery,
+)
 
 
 def add(options: argparse.Namespace, out: Output) -> int:
@@ -25,9 +31,9 @@ def add(options: argparse.Namespace, out: Output) -> int:
         dedup_scope=tags[0],
     )
     with engine(options) as client:
-        job = client.add_note(note)
+        job = client.call(CREATE_JOB, body=note)
         if not options.no_wait:
-            job = client.ended_job(job.id)
+            job = client.wait_for_job(job.id)
     return _tell(job, out)
 
 
@@ -38,11 +44,15 @@ def update(options: argparse.Namespace, out: Output) -> int:
     )
     with engine(options) as client:
         waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
-        changed = client.patch_note(options.document_id, patch, waiting)
+        changed = client.call(
+            PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
+        )
         if isinstance(changed, m.Job) and not options.no_wait:
-            changed = client.ended_job(changed.id)
+            changed = client.wait_for_job(changed.id)
             if changed.status == "completed":
-                changed = client.document(options.document_id, DocumentQuery(chunks=False))
+                changed = client.call(
+                    GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
+                )
     if isinstance(changed, m.Job):
         return _tell(changed, out)
     if out.as_json:

@@ -11,6 +11,9 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import labels, shown
 from kb_cli.output import Output
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    SEARCH,
+)
 
 _SHORT_CHARS = 400
 
@@ -19,7 +22,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Search and show."""
     request = _request(options)
     with engine(options) as client:
-        answer = client.search(request)
+        answer = client.call(SEARCH, body=request)
     if out.as_json:
         out.document(answer)
     else:

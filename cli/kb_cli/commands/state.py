@@ -8,13 +8,19 @@ from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import JobsQuery
+from kb_contracts.api.operations import (
+    GET_JOB,
+    GET_STATUS,
+    LIST_JOBS,
+    RETRY_JOB,
+    JobsQuery,
+)
 
 
 def status(options: argparse.Namespace, out: Output) -> int:
     """Version, model, counts, queue, storage, and what is wrong."""
     with engine(options) as client:
-        answer = client.status()
+        answer = client.call(GET_STATUS)
     if out.as_json:
         out.document(answer)
         return Exit.OK
@@ -30,10 +36,10 @@ def jobs(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
     with engine(options) as client:
         if options.job is not None:
-            found = [client.retry_job(options.job) if options.retry else client.job(options.job)]
+            found = [client.call(RETRY_JOB if options.retry else GET_JOB, path={"job_id": options.job})]
             answer: m.Job | m.JobList = found[0]
         else:
-            answer = client.jobs(JobsQuery(status=options.status, limit=options.limit))
+            answer = client.call(LIST_JOBS, query=JobsQuery(status=options.status, limit=options.limit))
             found = answer.jobs
     if out.as_json:
         out.document(answer)

@@ -12,6 +12,7 @@ from kb_cli.client import EngineClient
 from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
+from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
 from kb_verify import run as run_suite
 from kb_verify.report import html, requirement_texts, requirements, verdict
@@ -49,7 +50,7 @@ def _check_base(options: argparse.Namespace) -> None:
     """Refuse a base with anything in it, unless it may be erased."""
     # The suite uses up what a caller without a name may ask in a minute, and may just have been run.
     with engine(options, user=f"verify {uuid4()}") as client:
-        status = client.status()
+        status = client.call(GET_STATUS)
         described = 0 if options.erase else _collections(client)
     waiting = status.queue.queued + status.queue.running
     if (status.documents.total or waiting or described) and not options.erase:
@@ -64,7 +65,7 @@ def _check_base(options: argparse.Namespace) -> None:
 def _collections(client: EngineClient) -> int:
     """How many there are; an engine need not know of them."""
     try:
-        return len(client.collections().collections)
+        return len(client.call(LIST_COLLECTIONS).collections)
     except CliError as error:
         if error.status is not Exit.NOT_FOUND:
             raise

@@ -15,6 +15,8 @@ Mode = Literal["hybrid", "fts", "vector"]
 DocType = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
 JobKind = Literal["note", "file", "update"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+FINAL_STATUSES: frozenset[JobStatus] = frozenset({"completed", "failed", "cancelled"})
+"""The statuses that a job does not leave."""
 DocumentStatus = Literal["searchable", "empty"]
 SortBy = Literal["id", "title", "filename", "created_at", "updated_at", "size_bytes"]
 SortOrder = Literal["asc", "desc"]
@@ -68,7 +70,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     """The parent of request bodies."""
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class Response(msgspec.Struct, kw_only=True):
     """The parent of answers: every member is always present."""
 
 
@@ -122,7 +124,7 @@ class SearchRequest(Request):
     ) = None
 
 
-class Chunk(Answer):
+class Chunk(Response):
     """A passage. `start` (inclusive) and `end` (exclusive) are offsets into the document's text."""
 
     id: int
@@ -135,7 +137,7 @@ class Chunk(Answer):
     end: Count
 
 
-class DocumentSummary(Answer, kw_only=True):
+class DocumentSummary(Response, kw_only=True):
     """The document that a result belongs to."""
 
     id: int
@@ -152,7 +154,7 @@ class DocumentSummary(Answer, kw_only=True):
     updated_at: str
 
 
-class Explanation(Answer):
+class Explanation(Response):
     """How a score came about: `weight * max(0, cosine) + (1 - weight) * bm25 / (bm25 + saturation)`.
 
     `cosine` or `bm25` is null where that part had no say (mode, or no match).
@@ -164,7 +166,7 @@ class Explanation(Answer):
     saturation: float
 
 
-class SearchResult(Answer):
+class SearchResult(Response):
     """One passage that answers, best first; `truncated` when `max_chars` cut its text."""
 
     chunk: Chunk
@@ -177,7 +179,7 @@ class SearchResult(Answer):
     explain: Explanation | None = None
 
 
-class SearchResponse(Answer):
+class SearchResponse(Response):
     """`total` counts the chunks that pass the filters and match, however many were asked for; `omitted` those
     results cut by `max_chars`.
 
@@ -228,14 +230,14 @@ class FileFields(Request):
     ] = False
 
 
-class JobError(Answer):
+class JobError(Response):
     """Why a job failed: a code of the errors module, and what to do."""
 
     code: str
     message: str
 
 
-class Job(Answer):
+class Job(Response):
     """A piece of ingestion. `progress` runs from 0 to 1; `document_id` is set when it has completed.
 
     Of the kind `update` it replaces the text of a note: `document_id` is that note from the start, `tags` are
@@ -277,7 +279,7 @@ class Job(Answer):
     ] = None
 
 
-class JobList(Answer):
+class JobList(Response):
     """Newest first."""
 
     jobs: list[Job]
@@ -289,7 +291,7 @@ class JobList(Answer):
 # --- documents ------------------------------------------------------------------------------------
 
 
-class Document(Answer):
+class Document(Response):
     """A document without its chunks. `status` is `empty` where no text was found, with the reason."""
 
     id: int
@@ -328,7 +330,7 @@ class DocumentDetail(Document):
     chunk_limit: Count
 
 
-class DocumentList(Answer):
+class DocumentList(Response):
     """One page of the documents that match."""
 
     documents: list[Document]
@@ -337,7 +339,7 @@ class DocumentList(Answer):
     offset: Count
 
 
-class Removed(Answer):
+class Removed(Response):
     """What a deletion took away. `bytes` is the size of the originals."""
 
     documents: Count
@@ -360,7 +362,7 @@ class TagsRequest(Request):
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=MAX_TAGS)]
 
 
-class TagCount(Answer):
+class TagCount(Response):
     """How much carries a tag."""
 
     tag: str
@@ -368,7 +370,7 @@ class TagCount(Answer):
     chunks: Count
 
 
-class TagList(Answer):
+class TagList(Response):
     """Tags in alphabetical order."""
 
     tags: list[TagCount]
@@ -380,7 +382,7 @@ class TagList(Answer):
 # --- state ----------------------------------------------------------------------------------------
 
 
-class ModelInfo(Answer):
+class ModelInfo(Response):
     """The embedding model. `max_tokens` is its window; longer text is split before it."""
 
     name: str
@@ -389,14 +391,14 @@ class ModelInfo(Answer):
     loaded: bool
 
 
-class DeviceInfo(Answer):
+class DeviceInfo(Response):
     """What the model runs on."""
 
     type: str
     threads: Count
 
 
-class DocumentCounts(Answer):
+class DocumentCounts(Response):
     """Documents by state and by type."""
 
     total: Count
@@ -405,7 +407,7 @@ class DocumentCounts(Answer):
     by_type: dict[str, int]
 
 
-class QueueState(Answer):
+class QueueState(Response):
     """Jobs by state."""
 
     queued: Count
@@ -415,7 +417,7 @@ class QueueState(Answer):
     cancelled: Count
 
 
-class StorageInfo(Answer):
+class StorageInfo(Response):
     """Where the data lies; `bytes` on disk, `free_bytes` left there, `originals_bytes` taken in.
 
     `accessible`: it could be read just now. Where it could not, an issue says why, and all figures of the
@@ -434,7 +436,7 @@ class StorageInfo(Answer):
     failed_seconds_limit: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class Status(Answer):
+class Status(Response):
     """`GET /status`. `issues` is empty when all is well."""
 
     version: str
@@ -449,7 +451,7 @@ class Status(Answer):
     last_updated: str | None
 
 
-class Health(Answer):
+class Health(Response):
     """`GET /healthz` and `GET /readyz`. `issues`: what does not work although the engine serves."""
 
     status: Literal["ok", "ready"]

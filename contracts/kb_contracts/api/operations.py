@@ -1,8 +1,10 @@
-"""Every operation of an engine, declared once, as data.
+"""Every operation of an engine, declared once, as a typed constant.
 
-From this table come the two OpenAPI documents (the engine API, and RAGler's operations at the root), the
-routes that an engine mounts and the paths that the server's client calls. An operation without a handler
-stops an engine at its start.
+`Operation[B, R]` takes a JSON body of the type B (None: it takes none) and answers with an R, so that
+whoever calls one by its constant has both checked: `client.call(SEARCH, body=...)` is a `SearchResponse`.
+From the table of all of them come the two OpenAPI documents (the engine API, and RAGler's operations at the
+root), the routes that an engine mounts and the paths that clients call. An operation without a handler stops
+an engine at its start.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +33,10 @@ UPDATE_WAIT_SECONDS = 20.0
 """How long `patchNote` waits for its job where the caller does not say."""
 
 
+B = TypeVar("B")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
 class Method(StrEnum):
     """HTTP methods in use."""
 
@@ -40,7 +47,7 @@ class Method(StrEnum):
     DELETE = "DELETE"
 
 
-class Part(StrEnum):
+class ApiSurface(StrEnum):
     """The document that an operation belongs to. An engine serves the first, and the second whole or not."""
 
     ENGINE = "engine"
@@ -105,6 +112,10 @@ class DocumentQuery(m.Request):
     chunk_limit: Limit = 200
 
 
+WITHOUT_CHUNKS = DocumentQuery(chunks=False)
+"""Asks for a document alone, as most callers want it."""
+
+
 class ClearQuery(m.Request):
     """`DELETE /documents`."""
 
@@ -148,10 +159,10 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation. `path` is the whole path with `{parameters}`; bodies and answers are Structs.
+class Operation(Generic[B, R]):
+    """One operation. `path` is the whole path with `{parameters}`; bodies and responses are Structs.
 
-    `accepted` is what it answers with 202 instead, where the work goes on. A retry under the same
+    `accepted` is the model of a 202, which it answers instead where the work goes on. A retry under the same
     idempotency key then joins that work, and is never `in_progress`.
     """
 
@@ -159,24 +170,40 @@ class Operation:
     method: Method
     path: str
     summary: str
-    answer: type[msgspec.Struct]
+    response_model: type[R]
     status: HTTPStatus = HTTPStatus.OK
-    accepted: type[msgspec.Struct] | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    accepted: type[R] | None = None
+    path_parameters: Mapping[str, Any] = field(default_factory=dict)
     query: type[m.Request] = NoQuery
-    body: type[m.Request] | None = None
+    body: type[B] | None = None
     multipart: type[m.Request] | None = None
     if_match: bool = False
     errors: tuple[str, ...] = ()
     example: Mapping[str, Any] | None = None
     links: tuple[Link, ...] = ()
-    open: bool = False
+    public: bool = False
     """True: answered without a key."""
     reads: bool = False
     """True: a POST that changes nothing."""
     on_behalf: bool = False
     """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
-    part: Part = Part.ENGINE
+    surface: ApiSurface = ApiSurface.ENGINE
+
+    def fill_path(self, values: Mapping[str, object]) -> str:
+        """The path with `values` for its parameters, percent-encoded.
+
+        Raises:
+            PathStepError: a value is `.` or `..`. Somebody on the way would take it for a step in the path,
+                and a deletion would reach further than asked.
+        """
+        for name, value in values.items():
+            if value in (".", ".."):
+                raise PathStepError(name, str(value))
+        return self.path.format_map({name: quote(str(value), safe="") for name, value in values.items()})
+
+    def model_of(self, status: int) -> type[R]:
+        """The model of a response with this status, one of 2xx."""
+        return self.accepted if self.accepted and status == HTTPStatus.ACCEPTED else self.response_model
 
     @property
     def mutates(self) -> bool:
@@ -186,13 +213,34 @@ class Operation:
     @property
     def names_user(self) -> bool:
         """Whether it looks at `X-User-ID`."""
-        return self.on_behalf or self.part is Part.RAGLER
+        return self.on_behalf or self.surface is ApiSurface.RAGLER
 
     @property
     def idempotent(self) -> bool:
         """Whether repeating it unasked is safe even without an idempotency key."""
         return not self.mutates
 
+
+class PathStepError(ValueError):
+    """A path parameter that is `.` or `..`; `parameter` is its name."""
+
+    def __init__(self, parameter: str, value: str) -> None:
+        super().__init__(f"{value!r} is no {parameter}.")
+        self.parameter = parameter
+
+
+def to_params(members: m.Request) -> dict[str, str]:
+    """The members that differ from their defaults, as a query or a form takes them: text as it is, anything
+    else as JSON."""
+    given: dict[str, Any] = msgspec.to_builtins(members)
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in given.items()
+    }
+
+
+AnyOperation: TypeAlias = Operation[Any, Any]
+"""An operation where its types do not matter."""
 
 _JOB_LINKS = (
     Link("getJob", {"job_id": "/id"}),
@@ -207,241 +255,264 @@ _DOCUMENT_LINKS = (
 )
 _MUTATION = ("idempotency_mismatch", "in_progress", "storage_full")
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        id="search",
-        method=Method.POST,
-        path=f"{BASE}/search",
-        summary="Find passages by words, by meaning, or both",
-        reads=True,
-        body=m.SearchRequest,
-        answer=m.SearchResponse,
-        errors=("contradiction", "embedder_unavailable"),
-        links=(Link("getDocument", {"document_id": "/results/0/document/id"}),),
-        example={"query": "pension revaluation", "top": 5},
-    ),
-    Operation(
-        id="createJob",
-        method=Method.POST,
-        path=f"{BASE}/jobs",
-        summary="Take in a note (JSON) or a file (multipart)",
-        body=m.NoteRequest,
-        multipart=m.FileFields,
-        answer=m.Job,
-        status=HTTPStatus.ACCEPTED,
-        errors=(*_MUTATION, "unsupported_format", "queue_full"),
-        example={"text": "User prefers concise responses", "tags": ["collection:memory"]},
-        links=_JOB_LINKS,
-        on_behalf=True,
-    ),
-    Operation(
-        id="listJobs",
-        method=Method.GET,
-        path=f"{BASE}/jobs",
-        summary="Jobs, newest first",
-        query=JobsQuery,
-        answer=m.JobList,
-        links=(Link("getJob", {"job_id": "/jobs/0/id"}),),
-    ),
-    Operation(
-        id="getJob",
-        method=Method.GET,
-        path=f"{BASE}/jobs/{{job_id}}",
-        summary="One job; `wait` holds the answer until it has ended",
-        parameters={"job_id": JOB_ID},
-        query=JobQuery,
-        answer=m.Job,
-        errors=("job_not_found",),
-        links=(Link("getDocument", {"document_id": "/document_id"}),),
-    ),
-    Operation(
-        id="cancelJob",
-        method=Method.DELETE,
-        path=f"{BASE}/jobs/{{job_id}}",
-        summary="Cancel a job that has not ended",
-        parameters={"job_id": JOB_ID},
-        answer=m.Job,
-        errors=(*_MUTATION, "job_not_found", "job_finished"),
-    ),
-    Operation(
-        id="retryJob",
-        method=Method.POST,
-        path=f"{BASE}/jobs/{{job_id}}/retry",
-        summary="Queue a failed job again, with what was sent for it",
-        parameters={"job_id": JOB_ID},
-        answer=m.Job,
-        status=HTTPStatus.ACCEPTED,
-        errors=(*_MUTATION, "job_not_found", "job_not_retryable", "queue_full"),
-        links=_JOB_LINKS,
-    ),
-    Operation(
-        id="listDocuments",
-        method=Method.GET,
-        path=f"{BASE}/documents",
-        summary="Documents, filtered and sorted",
-        query=DocumentsQuery,
-        answer=m.DocumentList,
-        links=(Link("getDocument", {"document_id": "/documents/0/id"}),),
-    ),
-    Operation(
-        id="getDocument",
-        method=Method.GET,
-        path=f"{BASE}/documents/{{document_id}}",
-        summary="One document with its chunks, by number or uid",
-        parameters={"document_id": DOCUMENT_KEY},
-        query=DocumentQuery,
-        answer=m.DocumentDetail,
-        errors=("document_not_found",),
-        links=_DOCUMENT_LINKS,
-    ),
-    Operation(
-        id="deleteDocument",
-        method=Method.DELETE,
-        path=f"{BASE}/documents/{{document_id}}",
-        summary="Remove one document",
-        parameters={"document_id": DOCUMENT_KEY},
-        answer=m.Removed,
-        errors=(*_MUTATION, "document_not_found"),
-    ),
-    Operation(
-        id="clearDocuments",
-        method=Method.DELETE,
-        path=f"{BASE}/documents",
-        summary="Remove all documents and cancel the jobs accepted before; described collections stay",
-        query=ClearQuery,
-        answer=m.Removed,
-        errors=(*_MUTATION, "confirmation_required"),
-    ),
-    Operation(
-        id="patchNote",
-        method=Method.PATCH,
-        path=f"{BASE}/notes/{{document_id}}",
-        summary="Replace a note's text in place; its id and created_at stay. What takes long is a job",
-        parameters={"document_id": NOTE_ID},
-        query=NoteQuery,
-        body=m.NotePatch,
-        on_behalf=True,
-        answer=m.Document,
-        accepted=m.Job,
-        errors=(
-            *_MUTATION,
-            "queue_full",
-            "document_not_found",
-            "not_a_note",
-            "version_conflict",
-            "embedder_unavailable",
-        ),
-        example={"text": "Updated preference: user prefers bullet points"},
-        links=(_READ, *_DOCUMENT_LINKS),
-    ),
-    Operation(
-        id="addTags",
-        method=Method.POST,
-        path=f"{BASE}/documents/{{document_id}}/tags",
-        summary="Add tags to a document",
-        parameters={"document_id": DOCUMENT_KEY},
-        body=m.TagsRequest,
-        if_match=True,
-        answer=m.Document,
-        errors=(*_MUTATION, "document_not_found", "version_conflict"),
-        example={"tags": ["collection:memory"]},
-        links=(_READ, Link("removeTag", {"document_id": "/id", "tag": "/tags/0"})),
-    ),
-    Operation(
-        id="removeTag",
-        method=Method.DELETE,
-        path=f"{BASE}/documents/{{document_id}}/tags/{{tag}}",
-        summary="Take a tag off a document",
-        parameters={"document_id": DOCUMENT_KEY, "tag": m.Tag},
-        if_match=True,
-        answer=m.Document,
-        errors=(*_MUTATION, "document_not_found", "tag_not_found", "version_conflict"),
-        links=(_READ,),
-    ),
-    Operation(
-        id="listTags",
-        method=Method.GET,
-        path=f"{BASE}/tags",
-        summary="Tags with how much carries them",
-        query=TagsQuery,
-        answer=m.TagList,
-    ),
-    Operation(
-        id="getStatus",
-        method=Method.GET,
-        path=f"{BASE}/status",
-        summary="Version, model, device, counts, queue, storage and issues",
-        answer=m.Status,
-    ),
-    Operation(
-        id="getHealth",
-        method=Method.GET,
-        path="/healthz",
-        summary="Whether the process lives",
-        answer=m.Health,
-        open=True,
-    ),
-    Operation(
-        id="getReadiness",
-        method=Method.GET,
-        path="/readyz",
-        summary="Whether it can serve",
-        answer=m.Health,
-        errors=("not_ready",),
-        open=True,
-    ),
-    Operation(
-        id="vectorSearch",
-        method=Method.POST,
-        path="/vector/search",
-        summary="Find passages by meaning, in one collection or in all",
-        part=Part.RAGLER,
-        reads=True,
-        body=r.VectorSearchRequest,
-        answer=r.VectorSearchResponse,
-        errors=("contradiction", "collection_not_found", "rate_limited", "embedder_unavailable"),
-        example={"query": "authentication", "limit": 5},
-        links=(Link("getCollection", {"collection_id": "/results/0/metadata/collection_id"}),),
-    ),
-    Operation(
-        id="listCollections",
-        method=Method.GET,
-        path="/collections",
-        summary="All collections, by name",
-        part=Part.RAGLER,
-        answer=r.CollectionList,
-        errors=("rate_limited",),
-        links=(Link("getCollection", {"collection_id": "/collections/0/id"}),),
-    ),
-    Operation(
-        id="getCollection",
-        method=Method.GET,
-        path="/collections/{collection_id}",
-        summary="One collection with its statistics",
-        part=Part.RAGLER,
-        parameters={"collection_id": r.CollectionId},
-        answer=r.CollectionDetail,
-        errors=("collection_not_found", "rate_limited"),
-    ),
-    Operation(
-        id="putCollection",
-        method=Method.PUT,
-        path="/collections/{collection_id}",
-        summary="Describe a collection, or make an empty one",
-        part=Part.RAGLER,
-        parameters={"collection_id": r.CollectionId},
-        body=r.CollectionRequest,
-        answer=r.CollectionDetail,
-        errors=(*_MUTATION, "forbidden", "collection_exists"),
-        example={"name": "api-documentation", "description": "Internal API guides"},
-        links=(Link("getCollection", {"collection_id": "/id"}),),
-    ),
+SEARCH: Operation[m.SearchRequest, m.SearchResponse] = Operation(
+    id="search",
+    method=Method.POST,
+    path=f"{BASE}/search",
+    summary="Find passages by words, by meaning, or both",
+    reads=True,
+    body=m.SearchRequest,
+    response_model=m.SearchResponse,
+    errors=("contradiction", "embedder_unavailable"),
+    links=(Link("getDocument", {"document_id": "/results/0/document/id"}),),
+    example={"query": "pension revaluation", "top": 5},
 )
 
-BY_ID: Mapping[str, Operation] = {operation.id: operation for operation in OPERATIONS}
+CREATE_JOB: Operation[m.NoteRequest, m.Job] = Operation(
+    id="createJob",
+    method=Method.POST,
+    path=f"{BASE}/jobs",
+    summary="Take in a note (JSON) or a file (multipart)",
+    body=m.NoteRequest,
+    multipart=m.FileFields,
+    response_model=m.Job,
+    status=HTTPStatus.ACCEPTED,
+    errors=(*_MUTATION, "unsupported_format", "queue_full"),
+    example={"text": "User prefers concise responses", "tags": ["collection:memory"]},
+    links=_JOB_LINKS,
+    on_behalf=True,
+)
+
+LIST_JOBS: Operation[None, m.JobList] = Operation(
+    id="listJobs",
+    method=Method.GET,
+    path=f"{BASE}/jobs",
+    summary="Jobs, newest first",
+    query=JobsQuery,
+    response_model=m.JobList,
+    links=(Link("getJob", {"job_id": "/jobs/0/id"}),),
+)
+
+GET_JOB: Operation[None, m.Job] = Operation(
+    id="getJob",
+    method=Method.GET,
+    path=f"{BASE}/jobs/{{job_id}}",
+    summary="One job; `wait` holds the answer until it has ended",
+    path_parameters={"job_id": JOB_ID},
+    query=JobQuery,
+    response_model=m.Job,
+    errors=("job_not_found",),
+    links=(Link("getDocument", {"document_id": "/document_id"}),),
+)
+
+CANCEL_JOB: Operation[None, m.Job] = Operation(
+    id="cancelJob",
+    method=Method.DELETE,
+    path=f"{BASE}/jobs/{{job_id}}",
+    summary="Cancel a job that has not ended",
+    path_parameters={"job_id": JOB_ID},
+    response_model=m.Job,
+    errors=(*_MUTATION, "job_not_found", "job_finished"),
+)
+
+RETRY_JOB: Operation[None, m.Job] = Operation(
+    id="retryJob",
+    method=Method.POST,
+    path=f"{BASE}/jobs/{{job_id}}/retry",
+    summary="Queue a failed job again, with what was sent for it",
+    path_parameters={"job_id": JOB_ID},
+    response_model=m.Job,
+    status=HTTPStatus.ACCEPTED,
+    errors=(*_MUTATION, "job_not_found", "job_not_retryable", "queue_full"),
+    links=_JOB_LINKS,
+)
+
+LIST_DOCUMENTS: Operation[None, m.DocumentList] = Operation(
+    id="listDocuments",
+    method=Method.GET,
+    path=f"{BASE}/documents",
+    summary="Documents, filtered and sorted",
+    query=DocumentsQuery,
+    response_model=m.DocumentList,
+    links=(Link("getDocument", {"document_id": "/documents/0/id"}),),
+)
+
+GET_DOCUMENT: Operation[None, m.DocumentDetail] = Operation(
+    id="getDocument",
+    method=Method.GET,
+    path=f"{BASE}/documents/{{document_id}}",
+    summary="One document with its chunks, by number or uid",
+    path_parameters={"document_id": DOCUMENT_KEY},
+    query=DocumentQuery,
+    response_model=m.DocumentDetail,
+    errors=("document_not_found",),
+    links=_DOCUMENT_LINKS,
+)
+
+DELETE_DOCUMENT: Operation[None, m.Removed] = Operation(
+    id="deleteDocument",
+    method=Method.DELETE,
+    path=f"{BASE}/documents/{{document_id}}",
+    summary="Remove one document",
+    path_parameters={"document_id": DOCUMENT_KEY},
+    response_model=m.Removed,
+    errors=(*_MUTATION, "document_not_found"),
+)
+
+CLEAR_DOCUMENTS: Operation[None, m.Removed] = Operation(
+    id="clearDocuments",
+    method=Method.DELETE,
+    path=f"{BASE}/documents",
+    summary="Remove all documents and cancel the jobs accepted before; described collections stay",
+    query=ClearQuery,
+    response_model=m.Removed,
+    errors=(*_MUTATION, "confirmation_required"),
+)
+
+PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
+    id="patchNote",
+    method=Method.PATCH,
+    path=f"{BASE}/notes/{{document_id}}",
+    summary="Replace a note's text in place; its id and created_at stay. What takes long is a job",
+    path_parameters={"document_id": NOTE_ID},
+    query=NoteQuery,
+    body=m.NotePatch,
+    on_behalf=True,
+    response_model=m.Document,
+    accepted=m.Job,
+    errors=(
+        *_MUTATION,
+        "queue_full",
+        "document_not_found",
+        "not_a_note",
+        "version_conflict",
+        "embedder_unavailable",
+    ),
+    example={"text": "Updated preference: user prefers bullet points"},
+    links=(_READ, *_DOCUMENT_LINKS),
+)
+
+ADD_TAGS: Operation[m.TagsRequest, m.Document] = Operation(
+    id="addTags",
+    method=Method.POST,
+    path=f"{BASE}/documents/{{document_id}}/tags",
+    summary="Add tags to a document",
+    path_parameters={"document_id": DOCUMENT_KEY},
+    body=m.TagsRequest,
+    if_match=True,
+    response_model=m.Document,
+    errors=(*_MUTATION, "document_not_found", "version_conflict"),
+    example={"tags": ["collection:memory"]},
+    links=(_READ, Link("removeTag", {"document_id": "/id", "tag": "/tags/0"})),
+)
+
+REMOVE_TAG: Operation[None, m.Document] = Operation(
+    id="removeTag",
+    method=Method.DELETE,
+    path=f"{BASE}/documents/{{document_id}}/tags/{{tag}}",
+    summary="Take a tag off a document",
+    path_parameters={"document_id": DOCUMENT_KEY, "tag": m.Tag},
+    if_match=True,
+    response_model=m.Document,
+    errors=(*_MUTATION, "document_not_found", "tag_not_found", "version_conflict"),
+    links=(_READ,),
+)
+
+LIST_TAGS: Operation[None, m.TagList] = Operation(
+    id="listTags",
+    method=Method.GET,
+    path=f"{BASE}/tags",
+    summary="Tags with how much carries them",
+    query=TagsQuery,
+    response_model=m.TagList,
+)
+
+GET_STATUS: Operation[None, m.Status] = Operation(
+    id="getStatus",
+    method=Method.GET,
+    path=f"{BASE}/status",
+    summary="Version, model, device, counts, queue, storage and issues",
+    response_model=m.Status,
+)
+
+GET_HEALTH: Operation[None, m.Health] = Operation(
+    id="getHealth",
+    method=Method.GET,
+    path="/healthz",
+    summary="Whether the process lives",
+    response_model=m.Health,
+    public=True,
+)
+
+GET_READINESS: Operation[None, m.Health] = Operation(
+    id="getReadiness",
+    method=Method.GET,
+    path="/readyz",
+    summary="Whether it can serve",
+    response_model=m.Health,
+    errors=("not_ready",),
+    public=True,
+)
+
+VECTOR_SEARCH: Operation[r.VectorSearchRequest, r.VectorSearchResponse] = Operation(
+    id="vectorSearch",
+    method=Method.POST,
+    path="/vector/search",
+    summary="Find passages by meaning, in one collection or in all",
+    surface=ApiSurface.RAGLER,
+    reads=True,
+    body=r.VectorSearchRequest,
+    response_model=r.VectorSearchResponse,
+    errors=("contradiction", "collection_not_found", "rate_limited", "embedder_unavailable"),
+    example={"query": "authentication", "limit": 5},
+    links=(Link("getCollection", {"collection_id": "/results/0/metadata/collection_id"}),),
+)
+
+LIST_COLLECTIONS: Operation[None, r.CollectionList] = Operation(
+    id="listCollections",
+    method=Method.GET,
+    path="/collections",
+    summary="All collections, by name",
+    surface=ApiSurface.RAGLER,
+    response_model=r.CollectionList,
+    errors=("rate_limited",),
+    links=(Link("getCollection", {"collection_id": "/collections/0/id"}),),
+)
+
+GET_COLLECTION: Operation[None, r.CollectionDetail] = Operation(
+    id="getCollection",
+    method=Method.GET,
+    path="/collections/{collection_id}",
+    summary="One collection with its statistics",
+    surface=ApiSurface.RAGLER,
+    path_parameters={"collection_id": r.CollectionId},
+    response_model=r.CollectionDetail,
+    errors=("collection_not_found", "rate_limited"),
+)
+
+PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(
+    id="putCollection",
+    method=Method.PUT,
+    path="/collections/{collection_id}",
+    summary="Describe a collection, or make an empty one",
+    surface=ApiSurface.RAGLER,
+    path_parameters={"collection_id": r.CollectionId},
+    body=r.CollectionRequest,
+    response_model=r.CollectionDetail,
+    errors=(*_MUTATION, "forbidden", "collection_exists"),
+    example={"name": "api-documentation", "description": "Internal API guides"},
+    links=(Link("getCollection", {"collection_id": "/id"}),),
+)
+
+OPERATIONS: tuple[AnyOperation, ...] = tuple(
+    value for value in list(vars().values()) if isinstance(value, Operation)
+)
+"""The table: every operation that is defined above, in that order."""
+
+BY_ID: Mapping[str, AnyOperation] = {operation.id: operation for operation in OPERATIONS}
 """The operations by id."""
 
 
-def of_part(part: Part) -> tuple[Operation, ...]:
+def of_surface(surface: ApiSurface) -> tuple[AnyOperation, ...]:
     """The operations of one document."""
-    return tuple(operation for operation in OPERATIONS if operation.part is part)
+    return tuple(operation for operation in OPERATIONS if operation.surface is surface)

@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kb_contracts.api.models import MAX_TAGS, Answer, Count, Query, Request, Score, Tag
+from kb_contracts.api.models import MAX_TAGS, Count, Query, Request, Response, Score, Tag
 
 USER_ID = "X-User-ID"
 """The header that says on whose behalf a call is made; rate limits are kept by it."""
@@ -132,7 +132,7 @@ class VectorSearchRequest(Request, rename="camel"):
     filters: VectorFilters | None = None
 
 
-class VectorMetadata(Answer, kw_only=True):
+class VectorMetadata(Response, kw_only=True):
     """What is known of a passage's document.
 
     `source_type`, `last_modified_by` and `context_breadcrumbs` are the document's metadata of these names;
@@ -149,7 +149,7 @@ class VectorMetadata(Answer, kw_only=True):
     last_modified_at: str
 
 
-class VectorResult(Answer):
+class VectorResult(Response):
     """One passage. `score` is its cosine with the query, nothing below zero.
 
     `source_url` is the metadata's `source_url` or `url`, else the source path, else the filename, else the
@@ -162,7 +162,7 @@ class VectorResult(Answer):
     metadata: VectorMetadata
 
 
-class VectorSearchResponse(Answer, rename="camel"):
+class VectorSearchResponse(Response, rename="camel"):
     """Best first. `total` counts the passages that match, as that of `POST /search` by meaning does: whatever
     the limit is, and where fewer match the nearest of the others follow. `executionTime` is in milliseconds.
     """
@@ -176,7 +176,7 @@ class VectorSearchResponse(Answer, rename="camel"):
 # --- collections ----------------------------------------------------------------------------------
 
 
-class CollectionSummary(Answer):
+class CollectionSummary(Response):
     """A collection. One that nobody has described has no words, the engine as its creator, and was created
     with the first of its documents."""
 
@@ -188,14 +188,14 @@ class CollectionSummary(Answer):
     created_at: str
 
 
-class CollectionList(Answer):
+class CollectionList(Response):
     """All collections, by name; `total` is how many there are."""
 
     collections: list[CollectionSummary]
     total: Count
 
 
-class CollectionStatistics(Answer):
+class CollectionStatistics(Response):
     """Tokens are counted as a text is taken in, by the embedding model of that time; of texts that an earlier
     engine took in they are an estimate.
 

@@ -26,7 +26,11 @@ class _Malformed(logging.Filter):
         return False
 
 
-CONNECTION_LOG = logging.getLogger("aiohttp.server.connections")
-"""The logger to hand to `web.AppRunner(logger=...)`. Faults of handlers keep their tracebacks in it."""
+_MALFORMED = _Malformed()
 
-CONNECTION_LOG.addFilter(_Malformed())
+
+def connection_log() -> logging.Logger:
+    """The logger to hand to `web.AppRunner(logger=...)`. Faults of handlers keep their tracebacks in it."""
+    logger = logging.getLogger("aiohttp.server.connections")
+    logger.addFilter(_MALFORMED)  # once, however often this is called
+    return logger

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
-from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, Operation, Part
+from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
 from kb_contracts.api.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
 from kb_contracts.http.admission import RETRY_SECONDS
 from kb_contracts.http.cross_origin import check_unrepeated
@@ -49,7 +49,7 @@ class Incoming:
     `user` and `role` are what the caller says of itself, where the operation looks at it.
     """
 
-    operation: Operation
+    operation: AnyOperation
     path: Mapping[str, Any]
     query: Any
     body: Any
@@ -68,7 +68,7 @@ def build_application(
     handlers: Mapping[str, Handler],
     *,
     api_key: str = "",
-    operations: tuple[Operation, ...] = OPERATIONS,
+    operations: tuple[AnyOperation, ...] = OPERATIONS,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
 
@@ -92,16 +92,16 @@ def build_application(
     return app
 
 
-def open_paths(operations: tuple[Operation, ...] = OPERATIONS) -> frozenset[str]:
+def open_paths(operations: tuple[AnyOperation, ...] = OPERATIONS) -> frozenset[str]:
     """The paths that are answered without a key."""
-    paths = [operation.path for operation in operations if operation.open]
+    paths = [operation.path for operation in operations if operation.public]
     return frozenset(paths).union(*(_ALSO.get(path, ()) for path in paths))
 
 
 _PROBES = open_paths()
 
 
-def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
+def _adapt(operation: AnyOperation, handler: Handler) -> AiohttpHandler:
     async def serve(request: web.Request) -> web.StreamResponse:
         answer = await handler(await _parse(operation, request))
         headers = (
@@ -117,17 +117,17 @@ def _adapt(operation: Operation, handler: Handler) -> AiohttpHandler:
     return serve
 
 
-def _status(operation: Operation, answer: msgspec.Struct) -> HTTPStatus:
+def _status(operation: AnyOperation, answer: msgspec.Struct) -> HTTPStatus:
     if operation.accepted is not None and isinstance(answer, operation.accepted):
         return HTTPStatus.ACCEPTED
     return operation.status
 
 
-async def _parse(operation: Operation, request: web.Request) -> Incoming:
-    path = convert_path(request.match_info, operation.parameters)
+async def _parse(operation: AnyOperation, request: web.Request) -> Incoming:
+    path = convert_path(request.match_info, operation.path_parameters)
     query = convert_query(list(request.query.items()), operation.query)
     user = _said(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None
-    role = _said(request, USER_ROLE, MAX_ROLE_CHARS) if operation.part is Part.RAGLER else None
+    role = _said(request, USER_ROLE, MAX_ROLE_CHARS) if operation.surface is ApiSurface.RAGLER else None
     return Incoming(
         operation=operation,
         path=path,
@@ -142,7 +142,7 @@ async def _parse(operation: Operation, request: web.Request) -> Incoming:
     )
 
 
-async def _body(operation: Operation, request: web.Request) -> Any:
+async def _body(operation: AnyOperation, request: web.Request) -> Any:
     if operation.body is None:
         return None
     if request.content_type == "application/json":
@@ -199,7 +199,7 @@ def _credential(request: web.Request) -> str:
     return hashlib.sha256(presented.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _require_key(api_key: str, operations: tuple[Operation, ...]) -> Any:
+def _require_key(api_key: str, operations: tuple[AnyOperation, ...]) -> Any:
     expected = api_key.encode()
     unguarded = open_paths(operations)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kb_contracts.api.operations import Part
+from kb_contracts.api.operations import ApiSurface
 from kb_contracts.openapi import ABOUT, written
 
 FOLDER = Path(__file__).resolve().parents[2]
@@ -23,18 +23,20 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> in
     parser = argparse.ArgumentParser(prog="python -m kb_contracts.openapi", description="Write the contract.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file lags")
     checking = parser.parse_args(arguments).check
-    lagging = [part for part in Part if not _is_written(folder / ABOUT[part].filename, part)]
-    for part in lagging:
-        name = ABOUT[part].filename
+    lagging = [
+        surface for surface in ApiSurface if not _is_written(folder / ABOUT[surface].filename, surface)
+    ]
+    for surface in lagging:
+        name = ABOUT[surface].filename
         if checking:
             sys.stderr.write(f"{name} lags behind the operations; write it with {parser.prog}\n")
         else:
-            (folder / name).write_text(written(part), "utf-8")
+            (folder / name).write_text(written(surface), "utf-8")
     return 1 if checking and lagging else 0
 
 
-def _is_written(path: Path, part: Part) -> bool:
-    return path.is_file() and path.read_text("utf-8") == written(part)
+def _is_written(path: Path, surface: ApiSurface) -> bool:
+    return path.is_file() and path.read_text("utf-8") == written(surface)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from kb_contracts.api.operations import (
     IDEMPOTENCY_KEY,
     IF_MATCH,
     OPERATIONS,
+    AnyOperation,
+    ApiSurface,
     NoQuery,
-    Operation,
-    Part,
-    of_part,
+    of_surface,
 )
 from kb_contracts.openapi.metadata import ABOUT, ETAG, HEADERS, REFINED, RETRY_AFTER, About
 
@@ -33,12 +33,14 @@ _SCHEMA = "#/components/schemas/{name}"
 _JSON = "application/json"
 
 
-def written(part: Part) -> str:
+def written(part: ApiSurface) -> str:
     """The text of one document as it is committed."""
-    return as_yaml(document(of_part(part), ABOUT[part]))
+    return as_yaml(document(of_surface(part), ABOUT[part]))
 
 
-def document(operations: Sequence[Operation] = OPERATIONS, about: About = ABOUT[Part.ENGINE]) -> Json:
+def document(
+    operations: Sequence[AnyOperation] = OPERATIONS, about: About = ABOUT[ApiSurface.ENGINE]
+) -> Json:
     """An OpenAPI 3.1 document for `operations`, as JSON values; by default for all of them."""
     paths: Json = {}
     for operation in operations:
@@ -98,9 +100,9 @@ _Plain.add_representer(str, _Plain.represent_text)
 # --- operations -----------------------------------------------------------------------------------
 
 
-def _operation(operation: Operation) -> Json:
+def _operation(operation: AnyOperation) -> Json:
     entry: Json = {"operationId": operation.id, "summary": operation.summary}
-    if operation.open:
+    if operation.public:
         entry["security"] = []
     if parameters := _parameters(operation):
         entry["parameters"] = parameters
@@ -113,19 +115,19 @@ def _operation(operation: Operation) -> Json:
     return entry
 
 
-def _parameters(operation: Operation) -> list[Json]:
-    parameters = [_path_parameter(name, kind) for name, kind in operation.parameters.items()]
+def _parameters(operation: AnyOperation) -> list[Json]:
+    parameters = [_path_parameter(name, kind) for name, kind in operation.path_parameters.items()]
     if operation.query is not NoQuery:
         parameters += _query_parameters(operation.query)
     parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
     return parameters
 
 
-def _headers(operation: Operation) -> list[str]:
+def _headers(operation: AnyOperation) -> list[str]:
     """The headers that an operation looks at, beside the key."""
     looked_at = {
         ragler.USER_ID: operation.names_user,
-        ragler.USER_ROLE: operation.part is Part.RAGLER,
+        ragler.USER_ROLE: operation.surface is ApiSurface.RAGLER,
         IF_MATCH: operation.if_match,
         IDEMPOTENCY_KEY: operation.mutates,
     }
@@ -152,7 +154,7 @@ def _parameter(name: str, place: str, schema: Json, *, required: bool) -> Json:
     return {**head, **({"description": description} if description else {}), "schema": schema}
 
 
-def _request_body(operation: Operation, body: type[msgspec.Struct]) -> Json:
+def _request_body(operation: AnyOperation, body: type[msgspec.Struct]) -> Json:
     plain: Json = {"schema": _reference(body)}
     if operation.example is not None:
         plain["example"] = dict(operation.example)
@@ -196,11 +198,11 @@ def _form_field(schema: Json) -> Json:
     }
 
 
-def _success(operation: Operation) -> Json:
-    response: Json = {"description": (operation.answer.__doc__ or operation.summary).splitlines()[0]}
-    if _has_version(operation.answer):
+def _success(operation: AnyOperation) -> Json:
+    response: Json = {"description": (operation.response_model.__doc__ or operation.summary).splitlines()[0]}
+    if _has_version(operation.response_model):
         response["headers"] = {"ETag": ETAG}
-    response["content"] = {_JSON: {"schema": _reference(operation.answer)}}
+    response["content"] = {_JSON: {"schema": _reference(operation.response_model)}}
     if operation.links:
         response["links"] = {
             link.operation: {
@@ -229,32 +231,32 @@ def _has_version(answer: type[msgspec.Struct]) -> bool:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def possible_errors(operation: Operation) -> list[str]:
+def possible_errors(operation: AnyOperation) -> list[str]:
     """The codes that `operation` may answer with: its own, and those of the adapter, in the table's order."""
     codes = {"invalid_parameter", "unknown_parameter", "internal", *operation.errors}
-    if not operation.open:
+    if not operation.public:
         codes |= {"unauthorized", "not_ready"}
-    if operation.parameters:
+    if operation.path_parameters:
         codes.add("route_not_found")
     if operation.body is not None:
         codes |= {"invalid_request", "missing_parameter", "payload_too_large", "unsupported_media_type"}
     return [code for code in ERRORS if code in codes]
 
 
-def _by_status(operation: Operation) -> dict[int, tuple[str, ...]]:
+def _by_status(operation: AnyOperation) -> dict[int, tuple[str, ...]]:
     codes = possible_errors(operation)
     statuses = sorted({int(ERRORS[code].status) for code in codes})
     return {status: tuple(code for code in codes if ERRORS[code].status == status) for status in statuses}
 
 
-def _failures(operation: Operation) -> Json:
+def _failures(operation: AnyOperation) -> Json:
     return {
         str(status): {"$ref": f"#/components/responses/{_name(codes)}"}
         for status, codes in _by_status(operation).items()
     }
 
 
-def _failure_components(operations: Iterable[Operation]) -> Json:
+def _failure_components(operations: Iterable[AnyOperation]) -> Json:
     kinds = {
         (status, codes): None for operation in operations for status, codes in _by_status(operation).items()
     }
@@ -282,16 +284,16 @@ def _failure(status: int, codes: tuple[str, ...]) -> Json:
 # --- schemas --------------------------------------------------------------------------------------
 
 
-def _schemas(operations: Iterable[Operation]) -> Json:
+def _schemas(operations: Iterable[AnyOperation]) -> Json:
     used: dict[type[msgspec.Struct], None] = {Problem: None}
     for operation in operations:
-        used[operation.answer] = None
+        used[operation.response_model] = None
         if operation.accepted is not None:
             used[operation.accepted] = None
         if operation.body is not None:
             used[operation.body] = None
     _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)
-    answers = {answer.__name__: answer for answer in _descendants(models.Answer)}
+    answers = {answer.__name__: answer for answer in _descendants(models.Response)}
     for name, schema in components.items():
         if name in answers:
             _require_all(schema, answers[name])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models, ragler
-from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, ClearQuery, Part
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, ApiSurface, ClearQuery
 
 Json = dict[str, Any]
 
@@ -24,8 +24,8 @@ class About:
     description: str
 
 
-ABOUT: Mapping[Part, About] = {
-    Part.ENGINE: About(
+ABOUT: Mapping[ApiSurface, About] = {
+    ApiSurface.ENGINE: About(
         "engine.openapi.yaml",
         "kb engine API",
         "Search, ingestion and documents of a knowledge base",
@@ -34,7 +34,7 @@ What every engine of kb answers. Times are RFC 3339 in UTC. Offsets and lengths 
 code points; sizes of files are bytes. Requests refuse what they do not know; answers may gain members.
 Every failure is a problem document (RFC 9457) with a stable `code`.""",
     ),
-    Part.RAGLER: About(
+    ApiSurface.RAGLER: About(
         "ragler.openapi.yaml",
         "RAGler's operations of a kb engine",
         "Vector search over collections, at the root of the URL",

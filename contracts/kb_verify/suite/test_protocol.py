@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import OPERATIONS, Operation
+from kb_contracts.api.operations import OPERATIONS, AnyOperation
 from kb_verify.client import Client, answered, problem
 from kb_verify.served import Served
 from kb_verify.target import Target
@@ -18,25 +18,25 @@ JSON = {"Content-Type": "application/json"}
 WRONG_KEYS = [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer {key}x", "{key}"]
 
 
-def path_of(operation: Operation) -> str:
+def path_of(operation: AnyOperation) -> str:
     """The operation's path with parameters that fit."""
     return operation.path.format(job_id=UUID, document_id="7", tag="a", collection_id=UUID)
 
 
-def send(kb: Client, operation: Operation, **request: Any) -> httpx.Response:
+def send(kb: Client, operation: AnyOperation, **request: Any) -> httpx.Response:
     """Ask an operation with path parameters that fit."""
     return kb.http.request(operation.method, path_of(operation), **request)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
 def test_with_a_key_set_only_its_bearer_is_served(
-    keyless: httpx.Client, target: Target, operation: Operation
+    keyless: httpx.Client, target: Target, operation: AnyOperation
 ) -> None:
     """Every operation but the probes; nothing else is looked at before."""
     for form in WRONG_KEYS:
         headers = {} if form is None else {"Authorization": form.format(key=target.api_key)}
         response = keyless.request(operation.method, path_of(operation), content=b"{", headers=headers)
-        if operation.open:
+        if operation.public:
             answered(response, m.Health)
         else:
             problem(response, "unauthorized")
@@ -77,7 +77,7 @@ def test_another_method_is_told_which_are_taken(kb: Client) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_an_unknown_query_parameter_is_refused(kb: Client, operation: Operation) -> None:
+def test_an_unknown_query_parameter_is_refused(kb: Client, operation: AnyOperation) -> None:
     """By every operation, by its name."""
     response = send(kb, operation, params={"colour": "red"})
     assert problem(response, "unknown_parameter").parameter == "colour"

@@ -8,12 +8,13 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import Format
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
 from kb_contracts.http.parsing import check_metadata
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
-from kb_engine.extract import ExtractionFailed, Format, format_of
+from kb_engine.extract import ExtractionFailed, format_of
 from kb_engine.ingest import title_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob

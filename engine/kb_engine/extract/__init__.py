@@ -1,25 +1,31 @@
-"""Files into text: which formats are taken, and how one file is read within limits."""
+"""Files into text: the readers of `kb_readers`, and those of the engine's own, which read pictures by OCR."""
 
-from kb_engine.extract.child import OnPage
-from kb_engine.extract.failures import ExtractionFailed, FailureCode
-from kb_engine.extract.formats import FORMATS, Format, format_of
-from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits, Page
 from kb_engine.extract.reading import extract
-from kb_engine.extract.report import PageBegun, PagesCounted, Reading
+from kb_readers import (
+    DEFAULT_LIMITS,
+    Extraction,
+    ExtractionFailed,
+    FailureCode,
+    Limits,
+    OnProgress,
+    Page,
+    PageBegun,
+    PagesCounted,
+    Progress,
+    format_of,
+)
 
 __all__ = [
     "DEFAULT_LIMITS",
-    "FORMATS",
     "Extraction",
     "ExtractionFailed",
     "FailureCode",
-    "Format",
     "Limits",
-    "OnPage",
+    "OnProgress",
     "Page",
     "PageBegun",
     "PagesCounted",
-    "Reading",
+    "Progress",
     "extract",
     "format_of",
 ]

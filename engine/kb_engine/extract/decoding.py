@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
-from kb_engine.extract.failures import damaged, unsafe
-from kb_engine.extract.formats import Format
+from kb_contracts.api.formats import Format
 from kb_engine.extract.recognized import Pixels
+from kb_readers.failures import damaged, unsafe
 
 MOST_PIXELS = 50_000_000
 """Of a picture as it is read: an A4 page at 600 dots an inch has 35 million. A larger one is scaled down."""
@@ -37,9 +37,9 @@ class Decoded(NamedTuple):
     remarks: list[str]
 
 
-def decoded(data: bytes, fmt: Format) -> Decoded:
+def decode_picture(data: bytes, fmt: Format) -> Decoded:
     """The first picture in the file: turned as the camera says, on white. Raises ExtractionFailed."""
-    Image.MAX_IMAGE_PIXELS = None  # ours is asked instead
+    Image.MAX_IMAGE_PIXELS = None  # `MOST_PIXELS` bounds it instead
     remarks: list[str] = []
     try:
         with Image.open(io.BytesIO(data), formats=[_DECODERS[fmt.name]]) as picture:

@@ -1,100 +1,9 @@
-"""How the reading of a file fails: one exception with a stable code, and what is said in each case."""
+"""The failures that only reading by OCR has."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-from xml.parsers import expat
-
 from kb_config.installing import install_command
-
-FailureCode: TypeAlias = Literal[
-    "unsupported_format",
-    "undecodable_text",
-    "file_corrupt",
-    "file_encrypted",
-    "extraction_failed",
-    "extraction_timeout",
-    "extraction_memory",
-    "ocr_failed",
-]
-
-OLE = b"\xd0\xcf\x11\xe0"
-"""How an Office file begins that is from before 2007, or locked with a password."""
-
-_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")  # in the directory of one that is locked
-
-_LONGEST_REASON = 200
-_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
-
-
-class ExtractionFailed(Exception):
-    """One file gave no text, through no fault of the engine. The message is for people."""
-
-    def __init__(self, code: FailureCode, message: str) -> None:
-        super().__init__(message)
-        self.code: FailureCode = code
-        self.message = message
-
-
-def too_much_text(most_bytes: int) -> ExtractionFailed:
-    """The text is over the limit."""
-    return ExtractionFailed(
-        "extraction_failed",
-        f"The file holds more than {most_bytes:,} bytes of text. Split it and add the parts.",
-    )
-
-
-def too_much_memory(most_bytes: int) -> ExtractionFailed:
-    """The reader asked for more memory than it may have."""
-    return ExtractionFailed(
-        "extraction_memory",
-        f"Reading the file took more than {most_bytes >> 20:,} MiB of memory. "
-        "Split it, or save it without its largest pictures, and try again.",
-    )
-
-
-def too_long(most_seconds: float) -> ExtractionFailed:
-    """The reader did not end in time."""
-    return ExtractionFailed(
-        "extraction_timeout",
-        f"Reading the file took more than {most_seconds:g} seconds. Split it and add the parts.",
-    )
-
-
-def too_much_work() -> ExtractionFailed:
-    """The reader computed for longer than any sound file of that size takes."""
-    return ExtractionFailed(
-        "extraction_timeout",
-        "Reading the file takes far more work than its size accounts for: what is in it may refer to itself. "
-        "Open it in the program that made it, save it again and try once more.",
-    )
-
-
-def page_too_long(page: int, most_seconds: float) -> ExtractionFailed:
-    """One page was not read by OCR in time."""
-    return ExtractionFailed(
-        "extraction_timeout",
-        f"Page {page:,} was not read by OCR within {most_seconds:g} seconds. "
-        "Take it out of the file and add the rest.",
-    )
-
-
-def pages_too_long(page: int, pages: int, most_seconds: float) -> ExtractionFailed:
-    """All pages together were not read by OCR in time."""
-    return ExtractionFailed(
-        "extraction_timeout",
-        f"Reading the pages by OCR took more than {most_seconds:g} seconds: it came to page {page:,} of "
-        f"{pages:,}. Split the file and add the parts.",
-    )
-
-
-def too_many_pages(pages: int, most: int) -> ExtractionFailed:
-    """More pages than are read by OCR."""
-    return ExtractionFailed(
-        "extraction_failed",
-        f"{pages:,} pages would have to be read by OCR; {most:,} are the most of one file. "
-        "Split it and add the parts.",
-    )
+from kb_readers import ExtractionFailed
 
 
 def no_ocr(package: str) -> ExtractionFailed:
@@ -106,51 +15,10 @@ def no_ocr(package: str) -> ExtractionFailed:
     )
 
 
-def unsafe(label: str, reason: str) -> ExtractionFailed:
-    """What is packed in the file is larger, or deeper, than any document that is read."""
+def too_many_pages(pages: int, most: int) -> ExtractionFailed:
+    """More pages than are read by OCR."""
     return ExtractionFailed(
         "extraction_failed",
-        f"The {label} file holds more than is safe to read ({reason}). Split it and add the parts.",
-    )
-
-
-def locked(label: str) -> ExtractionFailed:
-    """The file only opens with a password."""
-    return ExtractionFailed(
-        "file_encrypted",
-        f"The {label} file is locked with a password. Save it without one and send it again.",
-    )
-
-
-def old_or_locked(data: bytes, label: str) -> ExtractionFailed:
-    """The file begins as `OLE` does."""
-    if _ENCRYPTED_PACKAGE in data:
-        return locked(label)
-    return ExtractionFailed(
-        "file_corrupt", f"The file is in the format of before 2007. Save it as {label} and send it again."
-    )
-
-
-def damaged(label: str, reason: str) -> ExtractionFailed:
-    """The file is not what its name says, or not all of it; of the reason as much as a person reads."""
-    return ExtractionFailed(
-        "file_corrupt",
-        f"The {label} file cannot be read: it is damaged or cut off ({reason[:_LONGEST_REASON]}). "
-        "Open it in the program that made it, save it again and try once more.",
-    )
-
-
-def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
-    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
-    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
-        return MemoryError()
-    return damaged(label, str(error))
-
-
-def crashed(how: str) -> ExtractionFailed:
-    """The reader itself broke on the file."""
-    return ExtractionFailed(
-        "extraction_failed",
-        f"The reader crashed on this file ({how}). Open it in the program that made it, "
-        "save it again and try once more.",
+        f"{pages:,} pages would have to be read by OCR; {most:,} are the most of one file. "
+        "Split it and add the parts.",
     )

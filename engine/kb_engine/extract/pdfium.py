@@ -1,37 +1,29 @@
-"""PDFium: what is on the pages of a PDF, and the pages as pictures.
-
-It comes with the extra `ocr`, in the package pypdfium2 (Apache-2.0 or BSD-3-Clause; PDFium is BSD-3-Clause).
-It is C++ and reads hostile files: use it in a process that may be ended.
-"""
+"""What is on the pages of a PDF, and the pages as pictures, by PDFium."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from importlib import import_module
 from itertools import islice
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pypdfium2
+from pypdfium2 import raw
 
-from kb_engine.extract.failures import damaged, locked, no_ocr
-from kb_engine.extract.headings import given_title
 from kb_engine.extract.picture import LONGEST_SIDE, TALLEST
 from kb_engine.extract.recognized import Pixels
+from kb_readers.pdf_file import declared_title, open_pdf
 
 T = TypeVar("T")
 
 MOST_HEIGHT = 10_000
 """Of a page as a picture, in pixels."""
 
-_LABEL = "PDF"
 _DOTS_A_POINT = 200 / 72
 _MOST_OBJECTS = 10_000  # looked at on one page
 _DEEPEST = 8  # of forms inside one another
-_IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
-_LOCKED = (4, 5)  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
 
 
 class Look(NamedTuple):
@@ -44,27 +36,18 @@ class Look(NamedTuple):
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[Pages]:
-    """The pages of a PDF. Raises ExtractionFailed: locked, damaged, or the package is missing."""
-    try:
-        package = import_module("pypdfium2")
-    except ModuleNotFoundError as error:
-        raise no_ocr(error.name or "pypdfium2") from None
-    try:
-        document = package.PdfDocument(data)
-    except package.PdfiumError as error:
-        raise (locked(_LABEL) if error.err_code in _LOCKED else damaged(_LABEL, str(error))) from None
-    with closing(document):
+def open_pages(data: bytes) -> Iterator[Pages]:
+    """The pages of a PDF. Raises ExtractionFailed: not a PDF, locked or damaged."""
+    with open_pdf(data) as document:
         if document.get_formtype():
             document.init_forms()  # what was filled in is drawn with it
-        yield Pages(package, document)
+        yield Pages(document)
 
 
 class Pages:
     """The pages of an open PDF, numbered from 1."""
 
-    def __init__(self, package: ModuleType, document: Any) -> None:
-        self._package = package
+    def __init__(self, document: Any) -> None:
         self._document = document
 
     def __len__(self) -> int:
@@ -73,10 +56,7 @@ class Pages:
     @property
     def title(self) -> str | None:
         """What the file says its title is."""
-        try:
-            return given_title(self._document.get_metadata_value("Title"))
-        except UnicodeDecodeError:
-            return None
+        return declared_title(self._document)
 
     def look(self, number: int) -> Look | None:
         """What is on a page; None where PDFium cannot show it."""
@@ -86,15 +66,14 @@ class Pages:
         """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
         return self._of_page(number, self._rendered)
 
-    def _of_page(self, number: int, ask: Callable[[Any], T]) -> T | None:
+    def _of_page(self, number: int, use: Callable[[Any], T]) -> T | None:
         try:
             with closing(self._document[number - 1]) as page:
-                return ask(page)
-        except (self._package.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
+                return use(page)
+        except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
             return None
 
     def _looked(self, page: Any) -> Look:
-        raw = self._package.raw
         is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
         largest = max(self._pictures(page), default=_NO_PICTURE)
         return Look(is_bare, largest.area / _area(page.get_bbox()))
@@ -111,14 +90,14 @@ class Pages:
         for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
             if item.level == 0:
                 placed = item  # what is inside a form is placed within that form
-            if item.type == _IMAGE:
+            if item.type == raw.FPDF_PAGEOBJ_IMAGE:
                 yield self._picture(item, placed, frame)
 
     def _picture(self, image: Any, placed: Any, frame: _Box) -> _Picture:
         try:
             width, height = image.get_px_size()
             box = placed.get_bounds()
-        except self._package.PdfiumError:
+        except pypdfium2.PdfiumError:
             return _NO_PICTURE
         area = _area(box)
         fineness = math.sqrt(width * height / area) if area > 0 else 0.0

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kb_engine.extract.failures import ExtractionFailed, no_ocr
-from kb_engine.extract.formats import Format
-from kb_engine.extract.markdown import one_line
-from kb_engine.extract.model import Extraction, Page
+from kb_contracts.api.formats import FORMATS
+from kb_engine.extract.failures import no_ocr
 from kb_engine.extract.recognized import Line, Pixels, Recognize, as_markdown, is_legible, upright_lines
+from kb_readers import Extraction, ExtractionFailed, Page
+from kb_readers.markdown import one_line
+from kb_readers.messages import Context
 
 _MARKS = {"jpg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _MEMORY_SIGNS = ("alloc", "insufficient memory")
@@ -40,14 +41,15 @@ _NARROWEST = 8  # the height of a piece, in widths
 _CUT_FROM = 0.8  # the part of a piece after which a place for the cut is looked for
 
 
-def read_picture(data: bytes, fmt: Format) -> Extraction:
+def read_picture(data: bytes, context: Context) -> Extraction:
     """The words in a picture as one page without a number. Raises ExtractionFailed."""
+    fmt = FORMATS[context.format]
     if not data.startswith(_MARKS[fmt.name]):
         raise ExtractionFailed("file_corrupt", f"The file is no {fmt.label}, although its name says so.")
-    from kb_engine.extract.decoding import decoded  # Pillow comes with the extra
+    from kb_engine.extract.decoding import decode_picture  # Pillow comes with the extra
 
-    pixels, remarks = decoded(data, fmt)
-    seen = recognizer()(pixels)
+    pixels, remarks = decode_picture(data, fmt)
+    seen = load_recognizer()(pixels)
     if not seen.is_legible:
         remarks.append(illegible("In the picture"))
     elif remarks and not seen.text:
@@ -71,13 +73,13 @@ def illegible(where: str) -> str:
     )
 
 
-def recognizer() -> Callable[[Pixels], Seen]:
+def load_recognizer() -> Callable[[Pixels], Seen]:
     """What reads the words of a picture, with its models loaded; that takes about a second.
 
     A picture that lies on its side or upside down is turned. Raises ExtractionFailed "ocr_failed" without the
     extra `ocr`; calling it does where it breaks.
     """
-    recognize = _recognizer()
+    recognize = _load_models()
 
     def widened(piece: Pixels) -> list[Line]:
         is_bare = not _is_large_enough(piece) or (piece == piece[0, 0]).all()
@@ -92,7 +94,7 @@ def recognizer() -> Callable[[Pixels], Seen]:
     return read
 
 
-def _recognizer() -> Recognize:
+def _load_models() -> Recognize:
     # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
@@ -165,11 +167,11 @@ def _cut(pixels: Pixels, most: int) -> Iterator[Pixels]:
 
 def _trimmed(pixels: Pixels) -> Pixels:
     """Without the bare ground around, as the first pixel is: a lone line on much of it is overlooked."""
-    shown = np.zeros(pixels.shape[:2], dtype=np.bool_)
+    visible = np.zeros(pixels.shape[:2], dtype=np.bool_)
     for colour in range(3):
         plane, ground = pixels[:, :, colour], pixels[0, 0, colour]
-        shown |= np.maximum(plane, ground) - np.minimum(plane, ground) > _GROUND_NOISE
-    rows, columns = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
+        visible |= np.maximum(plane, ground) - np.minimum(plane, ground) > _GROUND_NOISE
+    rows, columns = np.flatnonzero(visible.any(axis=1)), np.flatnonzero(visible.any(axis=0))
     if not rows.size:
         return pixels[:0]
     top, left = max(0, rows[0] - _MARGIN), max(0, columns[0] - _MARGIN)

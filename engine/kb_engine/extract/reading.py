@@ -1,6 +1,6 @@
 """How a file is read, from its format to its text.
 
-text, Markdown ─▶ decoded here
+text, Markdown ─▶ decoded in a thread
 PDF            ─▶ its text, in a child ─▶ pages with next to none ─▶ by OCR, in another child
 PDF, forced    ─▶ all pages by OCR, in a child
 other formats  ─▶ in a child
@@ -8,28 +8,32 @@ other formats  ─▶ in a child
 
 from __future__ import annotations
 
-import asyncio
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 from msgspec.structs import replace
 
 from kb_config.installing import install_command
-from kb_engine.extract.child import OnPage, read_in_child
-from kb_engine.extract.failures import ExtractionFailed, no_ocr, too_much_text
-from kb_engine.extract.formats import Format
+from kb_contracts.api.formats import Format
+from kb_engine.extract.failures import no_ocr
 from kb_engine.extract.listing import pages_listed
-from kb_engine.extract.model import DEFAULT_LIMITS, Extraction, Limits
-from kb_engine.extract.report import SCANS, Reading
-from kb_engine.extract.text import has_few_letters, read_text
+from kb_readers import (
+    DEFAULT_LIMITS,
+    Extraction,
+    ExtractionFailed,
+    Limits,
+    OnProgress,
+    Reader,
+    ignore_progress,
+    read_file,
+    read_in_child,
+)
+from kb_readers.text import has_few_letters
 
-_IN_PROCESS = frozenset(["txt", "md"])
-_PDF = "pdf"
-_OCR_PACKAGES = ("pypdfium2", "rapidocr")
-
-
-async def no_page(_page: Reading) -> None:
-    """The `OnPage` of work that nobody watches."""
+_PICTURES = Reader("kb_engine.extract.picture", "read_picture", takes_context=True)
+_SCANS = Reader("kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr")
+_OCR_PACKAGE = "rapidocr"
 
 
 async def extract(
@@ -38,48 +42,44 @@ async def extract(
     *,
     force_ocr: bool = False,
     limits: Limits = DEFAULT_LIMITS,
-    on_page: OnPage = no_page,
+    on_progress: OnProgress = ignore_progress,
 ) -> Extraction:
     """The text of the file at `path`, read as `fmt` whatever its name.
 
-    Text and Markdown are decoded in a thread; every other format is read in a child process, which is killed
-    with its whole group when it takes too long or when the awaiting task is cancelled. With `force_ocr` the
-    text that a PDF holds is not asked for; other formats are read as always.
+    With `force_ocr` the text that a PDF holds is ignored; other formats are read as always. A child process
+    is killed with its whole group when it breaks a limit or when the awaiting task is cancelled.
 
     Raises ExtractionFailed; OSError when the file cannot be opened.
     """
-    if fmt.name in _IN_PROCESS:
-        return await asyncio.to_thread(_read_here, path, fmt, limits)
-    if fmt.name != _PDF:
-        return await read_in_child(path, fmt.name, limits, on_page)
-    if not force_ocr:
-        return await _read_pdf(path, limits, on_page)
-    if (package := _missing_package()) is not None:
-        raise no_ocr(package)
-    return await read_in_child(path, SCANS, limits, on_page)
+    with path.open("rb") as source:
+        match fmt.name:
+            case "jpg" | "png":
+                return await read_in_child(source, fmt, _PICTURES, limits, on_progress)
+            case "pdf" if force_ocr:
+                if not _has_ocr():
+                    raise no_ocr(_OCR_PACKAGE)
+                return await read_in_child(source, fmt, _SCANS, limits, on_progress)
+            case "pdf":
+                return await _read_pdf(source, fmt, limits, on_progress)
+            case _:
+                return await read_file(source, fmt, limits, on_progress)
 
 
-def _read_here(path: Path, fmt: Format, limits: Limits) -> Extraction:
-    if path.stat().st_size > limits.text_bytes:
-        raise too_much_text(limits.text_bytes)
-    return read_text(path.read_bytes(), fmt.mime_type).within(limits)
-
-
-async def _read_pdf(path: Path, limits: Limits, on_page: OnPage) -> Extraction:
-    known = await read_in_child(path, _PDF, limits, on_page)
+async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress: OnProgress) -> Extraction:
+    known = await read_file(source, fmt, limits, on_progress)
     if not any(has_few_letters(page.text) for page in known.pages):
         return known
-    if _missing_package() is not None:
+    if not _has_ocr():
         return _without_ocr(known)
+    source.seek(0)
     try:
-        return await read_in_child(path, SCANS, limits, on_page, known)
+        return await read_in_child(source, fmt, _SCANS, limits, on_progress, known)
     except ExtractionFailed as failed:
         return _in_spite_of(failed, known)
 
 
-def _missing_package() -> str | None:
-    """The first package of the extra `ocr` that is not installed."""
-    return next((name for name in _OCR_PACKAGES if find_spec(name) is None), None)
+def _has_ocr() -> bool:
+    return find_spec(_OCR_PACKAGE) is not None
 
 
 def _without_ocr(known: Extraction) -> Extraction:

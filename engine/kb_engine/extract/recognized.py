@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.extract.markdown import escaped
+from kb_readers.markdown import escaped
 
 Pixels: TypeAlias = NDArray[np.uint8]
 """Of shape (height, width, 3); blue, green, red."""

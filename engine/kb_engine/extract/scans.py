@@ -11,55 +11,53 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kb_engine.extract.failures import damaged, too_many_pages
-from kb_engine.extract.formats import FORMATS
+from kb_contracts.api.formats import FORMATS
+from kb_engine.extract.failures import too_many_pages
 from kb_engine.extract.listing import pages_listed
-from kb_engine.extract.model import Extraction, Limits, Method, Page
-from kb_engine.extract.pdf_frame import check_frame
-from kb_engine.extract.pdfium import Pages, opened
-from kb_engine.extract.picture import Seen, illegible, recognizer
+from kb_engine.extract.pdfium import Pages, open_pages
+from kb_engine.extract.picture import Seen, illegible, load_recognizer
 from kb_engine.extract.recognized import Pixels
-from kb_engine.extract.report import PageBegun
-from kb_engine.extract.text import has_few_letters, letters
+from kb_readers import Extraction, Method, Page, PageBegun
+from kb_readers.failures import damaged
+from kb_readers.messages import Context
+from kb_readers.text import count_letters, has_few_letters
 
 _FORMAT = FORMATS["pdf"]
 _COVERED = 0.5  # the part of a page that a picture takes where the page is a scan
 _TIMES_THE_TEXT = 2  # what OCR must find to stand for the text of a page
 
 
-def read_scans(
-    data: bytes, known: Extraction | None, limits: Limits, tell: Callable[[PageBegun], None]
-) -> Extraction:
-    """`known` with the words of those pages that hold next to none; where it is None, all pages by OCR alone.
+def read_scans(data: bytes, context: Context) -> Extraction:
+    """What is known, with the words of pages that hold next to none; where nothing is, all pages by OCR.
 
-    `tell` is called before each page that is read. Raises ExtractionFailed.
+    Each page that is read is reported before. Raises ExtractionFailed.
     """
-    check_frame(data)
-    with opened(data) as pages:
+    known = context.known
+    with open_pages(data) as pages:
         texts = [] if known is None else [page.text for page in known.pages]
         scans = _Scans(pages, texts + [""] * (len(pages) - len(texts)), forced=known is None)
         wanted = scans.wanted()
-        if len(wanted) > limits.ocr_pages:
-            raise too_many_pages(len(wanted), limits.ocr_pages)
-        for number, seen in _read(pages, wanted, tell):
+        if len(wanted) > context.limits.ocr_pages:
+            raise too_many_pages(len(wanted), context.limits.ocr_pages)
+        for number, seen in _read(pages, wanted, context.report_progress):
             scans.add(number, seen)
         return scans.extraction(pages.title if known is None else known.title)
 
 
 def _read(
-    pages: Pages, wanted: Sequence[int], tell: Callable[[PageBegun], None]
+    pages: Pages, wanted: Sequence[int], report_progress: Callable[[PageBegun], None]
 ) -> Iterator[tuple[int, Seen | None]]:
     """What is seen on each page; None of one that cannot be shown."""
     read: Callable[[Pixels], Seen] | None = None
     for done, number in enumerate(wanted):
-        tell(PageBegun(number, len(pages), done, len(wanted)))
+        report_progress(PageBegun(number, len(pages), done, len(wanted)))
         pixels = pages.pixels(number)
         if pixels is None:
             yield number, None
         elif (pixels == pixels[0, 0]).all():
             yield number, Seen("", is_legible=True)  # one colour
         else:
-            read = read or recognizer()
+            read = read or load_recognizer()
             yield number, read(pixels)
 
 
@@ -86,7 +84,7 @@ class _Scans:
         if look is None:
             self.hidden.append(number)
             return False
-        return look.covered >= _COVERED if letters(self.texts[number - 1]) else not look.is_bare
+        return look.covered >= _COVERED if count_letters(self.texts[number - 1]) else not look.is_bare
 
     def add(self, number: int, seen: Seen | None) -> None:
         """Note what was read on a page."""
@@ -107,7 +105,7 @@ class _Scans:
 
     def _chosen(self, number: int, text: str) -> str:
         seen = self.seen.get(number, "")
-        return seen if letters(seen) > _TIMES_THE_TEXT * letters(text) else text
+        return seen if count_letters(seen) > _TIMES_THE_TEXT * count_letters(text) else text
 
     def _method(self, found: Sequence[str]) -> Method:
         if self.forced:

@@ -21,7 +21,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.chunk import Chunk, chunks
 from kb_engine.embed import Vectors
 from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
-from kb_engine.extract import Extraction, Limits, Page, PageBegun, PagesCounted, extract, format_of
+from kb_engine.extract import Extraction, Limits, PageBegun, PagesCounted, extract, format_of
 from kb_engine.ingest.steps import Progress, Steps
 from kb_engine.store.port import Prepared, PreparedChunk
 from kb_engine.turns import lane_of
@@ -64,7 +64,7 @@ class Pipeline:
     async def note(self, text: str, title: str, progress: Progress, *, caller: str = "") -> Prepared:
         """A note's chunks and vectors. Raises EngineError: `embedder_unavailable`."""
         owner = Owner(caller, short=lane_of("note", len(text.encode())) == "short")
-        return await self._index(_as_pages(text), title, Steps(progress), owner)
+        return await self._index(Extraction.of_note(text), title, Steps(progress), owner)
 
     async def file(
         self,
@@ -86,15 +86,17 @@ class Pipeline:
         """
         steps = Steps(progress)
 
-        async def on_page(news: PagesCounted | PageBegun) -> None:
-            if most_pages is not None and isinstance(news, PageBegun) and news.wanted > most_pages:
+        async def on_progress(pages: PagesCounted | PageBegun) -> None:
+            if most_pages is not None and isinstance(pages, PageBegun) and pages.wanted > most_pages:
                 raise ManyPages
-            await steps.page(news)
+            await steps.page(pages)
 
         await steps.extracting()
         kind = format_of(filename)
         async with self._pictures if kind.doc_type == "image" else nullcontext():
-            extraction = await extract(path, kind, force_ocr=force_ocr, limits=self._limits, on_page=on_page)
+            extraction = await extract(
+                path, kind, force_ocr=force_ocr, limits=self._limits, on_progress=on_progress
+            )
         return await self._index(extraction, title or extraction.title or filename, steps, Owner(caller))
 
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
@@ -105,7 +107,7 @@ class Pipeline:
         return Prepared(
             title=title,
             extraction_method=extraction.method,
-            pages=_count_pages(extraction),
+            pages=extraction.page_count,
             chunks=pieces,
             vectors=vectors,
             status_reason=extraction.remark or (None if pieces else _why_empty(extraction)),
@@ -174,18 +176,8 @@ class _Batch:
             raise EngineError("embedder_unavailable", f"{error.detail} {why}") from error
 
 
-def _as_pages(text: str) -> Extraction:
-    # Agents write Markdown: a note's headings are worth keeping, and plain text loses nothing by it.
-    return Extraction([Page(None, text)], None, "text_extraction", "text/markdown")
-
-
-def _count_pages(extraction: Extraction) -> int | None:
-    numbers = [page.number for page in extraction.pages if page.number is not None]
-    return max(numbers, default=None)
-
-
 def _why_empty(extraction: Extraction) -> str:
-    pages = _count_pages(extraction)
+    pages = extraction.page_count
     if extraction.method == "image_analysis":
         return f"No words were recognized {f'on its pages ({pages:,})' if pages else 'in the picture'}."
     if pages is None:

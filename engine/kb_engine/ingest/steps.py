@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kb_engine.extract import PagesCounted, Reading
+from kb_engine.extract import PageBegun, PagesCounted
 
 Progress = Callable[[str, int, int], Awaitable[None]]
 """Called with the step, and how many parts of how many are done; raises `LeaseVoid` to stop the work."""
@@ -34,7 +34,7 @@ class Steps:
         """The text is being taken out of a file."""
         await self._tell("Extracting text", 0, 1)
 
-    async def page(self, page: Reading) -> None:
+    async def page(self, page: PagesCounted | PageBegun) -> None:
         """The pages have been counted, or one is about to be read by OCR."""
         if isinstance(page, PagesCounted):
             self._text_pages = page.pages

@@ -28,7 +28,7 @@ from kb_load.messages import ERAS, Era
 from kb_load.plots import Sheet
 from kb_load.processes import Running
 from kb_load.stats import table
-from kb_server.observability.cells import kept_in
+from kb_server.observability.counters import counters_by_slot
 
 WORKERS = (1, 2)
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
@@ -210,7 +210,9 @@ class _Server:
     def _calls(self) -> list[float]:
         """How many calls each worker has counted so far; none where the server is one process."""
         folders = sorted(self.home.glob("kb-workers-*"))
-        return [numbers.get(_CALLS, 0.0) for numbers in kept_in(folders[0]).values()] if folders else []
+        return (
+            [numbers.get(_CALLS, 0.0) for numbers in counters_by_slot(folders[0]).values()] if folders else []
+        )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The engine as the server sees it: a typed port, its faults, and one implementation over HTTP.
 
-    tool -> Engine (port) -> HttpEngine: version once -> circuit -> attempts -> exchange -> decoded answer
-                                             `------------- EngineFault, never anything else ------------'
+    tool -> Engine.call -> build_request -> HttpTransport: circuit, attempts, exchange -> decode
+                 `----------------- EngineFault, never anything else -----------------'
 
 `HttpEngine` is in `kb_server.engine_client.http` and not gathered here: it imports aiohttp, and a stdio
 server starts for every conversation. RAGler's backend is a port of its own, `ragler.Ragler`, with
@@ -20,12 +20,10 @@ from kb_server.engine_client.errors import (
     RateLimited,
     Refused,
 )
-from kb_server.engine_client.port import ENDED, REQUEST_ID, USER, Engine, FileSource
-from kb_server.engine_client.reporting import engine_call, tool_error
+from kb_server.engine_client.port import REQUEST_ID, USER, Engine, FileSource
 from kb_server.engine_client.version import MIN_ENGINE_VERSION
 
 __all__ = [
-    "ENDED",
     "MIN_ENGINE_VERSION",
     "REQUEST_ID",
     "USER",
@@ -41,6 +39,4 @@ __all__ = [
     "FileSource",
     "RateLimited",
     "Refused",
-    "engine_call",
-    "tool_error",
 ]

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-import msgspec
-
 from kb_contracts.api.models import FileFields
+from kb_contracts.api.operations import to_params
 from kb_server.engine_client.port import FileSource
 
 _CRLF = b"\r\n"
@@ -54,7 +53,7 @@ class MultipartFile:
         yield self._tail()
 
     def _head(self) -> bytes:
-        parts = [self._field(name, value) for name, value in _texts(self.fields)]
+        parts = [self._field(name, value) for name, value in to_params(self.fields).items()]
         parts.append(
             self._part(f'form-data; name="file"; filename="{_quoted(self.source.filename)}"')
             + b"Content-Type: application/octet-stream\r\n\r\n"
@@ -69,15 +68,6 @@ class MultipartFile:
 
     def _tail(self) -> bytes:
         return f"\r\n--{self.boundary}--\r\n".encode()
-
-
-def _texts(fields: FileFields) -> list[tuple[str, str]]:
-    """The fields as texts; lists and objects as JSON, members at their default left out."""
-    built = msgspec.to_builtins(fields)
-    return [
-        (name, value if isinstance(value, str) else msgspec.json.encode(value).decode())
-        for name, value in built.items()
-    ]
 
 
 def _quoted(filename: str) -> str:

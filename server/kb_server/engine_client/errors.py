@@ -30,11 +30,13 @@ class EngineFault(Exception):
     """A call of the engine failed; the message is one sentence about what happened.
 
     `retry_after` is in seconds, None where nothing is known. `transient` tells whether the same call may
-    succeed when it is sent again at once.
+    succeed when it is sent again at once. `aftermath` is a sentence about what it left half done, where it
+    was one call of several.
     """
 
     code: ClassVar[str] = "engine_failed"
     transient: bool = False
+    aftermath: str = ""
 
     def __init__(self, detail: str, *, retry_after: float | None = None) -> None:
         super().__init__(detail)

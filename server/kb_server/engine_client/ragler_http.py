@@ -8,14 +8,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.operations import (
+    GET_COLLECTION,
+    GET_READINESS,
+    LIST_COLLECTIONS,
+    VECTOR_SEARCH,
+    AnyOperation,
+)
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.errors import EngineBadAnswer, EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.ragler_answers import NotThere, read
+from kb_server.engine_client.ragler_responses import NotThere, read
+from kb_server.engine_client.request import EngineRequest, build_request, common_headers
 from kb_server.engine_client.retries import RetryPolicy
-from kb_server.engine_client.transport import HttpTransport, Outgoing, standing_headers
+from kb_server.engine_client.transport import HttpTransport
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -54,43 +61,45 @@ class HttpRagler:
         """`POST /vector/search`."""
         # The limit is told also where it is the contract's default: another backend may have its own.
         body = {**msgspec.to_builtins(request), "limit": request.limit}
-        return await self._asked(self._outgoing("vectorSearch", body=body), Passages, request.collection_id)
+        return await self._ask(self._request(VECTOR_SEARCH, body=body), Passages, request.collection_id)
 
     async def collections(self) -> list[Collection]:
         """`GET /collections`."""
-        return (await self._asked(self._outgoing("listCollections"), Collections)).collections
+        return (await self._ask(self._request(LIST_COLLECTIONS), Collections)).collections
 
     async def collection(self, collection_id: str) -> CollectionDetail:
         """`GET /collections/{id}`."""
-        outgoing = self._outgoing("getCollection", path={"collection_id": collection_id})
-        return await self._asked(outgoing, CollectionDetail, collection_id)
+        request = self._request(GET_COLLECTION, path={"collection_id": collection_id})
+        return await self._ask(request, CollectionDetail, collection_id)
 
     async def reachable(self) -> bool:
         """`GET /readyz`, once and within three seconds; one without such a path is taken to be ready."""
-        outgoing = self._outgoing("getReadiness", silence=min(self._silence, _HEALTH_SECONDS))
+        request = self._request(GET_READINESS, silence=min(self._silence, _HEALTH_SECONDS))
         try:
-            answer = await self._http.observed(outgoing, lambda answer: answer)
+            response = await self._http.send_once(request, lambda response: response)
         except EngineFault:
             return False
-        return answer.status < 500
+        return response.status < 500
 
-    def _outgoing(self, operation_id: str, *, silence: float | None = None, **request: Any) -> Outgoing:
-        headers = {**standing_headers(self._key), USER_ID: USER, USER_ROLE: SERVICE}
+    def _request(
+        self, operation: AnyOperation, *, silence: float | None = None, **content: Any
+    ) -> EngineRequest:
+        headers = {**common_headers(self._key), USER_ID: USER, USER_ROLE: SERVICE}
         silence = self._silence if silence is None else silence
-        return self._http.outgoing(BY_ID[operation_id], headers, silence=silence, **request)
+        return build_request(self._http.base, operation, headers, silence=silence, **content)
 
-    async def _asked(self, outgoing: Outgoing, model: type[S], collection_id: str | None = None) -> S:
+    async def _ask(self, request: EngineRequest, model: type[S], collection_id: str | None = None) -> S:
         try:
-            return await self._http.attempted(
-                outgoing,
-                lambda answer: read(
-                    outgoing.operation, answer, model, in_collection=collection_id is not None
+            return await self._http.send(
+                request,
+                lambda response: read(
+                    request.operation, response, model, in_collection=collection_id is not None
                 ),
             )
         except NotThere as fault:
             if not await self._lists(collection_id):
                 raise
-            call = f"{outgoing.operation.method} {outgoing.operation.path}"
+            call = f"{request.operation.method} {request.operation.path}"
             raise EngineBadAnswer(
                 f"It does not serve {call} (404) for a collection that it lists."
             ) from fault

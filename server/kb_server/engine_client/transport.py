@@ -1,7 +1,7 @@
 """A backend over HTTP: one pooled session, attempts, a circuit, and every fault of the transport ours.
 
-What stands on it knows the operations and their answers. This knows neither: it sends, as often as is safe
-and no oftener, and hands each answer to whoever can read it.
+The clients on top of it know the operations and their responses. This knows neither: it sends, as often as is
+safe and no oftener, and passes each response to the reader that it was given.
 """
 
 from __future__ import annotations
@@ -9,21 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import TypeVar
 
 import aiohttp
-import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from kb_contracts.api import models as m
-from kb_contracts.api.operations import Operation
 from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.answers import RawAnswer
 from kb_server.engine_client.body import MultipartFile
 from kb_server.engine_client.breaker import Breaker
 from kb_server.engine_client.errors import (
@@ -31,9 +25,9 @@ from kb_server.engine_client.errors import (
     EngineFault,
     EngineTimeout,
     EngineUnreachable,
-    Refused,
 )
-from kb_server.engine_client.port import REQUEST_ID, TRACE
+from kb_server.engine_client.request import EngineRequest
+from kb_server.engine_client.responses import RawResponse
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.wire import MAX_BODY_BYTES, Wire
 
@@ -46,18 +40,6 @@ _CONNECTIONS = 512
 """So many that agents who wait for their jobs do not keep others from searching."""
 
 _KEEP_ALIVE_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One request of an operation, ready to be sent as often as it takes. `silence` is in seconds."""
-
-    operation: Operation
-    url: URL
-    headers: Mapping[str, str]
-    silence: float
-    json: bytes | None = None
-    file: MultipartFile | None = None
 
 
 class HttpTransport:
@@ -91,49 +73,8 @@ class HttpTransport:
         if session is not None:
             await session.close()
 
-    def outgoing(
-        self,
-        operation: Operation,
-        headers: Mapping[str, str],
-        *,
-        silence: float,
-        path: Mapping[str, str] | None = None,
-        query: m.Request | None = None,
-        body: Any = None,
-        file: MultipartFile | None = None,
-    ) -> Outgoing:
-        """A request of `operation`: its path filled in, of `query` what was given, and a body.
-
-        Raises:
-            Refused: a text cannot be written, or would be a step in the path.
-        """
-        headers = dict(headers)
-        try:
-            if file is not None:
-                headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
-            elif body is not None:
-                headers["Content-Type"] = "application/json"
-            return Outgoing(
-                operation,
-                self._url(operation, path or {}, query),
-                headers,
-                silence=silence,
-                json=None if body is None else msgspec.json.encode(body),
-                file=file,
-            )
-        except UnicodeEncodeError as error:
-            raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
-
-    def _url(self, operation: Operation, path: Mapping[str, str], query: m.Request | None) -> URL:
-        if not path and query is None:
-            return _whole(self.base + operation.path)
-        filled = operation.path.format_map({name: _segment(name, value) for name, value in path.items()})
-        url = URL(self.base + filled, encoded=True)
-        pairs = {} if query is None else {name: _text(value) for name, value in _given(query).items()}
-        return url.with_query(pairs) if pairs else url
-
-    async def attempted(self, outgoing: Outgoing, read: Callable[[RawAnswer], T]) -> T:
-        """Send until `read` takes the answer, or as often as the policy and the circuit let it.
+    async def send(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
+        """Send until `read` takes the response, or as often as the policy and the circuit let it.
 
         Raises:
             EngineFault: that of the last attempt.
@@ -143,7 +84,7 @@ class HttpTransport:
             self._admit()
             made += 1
             try:
-                return await self.observed(outgoing, read)
+                return await self.send_once(request, read)
             except EngineFault as fault:
                 elapsed = self._clock.monotonic() - began
                 delay = self._policy.delay(fault, made=made, elapsed=elapsed, random=self._jitter)
@@ -151,10 +92,10 @@ class HttpTransport:
                     raise
             await self._clock.sleep(delay)
 
-    async def observed(self, outgoing: Outgoing, read: Callable[[RawAnswer], T]) -> T:
+    async def send_once(self, request: EngineRequest, read: Callable[[RawResponse], T]) -> T:
         """Send once, and tell the circuit how it went, which has no say in whether."""
         try:
-            answer = read(await self._sent(outgoing))
+            result = read(await self._exchanged(request))
         except (EngineUnreachable, EngineTimeout) as fault:
             self._breaker.failed(self._clock.monotonic())
             self._last_failure = fault.detail
@@ -167,7 +108,7 @@ class HttpTransport:
             self._breaker.abandoned()
             raise
         self._breaker.succeeded()
-        return answer
+        return result
 
     def _admit(self) -> None:
         now = self._clock.monotonic()
@@ -176,23 +117,23 @@ class HttpTransport:
                 self._last_failure, url=self.base, retry_after=round(self._breaker.wait(now), 1)
             )
 
-    async def _sent(self, outgoing: Outgoing) -> RawAnswer:
+    async def _exchanged(self, request: EngineRequest) -> RawResponse:
         """Send once, with every fault of the transport turned into one of ours."""
-        sending = _Sending(outgoing)
+        sending = _Sending(request)
         try:
             session = self._opened()
             return await sending.exchange(session, self._wire)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             if sending.own_fault is not None:
                 raise sending.own_fault from None
-            raise self._fault(error, outgoing) from error
+            raise self._fault(error, request) from error
 
-    def _fault(self, error: Exception, outgoing: Outgoing) -> EngineFault:
+    def _fault(self, error: Exception, request: EngineRequest) -> EngineFault:
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return self._unreachable(f"no connection within {CONNECT_SECONDS:g} s")
             case TimeoutError():
-                return EngineTimeout(f"It said nothing for {outgoing.silence:g} s.")
+                return EngineTimeout(f"It said nothing for {request.silence:g} s.")
             case aiohttp.ClientPayloadError():
                 return EngineBadAnswer("Its answer broke off in the middle.", broke_off=True)
             case aiohttp.ServerDisconnectedError():
@@ -223,36 +164,36 @@ class HttpTransport:
 class _Sending:
     """One exchange under one watch for silence: every block sent and every byte received pushes it on."""
 
-    outgoing: Outgoing
+    request: EngineRequest
     own_fault: OSError | None = None
     _watch: asyncio.Timeout | None = field(default=None)
 
-    async def exchange(self, session: aiohttp.ClientSession, wire: Wire | None) -> RawAnswer:
+    async def exchange(self, session: aiohttp.ClientSession, wire: Wire | None) -> RawResponse:
         """Send the request and read its answer whole.
 
         Raises:
             TimeoutError: silence. Otherwise whatever aiohttp raises.
         """
         try:
-            async with asyncio.timeout(self.outgoing.silence) as self._watch:
+            async with asyncio.timeout(self.request.silence) as self._watch:
                 if wire is not None and self._is_small_post:
-                    outgoing = self.outgoing
-                    return await wire.post(outgoing.url, outgoing.headers, outgoing.json or b"", self._read)
+                    request = self.request
+                    return await wire.post(request.url, request.headers, request.json or b"", self._read)
                 return await self._exchange(session)
         finally:
             self._watch = None
 
-    async def _exchange(self, session: aiohttp.ClientSession) -> RawAnswer:
-        outgoing = self.outgoing
-        data = self._blocks(outgoing.file) if outgoing.file is not None else outgoing.json
+    async def _exchange(self, session: aiohttp.ClientSession) -> RawResponse:
+        request = self.request
+        data = self._blocks(request.file) if request.file is not None else request.json
         async with session.request(
-            outgoing.operation.method,
-            outgoing.url,
-            headers=outgoing.headers,
+            request.operation.method,
+            request.url,
+            headers=request.headers,
             data=data,
             allow_redirects=False,
         ) as response:
-            return RawAnswer(
+            return RawResponse(
                 status=response.status,
                 content_type=response.content_type if "Content-Type" in response.headers else "",
                 body=await self._read(response.content),
@@ -270,12 +211,12 @@ class _Sending:
 
     @property
     def _is_small_post(self) -> bool:
-        outgoing = self.outgoing
+        request = self.request
         # Other methods a session sends again by itself where a pooled connection turns out to be closed.
         return (
-            outgoing.operation.method == "POST"
-            and outgoing.json is not None
-            and len(outgoing.json) <= MAX_BODY_BYTES
+            request.operation.method == "POST"
+            and request.json is not None
+            and len(request.json) <= MAX_BODY_BYTES
         )
 
     async def _read(self, content: aiohttp.StreamReader) -> bytes:
@@ -293,41 +234,7 @@ class _Sending:
 
     def _progressed(self) -> None:
         if self._watch is not None and not self._watch.expired():
-            self._watch.reschedule(asyncio.get_running_loop().time() + self.outgoing.silence)
-
-
-def standing_headers(key: str) -> dict[str, str]:
-    """What every request carries: `key` as the bearer (empty: none), and the call's id and trace."""
-    sent = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
-    if key:
-        sent["Authorization"] = f"Bearer {key}"
-    if request_id := REQUEST_ID.get():
-        sent["X-Request-ID"] = request_id
-    if trace := TRACE.get():
-        sent |= trace
-    return sent
-
-
-def _given(query: m.Request) -> dict[str, Any]:
-    """The members of a query that differ from their defaults."""
-    built: dict[str, Any] = msgspec.to_builtins(query)
-    return built
-
-
-@lru_cache(maxsize=64)
-def _whole(url: str) -> URL:
-    return URL(url, encoded=True)
-
-
-def _segment(name: str, value: str) -> str:
-    if value in (".", ".."):
-        # Somebody on the way would take it for a step in the path, and a deletion would reach further.
-        raise Refused("invalid_parameter", f"{value!r} is no {name}.", members={"parameter": name})
-    return quote(value, safe="")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            self._watch.reschedule(asyncio.get_running_loop().time() + self.request.silence)
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp.client_reqrep import ClientRequest
 from yarl import URL
 
-from kb_server.engine_client.answers import RawAnswer
+from kb_server.engine_client.responses import RawResponse
 
 MAX_BODY_BYTES = 64 * 1024
 """A larger body waits for the peer to read, which is the session's work."""
@@ -39,7 +39,7 @@ class Wire:
         headers: Mapping[str, str],
         body: bytes,
         read: Callable[[aiohttp.StreamReader], Awaitable[bytes]],
-    ) -> RawAnswer:
+    ) -> RawResponse:
         """Send `body` and read the answer whole with `read`; then the connection goes back to the pool.
 
         Raises:
@@ -69,7 +69,7 @@ async def _exchanged(
     connection: aiohttp.connector.Connection,
     data: bytes,
     read: Callable[[aiohttp.StreamReader], Awaitable[bytes]],
-) -> RawAnswer:
+) -> RawResponse:
     protocol, transport = connection.protocol, connection.transport
     if protocol is None or transport is None:
         raise aiohttp.ServerDisconnectedError
@@ -79,7 +79,7 @@ async def _exchanged(
     while 100 <= message.code < 200 and message.code != 101:
         message, payload = await protocol.read()
     headers = message.headers
-    return RawAnswer(
+    return RawResponse(
         status=message.code,
         content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower(),
         body=await read(payload),

@@ -11,7 +11,7 @@ from functools import partial
 from aiohttp import web
 
 from kb_contracts.http.admission import BACKLOG, Admission, Listener, listen
-from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
 from kb_server.hosting.handed import HandedConnections
 from kb_server.hosting.http import LIMITS
@@ -50,7 +50,7 @@ async def serve(
         drain_seconds=drain_seconds,
         linger_seconds=LINGER_SECONDS,
         listen=partial(_listen, reuse_port=reuse_port, sock=sock, handed=handed),
-        connection_log=CONNECTION_LOG,
+        connection_log=connection_log(),
     )
 
 

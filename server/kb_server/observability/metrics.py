@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from kb_server.observability.cells import Cells, Name, OwnCells
+from kb_server.observability.counters import CounterStore, InProcessCounters, Name
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of `Metrics.render`."""
@@ -27,13 +27,13 @@ Labels = tuple[tuple[str, str], ...]
 class Metrics:
     """The counts of one server. Not for threads: it is touched from the event loop alone."""
 
-    def __init__(self, cells: Cells | None = None) -> None:
-        """`cells` are where the numbers are kept; without, in this process."""
-        self._cells = cells if cells is not None else OwnCells()
+    def __init__(self, counters: CounterStore | None = None) -> None:
+        """`counters` are where the numbers are kept; without, in this process."""
+        self._counters = counters if counters is not None else InProcessCounters()
 
     def count_call(self, tool: str, seconds: float, error_type: str | None = None) -> None:
         """Count one ended call; `error_type` is None where it succeeded."""
-        add = self._cells.add
+        add = self._counters.add
         add((_REQUESTS, tool, "success" if error_type is None else "error"), 1)
         add((_BUCKET, tool, _BOUNDS[bisect_left(BUCKETS, seconds)]), 1)
         add((_SECONDS, tool), seconds)
@@ -42,11 +42,11 @@ class Metrics:
 
     def count_results(self, collection_id: str | None, results: int) -> None:
         """Add the results of one search; `collection_id` None searched all collections."""
-        self._cells.add((_RESULTS, collection_id or "all"), results)
+        self._counters.add((_RESULTS, collection_id or "all"), results)
 
     def render(self) -> str:
         """All families in the Prometheus text format."""
-        return "".join(f"{line}\n" for line in _lines(self._cells.totals()))
+        return "".join(f"{line}\n" for line in _lines(self._counters.totals()))
 
 
 def _lines(totals: Mapping[Name, float]) -> Iterator[str]:

@@ -7,11 +7,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kb_contracts.api.operations import DocumentQuery, TagsQuery
-from kb_server import collections
-from kb_server.engine_client import engine_call
+from kb_contracts.api.operations import (
+    CANCEL_JOB,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_TAGS,
+    RETRY_JOB,
+    WITHOUT_CHUNKS,
+    TagsQuery,
+)
+from kb_server import collection_moves, collection_tags
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Annotations, Call, Toolset
+from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
 from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
 from kb_server.toolsets.service_tool import ServiceTool
@@ -40,10 +48,12 @@ Example: {"document_id": 42, "collection": "memory"}"""
 
     async def run(self, arguments: KbMoveArguments, call: Call) -> DocumentView:
         """Removes the old collection's tag, then adds the new one's."""
-        collections.tag_of(arguments.collection)
+        collection_tags.tag_of(arguments.collection)
         with engine_call(call, document_id=arguments.document_id):
-            document = await self.engine.document(arguments.document_id, DocumentQuery(chunks=False))
-            moved = await collections.move(
+            document = await self.engine.call(
+                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
+            )
+            moved = await collection_moves.move(
                 self.engine, document, arguments.collection, clock=self.services.clock
             )
             return document_view(moved)
@@ -80,7 +90,7 @@ Example: {"document_id": 42}"""
     async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
         """`DELETE /documents/{id}`."""
         with engine_call(call, document_id=arguments.document_id):
-            removed = await self.engine.delete(arguments.document_id)
+            removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
         return KbDeleteResult(
             document_id=arguments.document_id,
             documents=removed.documents,
@@ -138,23 +148,23 @@ collection and tags for kb_search, and to tag alike what belongs together."""
         """`GET /tags`."""
         query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
         with engine_call(call):
-            found = await self.engine.tags(query)
+            found = await self.engine.call(LIST_TAGS, query=query)
         following = arguments.offset + len(found.tags)
         more = found.total - following
         return KbTagsResult(
             collections=[
                 CollectionCount(
-                    collection=each.tag.removeprefix(collections.PREFIX),
+                    collection=each.tag.removeprefix(collection_tags.PREFIX),
                     documents=each.documents,
                     chunks=each.chunks,
                 )
                 for each in found.tags
-                if each.tag.startswith(collections.PREFIX)
+                if each.tag.startswith(collection_tags.PREFIX)
             ],
             tags=[
                 TagCount(tag=each.tag, documents=each.documents, chunks=each.chunks)
                 for each in found.tags
-                if not each.tag.startswith(collections.PREFIX)
+                if not each.tag.startswith(collection_tags.PREFIX)
             ],
             total=found.total,
             hint=f"{more} more: offset={following}." if more > 0 else "",
@@ -182,7 +192,7 @@ job that has ended cannot be cancelled: remove its document with kb_delete."""
     async def run(self, arguments: KbCancelJobArguments, call: Call) -> JobView:
         """`DELETE /jobs/{id}`."""
         with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.cancel_job(arguments.job_id))
+            return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -209,7 +219,7 @@ Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     async def run(self, arguments: KbRetryJobArguments, call: Call) -> JobView:
         """`POST /jobs/{id}/retry`."""
         with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.retry_job(arguments.job_id))
+            return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -374,7 +374,7 @@ class Uploads:
             source_path=upload.source_path,
             dedup_scope=upload.collection,
         )
-        return await self._engine.add_file(source, fields, idempotency_key=upload.id)
+        return await self._engine.send_file(source, fields, idempotency_key=upload.id)
 
     def _accepted(self, entry: Entry, *, job_id: str) -> None:
         upload = entry.read()

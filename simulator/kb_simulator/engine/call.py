@@ -6,10 +6,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+from kb_contracts.api.formats import Format
 from kb_contracts.http.multipart import ReceivedFile
 from kb_simulator.engine.limits import Limits
 from kb_simulator.engine.state import State
-from kb_simulator.extract import Format
 
 
 @dataclass(frozen=True, slots=True)

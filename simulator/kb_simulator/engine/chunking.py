@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from kb_readers import Page
+
 MAX_CHARS = 1_000
 """Code points in a passage at the most."""
 
@@ -18,14 +20,6 @@ _BLANK_LINES = re.compile(r"\n[ \t\r]*(?=\n)")
 _HEADING = re.compile(r"^ {0,3}(?P<marks>#{1,6})[ \t]+(?P<title>[^\s#][^\n]*)", re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?…。！？]\s")
 _HEADING_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A stretch of text that no passage crosses the end of; `number` from 1, None without pages."""
-
-    number: int | None
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +61,6 @@ def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
             found.append(Passage(text, offset + span.start, offset + span.end, page.number, heading))
         offset += len(page.text) + len(PAGE_BREAK)
     return found
-
-
-def first_heading(text: str) -> str | None:
-    """The first heading of the first level, of at most 200 characters."""
-    return next((_title(found) for found in _HEADING.finditer(text) if len(found["marks"]) == 1), None)
 
 
 def _spans(text: str, headings: bool) -> Iterator[_Span]:

@@ -17,11 +17,11 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import PREFIX
+from kb_readers import Extraction
 from kb_simulator.engine.chunking import passages, text_of
 from kb_simulator.engine.index import Index
 from kb_simulator.engine.submission import Submission, text_of_note, title_of
 from kb_simulator.engine.timestamps import rfc3339
-from kb_simulator.extract import METHOD, Extracted
 from kb_simulator.seeded import Seeded
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
@@ -86,7 +86,7 @@ class Documents:
 
     # taking in
 
-    def take_in(self, submission: Submission, content: Extracted, uid: str, now: int) -> tuple[Stored, bool]:
+    def take_in(self, submission: Submission, content: Extraction, uid: str, now: int) -> tuple[Stored, bool]:
         """The document of a submission, and whether it was there already."""
         key = (submission.kind, submission.sha256, submission.dedup_scope)
         if (twin := self._twin(key, submission)) is not None:
@@ -110,7 +110,7 @@ class Documents:
             metadata=dict(submission.metadata or {}),
             status="searchable" if chunks else "empty",
             status_reason=None if chunks else NO_TEXT,
-            extraction_method=METHOD,
+            extraction_method=content.method,
             pages=content.page_count,
             chunk_count=len(chunks),
             version=1,
@@ -258,8 +258,8 @@ class Documents:
 
     # inside
 
-    def _chunks(self, content: Extracted, uid: str, version: int) -> tuple[str, tuple[m.Chunk, ...]]:
-        found = passages(content.pages, headings=content.headings)
+    def _chunks(self, content: Extraction, uid: str, version: int) -> tuple[str, tuple[m.Chunk, ...]]:
+        found = passages(content.pages, headings=content.is_markdown)
         first, self._next_chunk = self._next_chunk, self._next_chunk + len(found)
         chunks = tuple(
             m.Chunk(

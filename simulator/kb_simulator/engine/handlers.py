@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 from collections.abc import Mapping
@@ -12,15 +11,15 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.http.parsing import check_metadata
+from kb_readers import Extraction, ExtractionFailed
 from kb_simulator.engine import submission
 from kb_simulator.engine.call import CURRENT, Call, Upload
+from kb_simulator.engine.extract import extract
 from kb_simulator.engine.idempotency import Retry
-from kb_simulator.extract import Extracted, ExtractionFailed, Format, extract
-
-_AT_ONCE_BYTES = 64 * 1024  # of a file: reading a larger one would hold up the loop
 
 
 def handlers() -> Mapping[str, Handler]:
@@ -217,16 +216,12 @@ async def _file(identity: str, upload: Upload) -> submission.Submission:
     received = upload.received
     check_metadata(received.fields.metadata)
     _check_ocr(received.fields, upload.format)
-    if received.size <= _AT_ONCE_BYTES:
-        content = _text(upload)
-    else:
-        content = await asyncio.to_thread(_text, upload)
     return submission.file(
         identity,
         received.fields,
         received.filename,
         upload.format,
-        content,
+        await _text(upload),
         size=received.size,
         sha256=received.sha256,
     )
@@ -241,9 +236,9 @@ def _check_ocr(fields: m.FileFields, kind: Format) -> None:
         )
 
 
-def _text(upload: Upload) -> Extracted | m.JobError:
+async def _text(upload: Upload) -> Extraction | m.JobError:
     try:
-        return extract(upload.data, upload.format, force_ocr=upload.received.fields.force_ocr)
+        return await extract(upload.data, upload.format, force_ocr=upload.received.fields.force_ocr)
     except ExtractionFailed as error:
         return m.JobError(code=error.code, message=error.message)
 

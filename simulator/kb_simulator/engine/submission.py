@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kb_contracts.api import models as m
-from kb_simulator.engine.chunking import Page
-from kb_simulator.extract import Extracted, Format
+from kb_contracts.api.formats import Format
+from kb_readers import Extraction
 
 _TITLE_CHARS = 80
 
@@ -24,7 +24,7 @@ class Submission:
 
     identity: str
     kind: Literal["note", "file"]
-    content: Extracted | m.JobError
+    content: Extraction | m.JobError
     sha256: str
     size_bytes: int
     title: str | None = None
@@ -46,7 +46,7 @@ class Submission:
     @property
     def document_title(self) -> str:
         """What its document is called: the title given, else its own, else the file's name."""
-        own = self.content.title if isinstance(self.content, Extracted) and self.kind == "file" else None
+        own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
         return self.title or own or self.shown_title
 
 
@@ -81,7 +81,7 @@ def file(
     fields: m.FileFields,
     filename: str,
     kind: Format,
-    content: Extracted | m.JobError,
+    content: Extraction | m.JobError,
     *,
     size: int,
     sha256: str,
@@ -104,9 +104,9 @@ def file(
     )
 
 
-def text_of_note(text: str) -> Extracted:
+def text_of_note(text: str) -> Extraction:
     """A note's text as extraction would give it; agents write Markdown, so its headings count."""
-    return Extracted([Page(None, text)])
+    return Extraction.of_note(text)
 
 
 def title_of(text: str) -> str:
@@ -116,5 +116,5 @@ def title_of(text: str) -> str:
     return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
 
 
-def _first_line(content: Extracted | m.JobError) -> str:
-    return title_of(content.pages[0].text) if isinstance(content, Extracted) and content.pages else ""
+def _first_line(content: Extraction | m.JobError) -> str:
+    return title_of(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""

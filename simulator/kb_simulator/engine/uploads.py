@@ -6,17 +6,18 @@ import msgspec
 from aiohttp import web
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import Operation
+from kb_contracts.api.formats import Format
+from kb_contracts.api.operations import AnyOperation
 from kb_contracts.http.mount import JSON_BODY_BYTES
 from kb_contracts.http.multipart import receive_file
+from kb_readers import ExtractionFailed, format_of, require_reader
 from kb_simulator.engine.call import Upload
-from kb_simulator.extract import ExtractionFailed, Format, format_of
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
 
 async def read_body(
-    request: web.Request, operation: Operation | None, max_upload_bytes: int
+    request: web.Request, operation: AnyOperation | None, max_upload_bytes: int
 ) -> tuple[bytes, Upload | None]:
     """The body that the fingerprint is made of, and the file in it, where the operation takes one.
 
@@ -61,9 +62,11 @@ async def _receive(request: web.Request, max_bytes: int) -> Upload:
 
 def _format(filename: str) -> Format:
     try:
-        return format_of(filename)
+        fmt = format_of(filename)
+        require_reader(fmt)
     except ExtractionFailed as error:
         raise EngineError(error.code, error.message, parameter="file") from error
+    return fmt
 
 
 def _canonical(upload: Upload) -> bytes:

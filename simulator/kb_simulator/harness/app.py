@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, Operation
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
 from kb_contracts.http.cross_origin import check_page, check_unrepeated
 from kb_contracts.http.mount import build_application, is_probe, problem_response
 from kb_simulator.engine.call import CURRENT, Call, Upload
@@ -29,7 +29,7 @@ from kb_simulator.harness.journal import Entry
 from kb_simulator.harness.namespaces import Namespace, Namespaces, bearer
 from kb_simulator.harness.recorded_request import RecordedRequest, record_request
 
-_BY_ROUTE: Mapping[tuple[str, str], Operation] = {
+_BY_ROUTE: Mapping[tuple[str, str], AnyOperation] = {
     (operation.method.value, operation.path): operation for operation in OPERATIONS
 }
 _JSON = "application/json"
@@ -73,7 +73,7 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int, host: str) -> Any:
 
 async def _answer(
     namespace: Namespace,
-    operation: Operation | None,
+    operation: AnyOperation | None,
     busy: EngineError | None,
     max_upload_bytes: int,
     request: web.Request,

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler as AiohttpHandler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.models import Request
-from kb_contracts.api.operations import Method, Operation
+from kb_contracts.api.operations import AnyOperation, Method, Operation
 from kb_contracts.http.mount import Handler, Incoming, build_application
 from kb_simulator.harness import control_models as c
 from kb_simulator.harness.fault_registry import ArmedFault
@@ -35,7 +35,7 @@ def _body(kind: type[Data]) -> type[Request]:
     return cast("type[Request]", kind)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS: tuple[AnyOperation, ...] = (
     Operation("overview", Method.GET, BASE, "The simulator in short", c.Overview),
     Operation("reset", Method.POST, f"{BASE}/reset", "Begin anew", c.Overview, body=_body(c.ResetRequest)),
     Operation("listSnapshots", Method.GET, f"{BASE}/snapshots", "States that were kept", c.SnapshotList),
@@ -46,7 +46,7 @@ OPERATIONS: tuple[Operation, ...] = (
         f"{BASE}/snapshots/{{snapshot_id}}/restore",
         "Go back to a state that was kept",
         c.Overview,
-        parameters={"snapshot_id": str},
+        path_parameters={"snapshot_id": str},
     ),
     Operation("getClock", Method.GET, f"{BASE}/clock", "What time it is", c.ClockInfo),
     Operation(
@@ -69,7 +69,7 @@ OPERATIONS: tuple[Operation, ...] = (
         f"{BASE}/faults/{{fault_id}}",
         "Disarm a fault",
         ArmedFault,
-        parameters={"fault_id": str},
+        path_parameters={"fault_id": str},
     ),
     Operation("catalogue", Method.GET, f"{BASE}/catalogue", "The faults by name", c.Catalogue),
     Operation("getPolicy", Method.GET, f"{BASE}/policy", "How jobs end", c.PolicyInfo),
@@ -108,7 +108,7 @@ OPERATIONS: tuple[Operation, ...] = (
         f"{BASE}/namespaces/{{name}}",
         "Forget a namespace",
         c.NamespaceList,
-        parameters={"name": c.Name},
+        path_parameters={"name": c.Name},
     ),
 )
 """The control plane's operations, in the contract's own form."""

@@ -59,7 +59,7 @@ class JournalQuery(m.Request):
     limit: Limit = 100
 
 
-class NamespaceInfo(m.Answer):
+class NamespaceInfo(m.Response):
     """A namespace in short."""
 
     name: str
@@ -70,7 +70,7 @@ class NamespaceInfo(m.Answer):
     requests: int
 
 
-class Overview(m.Answer):
+class Overview(m.Response):
     """The simulator and the namespace that the request names."""
 
     engine_url: str
@@ -78,13 +78,13 @@ class Overview(m.Answer):
     namespaces: list[str]
 
 
-class NamespaceList(m.Answer):
+class NamespaceList(m.Response):
     """All namespaces, the oldest first."""
 
     namespaces: list[NamespaceInfo]
 
 
-class ClockInfo(m.Answer):
+class ClockInfo(m.Response):
     """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` counts who waits for time to pass."""
 
     mode: ClockMode
@@ -93,44 +93,44 @@ class ClockInfo(m.Answer):
     sleeping: int
 
 
-class FaultList(m.Answer):
+class FaultList(m.Response):
     """The armed faults in the order in which they are consulted."""
 
     faults: list[ArmedFault]
 
 
-class CatalogueEntry(m.Answer):
+class CatalogueEntry(m.Response):
     """A fault by name."""
 
     name: str
     effect: AnyEffect
 
 
-class Catalogue(m.Answer):
+class Catalogue(m.Response):
     """Every fault there is a name for."""
 
     faults: list[CatalogueEntry]
 
 
-class PolicyInfo(m.Answer):
+class PolicyInfo(m.Response):
     """How jobs end."""
 
     policy: Policy
 
 
-class Snapshot(m.Answer):
+class Snapshot(m.Response):
     """A state that was kept."""
 
     id: str
 
 
-class SnapshotList(m.Answer):
+class SnapshotList(m.Response):
     """The states that were kept, the oldest first."""
 
     snapshots: list[Snapshot]
 
 
-class StateInfo(m.Answer):
+class StateInfo(m.Response):
     """What a namespace holds: counts, the newest documents and jobs, tags."""
 
     status: m.Status
@@ -139,7 +139,7 @@ class StateInfo(m.Answer):
     tags: list[m.TagCount]
 
 
-class JournalPage(m.Answer):
+class JournalPage(m.Response):
     """The newest entries in the order of arrival; `dropped` were too old to keep."""
 
     entries: list[Record]

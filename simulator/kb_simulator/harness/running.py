@@ -12,7 +12,7 @@ from aiohttp import web
 
 from kb_contracts.http.admission import Admission, Listener, admitting, listen
 from kb_contracts.http.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.mount import is_probe, no_room
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.clock import ClockMode
@@ -80,7 +80,7 @@ class Simulator:
         runner = web.AppRunner(
             app,
             access_log=None,
-            logger=CONNECTION_LOG,
+            logger=connection_log(),
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_SECONDS,
         )

@@ -63,7 +63,6 @@ def remember(caller: Caller) -> tuple[str, Any]:
 
 @pytest.mark.requirement("K2", "K8", "E31")
 def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(caller: Caller) -> None:
-    """What a tool added is in the engine's own API."""
     word, document = remember(caller)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [document]
@@ -73,8 +72,6 @@ def test_a_note_goes_through_the_server_to_the_engine_by_their_service_names(cal
 
 
 def test_the_official_client_sees_nine_tools() -> None:
-    """Over the containers' network, with the agents' key."""
-
     async def listed() -> int:
         import httpx2
 

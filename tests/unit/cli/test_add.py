@@ -26,7 +26,7 @@ class Scripted:
     log: list[str] = field(default_factory=list)
     fields: list[m.FileFields] = field(default_factory=list)
 
-    def add_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
+    def send_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
         """The next answer."""
         self.fields.append(fields)
         content.read()
@@ -36,7 +36,7 @@ class Scripted:
             raise answer
         return _job(answer, "queued")
 
-    def ended_job(self, job_id: str) -> m.Job:
+    def wait_for_job(self, job_id: str) -> m.Job:
         """The job, cancelled so that no document is asked for."""
         self.log.append(f"wait {job_id}")
         return _job(job_id, "cancelled")
@@ -127,7 +127,6 @@ def test_an_engine_that_goes_away_ends_the_run(files: list[Found]) -> None:
 
 
 def test_a_file_that_vanishes_fails_alone(files: list[Found]) -> None:
-    """Between the walk and the sending anything may happen."""
     files[1].path.unlink()
     results = adding(Scripted(["1", "2"])).run(files)
     assert {Path(result.path).name: result.reason for result in results}[
@@ -154,7 +153,6 @@ def test_the_exit_status_tells_all_some_and_none(outcomes: list[Outcome], status
 
 
 def test_a_file_named_twice_is_sent_once(tmp_path: Path) -> None:
-    """By itself, by its folder, and by a link to it."""
     (tmp_path / "a.txt").touch()
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     found = list(walk([tmp_path / "a.txt", tmp_path, tmp_path / "a.txt"]))

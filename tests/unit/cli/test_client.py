@@ -14,7 +14,15 @@ from kb_cli.client import WAIT_SECONDS, EngineClient, QueueFull, UnsupportedForm
 from kb_cli.exits import CliError, Exit
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
-from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_DOCUMENT,
+    GET_JOB,
+    GET_STATUS,
+    LIST_DOCUMENTS,
+    DocumentQuery,
+    DocumentsQuery,
+)
 
 JOB = m.Job(
     id="3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11",
@@ -62,7 +70,7 @@ def job(status: m.JobStatus) -> httpx.Response:
 def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
     """Not found is 4, all else that the engine refuses is 1; the line is the engine's own or ours."""
     with answering(lambda _: problem(code)) as client, pytest.raises(CliError) as refused:
-        client.status()
+        client.call(GET_STATUS)
     assert refused.value.status == (Exit.NOT_FOUND if code.endswith("_not_found") else Exit.FAILED)
     assert refused.value.message == "What happened." or "KB_API_KEY" in refused.value.message
 
@@ -81,12 +89,11 @@ def test_every_code_of_the_contract_ends_with_its_status(code: str) -> None:
     ],
 )
 def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> None:
-    """A proxy, another program, another version: never a traceback, never a wrong answer."""
     with (
         answering(lambda _: answer) as client,
         pytest.raises(CliError, match="no engine of this version") as told,
     ):
-        client.status()
+        client.call(GET_STATUS)
     assert told.value.status is Exit.FAILED
 
 
@@ -100,7 +107,7 @@ def test_a_connection_that_fails_is_unreachable(error: type[httpx.RequestError])
         raise error("", request=request)
 
     with answering(fail) as client, pytest.raises(CliError, match="http://engine:8000") as told:
-        client.status()
+        client.call(GET_STATUS)
     assert told.value.status is Exit.UNREACHABLE
 
 
@@ -113,8 +120,8 @@ def test_the_key_goes_with_every_request_and_a_mutation_has_an_idempotency_key()
         return job("completed")
 
     with answering(record, "secret") as client:
-        client.add_note(m.NoteRequest(text="t"))
-        client.job(JOB.id)
+        client.call(CREATE_JOB, body=m.NoteRequest(text="t"))
+        client.call(GET_JOB, path={"job_id": JOB.id})
     assert [headers["Authorization"] for headers in seen] == ["Bearer secret"] * 2
     assert "Idempotency-Key" in seen[0]
     assert "Idempotency-Key" not in seen[1]
@@ -128,12 +135,11 @@ def test_no_key_sends_no_authorization() -> None:
         return job("completed")
 
     with answering(check) as client:
-        client.job(JOB.id)
+        client.call(GET_JOB, path={"job_id": JOB.id})
 
 
 @pytest.mark.parametrize("key", ["with\nline", "schlüssel\N{EURO SIGN}"])
 def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
-    """Before anything is sent, and without showing it."""
     with pytest.raises(CliError, match="KB_API_KEY") as refused:
         EngineClient("http://engine:8000", key)
     assert refused.value.status is Exit.USAGE
@@ -141,7 +147,6 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
 
 
 def test_a_path_parameter_cannot_leave_its_place() -> None:
-    """What a user types as an id is one segment of the path."""
     paths: list[str] = []
 
     def record(request: httpx.Request) -> httpx.Response:
@@ -149,7 +154,7 @@ def test_a_path_parameter_cannot_leave_its_place() -> None:
         return problem("document_not_found")
 
     with answering(record) as client, pytest.raises(CliError):
-        client.document("../jobs?x=1#", DocumentQuery(chunks=False))
+        client.call(GET_DOCUMENT, path={"document_id": "../jobs?x=1#"}, query=DocumentQuery(chunks=False))
     assert paths == ["/api/v1/documents/..%2Fjobs%3Fx%3D1%23?chunks=false"]
 
 
@@ -162,7 +167,7 @@ def test_a_query_holds_what_differs_from_the_defaults() -> None:
         return problem("invalid_parameter")
 
     with answering(record) as client, pytest.raises(CliError):
-        client.documents(DocumentsQuery(source_path="a b", limit=5))
+        client.call(LIST_DOCUMENTS, query=DocumentsQuery(source_path="a b", limit=5))
     assert queries == [{"limit": "5", "source_path": "a b"}]
 
 
@@ -176,7 +181,7 @@ def test_a_file_is_sent_with_its_fields_as_the_contract_has_them() -> None:
 
     fields = m.FileFields(tags=["collection:documents"], dedup_scope="collection:documents")
     with answering(record) as client:
-        client.add_file("a.txt", io.BytesIO(b"content"), fields)
+        client.send_file("a.txt", io.BytesIO(b"content"), fields)
     [body] = bodies
     assert b'name="tags"\r\n\r\n["collection:documents"]\r\n' in body
     assert b'name="dedup_scope"\r\n\r\ncollection:documents\r\n' in body
@@ -190,7 +195,7 @@ def test_a_file_is_sent_with_its_fields_as_the_contract_has_them() -> None:
 def test_two_refusals_of_a_file_have_names(code: str, kind: type[CliError]) -> None:
     """`kb add` goes on after them."""
     with answering(lambda _: problem(code)) as client, pytest.raises(kind):
-        client.add_file("a.txt", io.BytesIO(b""), m.FileFields())
+        client.send_file("a.txt", io.BytesIO(b""), m.FileFields())
 
 
 def test_a_job_is_asked_for_until_it_has_ended() -> None:
@@ -204,5 +209,5 @@ def test_a_job_is_asked_for_until_it_has_ended() -> None:
 
     ticks = iter(range(0, 1_000, 20))
     with answering(answer) as client:
-        assert client.ended_job(JOB.id, clock=lambda: float(next(ticks))).status == "completed"
+        assert client.wait_for_job(JOB.id, clock=lambda: float(next(ticks))).status == "completed"
     assert waits == [json.dumps(WAIT_SECONDS)] * 3

@@ -56,7 +56,6 @@ def test_a_description_is_said_bit_by_bit(kb: Kb) -> None:
     ],
 )
 def test_what_does_not_fit_is_one_line(kb: Kb, arguments: tuple[str, ...], status: Exit, told: str) -> None:
-    """And nothing is described."""
     before = kb.json("collections")
     ended, out, error = kb("collections", *arguments)
     assert (ended, out) == (status, "")

@@ -97,7 +97,6 @@ def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
 
 
 def test_the_same_note_twice_is_one_document(kb: Kb) -> None:
-    """And the second answer says so."""
     document = kb.note("The archive closes at noon")
     status, out, _ = kb("addnote", "The archive closes at noon")
     assert (status, out) == (0, f"Document {document} in documents; the same text was there already.\n")
@@ -113,7 +112,6 @@ def test_a_note_may_come_from_stdin(kb: Kb, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("command", [("addnote", " "), ("updatenote", "1", ""), ("addnote", "x" * 1_000_001)])
 def test_a_text_that_is_no_note_is_refused_before_it_is_sent(kb: Kb, command: tuple[str, ...]) -> None:
-    """Empty, or longer than a note may be."""
     status, out, err = kb(*command)
     assert (status, out) == (Exit.USAGE, "")
     assert err.startswith(f"kb {command[0]}: a note ")
@@ -128,7 +126,6 @@ def test_without_waiting_the_job_is_told(kb: Kb) -> None:
 
 @pytest.mark.requirement("E21")
 def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
-    """The same id and created_at, a new text, a higher version."""
     document = kb.note("The committee meets on Monday")
     before = kb.json("get", str(document))
     status, out, _ = kb("updatenote", str(document), "The committee meets on Thursday")
@@ -152,7 +149,6 @@ def test_updatenote_waits_for_what_takes_longer_than_a_request(kb: Kb) -> None:
 
 @pytest.mark.requirement("E21")
 def test_updatenote_of_a_note_that_is_not_there_ends_with_4(kb: Kb) -> None:
-    """On stderr, in one line."""
     status, out, err = kb("updatenote", "999999", "text")
     assert (status, out) == (Exit.NOT_FOUND, "")
     assert err.startswith("kb updatenote: ")
@@ -180,7 +176,6 @@ def test_updatenote_at_another_version_is_refused(kb: Kb) -> None:
 
 
 def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
-    """For a person in lines, without colour in a pipe."""
     document = kb.note("The zeppelin hangar has a copper roof", "--title", "Hangar", "--tags", "roof")
     status, out, _ = kb("search", "zeppelin hangar", "--mode", "fts", "--explain")
     assert status == 0
@@ -223,7 +218,6 @@ def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
 
 
 def test_get_wants_one_thing(kb: Kb) -> None:
-    """A document or a source, not both."""
     assert kb("get", "1", "--source-path", "x")[0] == Exit.USAGE
 
 
@@ -262,7 +256,6 @@ def test_get_pages_the_list_and_says_how_to_go_on(kb: Kb) -> None:
 
 
 def test_a_search_that_finds_nothing_near_says_that_it_is_weak(kb: Kb) -> None:
-    """Above what it found, where it is read."""
     kb.note("The ledger is bound in calf", "--collection", "ledgers")
     _, out, _ = kb("search", "zzz qqq", "--collection", "ledgers")
     assert out.startswith("weak: nothing matches well")
@@ -272,7 +265,6 @@ def test_a_search_that_finds_nothing_near_says_that_it_is_weak(kb: Kb) -> None:
 
 @pytest.mark.parametrize("arguments", [("get", "abc"), ("get", "99999999999999999999"), ("jobs", "123")])
 def test_what_is_no_id_is_told_in_words(kb: Kb, arguments: tuple[str, ...]) -> None:
-    """Not in a regular expression."""
     status, _, err = kb(*arguments)
     assert status != 0
     assert "takes the " in err
@@ -303,7 +295,6 @@ def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:
 def test_a_move_that_cannot_be_is_told_in_one_line(
     kb: Kb, arguments: tuple[str, str], expected: Exit
 ) -> None:
-    """No document, or no collection."""
     kb.note("anything")
     status, out, err = kb("move", *arguments)
     assert (status, out, err.count("\n")) == (expected, "", 1)
@@ -330,7 +321,6 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
 def test_rm_at_a_terminal_asks_with_the_title(
     kb: Kb, engine: RunningEngine, typed: bytes, left: bool
 ) -> None:
-    """And takes no for an answer."""
     document = kb.note(f"Asked about {typed!r}", "--title", "A title to see")
     status, shown = at_terminal(engine, "rm", str(document), typed=typed)
     assert status == 0
@@ -342,14 +332,12 @@ def test_rm_at_a_terminal_asks_with_the_title(
 
 
 def test_status_tells_what_the_engine_tells(kb: Kb) -> None:
-    """For people as facts, for programs as the engine's own document."""
     _, out, _ = kb("status")
     assert "engine\tv3.0.0" in out.splitlines()
     assert kb.json("status")["version"] == "v3.0.0"
 
 
 def test_jobs_are_listed_and_filtered(kb: Kb) -> None:
-    """Newest first, with what became of each."""
     document = kb.note("A job to list")
     header, first, *_ = kb("jobs", "--limit", "1")[1].splitlines()
     assert header.split("\t") == ["job", "status", "step", "title", "document", "created"]
@@ -420,7 +408,6 @@ def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
 
 
 def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
-    """Outcome, path and document, then the sum."""
     (tmp_path / "one.txt").write_text("Exactly one file for the pipe")
     status, out, _ = kb("add", "one.txt")
     line, total = out.splitlines()
@@ -468,7 +455,6 @@ def test_what_is_not_there_is_refused_before_anything_is_sent(kb: Kb, tmp_path: 
 
 
 def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> None:
-    """With the jobs to ask for."""
     (tmp_path / "later.txt").write_text("Read it later")
     [result] = kb.json("add", "later.txt", "--no-wait")
     assert result["outcome"] == "submitted"

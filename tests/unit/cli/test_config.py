@@ -56,7 +56,6 @@ def test_a_secret_is_never_shown(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_the_environment_stands_over_the_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And each value says where it came from."""
     Path("kb.toml").write_text("KB_MCP_PORT = 4000\nKB_ENGINE_PORT = 9000\n")
     monkeypatch.setenv("KB_ENGINE_PORT", "9001")
     rows = printed(capsys)
@@ -110,7 +109,6 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(
 
 
 def test_a_file_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Unlike ./kb.toml, which need not."""
     assert main(["config", "--config", "gone.toml"]) == Exit.USAGE
     assert "gone.toml" in capsys.readouterr().err
 
@@ -118,7 +116,6 @@ def test_a_file_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[s
 def test_a_wrong_value_is_refused_with_the_variables_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the start, before anything is done."""
     monkeypatch.setenv("LOG_LEVEL", "loud")
     assert dispatch(["config"]) == Exit.USAGE
     assert "LOG_LEVEL='loud'" in capsys.readouterr().err

@@ -81,7 +81,6 @@ def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
 def test_a_part_without_its_packages_says_what_to_install(
     tmp_path: Path, command: str, package: str, extras: list[str]
 ) -> None:
-    """In one line that works, whichever of its packages is missing."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")
     done = subprocess.run(
         [sys.executable, "-m", "kb_cli.main", command],
@@ -120,7 +119,6 @@ def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """And says what is wrong on stderr."""
     with pytest.raises(SystemExit) as ended:
         dispatch(arguments)
     assert ended.value.code == Exit.USAGE
@@ -140,7 +138,6 @@ def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.
 
 @pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/", ""])
 def test_a_url_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
-    """No traceback, whatever is typed."""
     assert dispatch(["status", "--url", url]) in (Exit.USAGE, Exit.UNREACHABLE, Exit.FAILED)
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -173,8 +170,6 @@ def test_interruptions_and_missing_packages_are_one_line(
     status: Exit,
     words: str,
 ) -> None:
-    """With the package that is missing."""
-
     def fail(_options: object, _out: object) -> int:
         raise raised
 
@@ -208,7 +203,6 @@ def test_the_choices_are_those_of_the_contract() -> None:
 
 
 def test_an_old_python_is_told_in_one_line() -> None:
-    """What it has, and what is needed."""
     assert main.refusal((3, 11, 0)) == ""
     assert main.refusal((3, 10, 12)).startswith("kb needs Python 3.11 or later; this is 3.10.12 (")
     assert "\n" not in main.refusal((3, 8, 0))

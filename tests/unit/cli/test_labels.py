@@ -48,13 +48,11 @@ def test_two_collections_are_refused() -> None:
     "arguments", [("--collection", "Not A Name"), ("--collection", ""), ("--tags", "a/b")]
 )
 def test_what_is_no_name_or_no_tag_is_refused_before_anything_is_sent(arguments: tuple[str, ...]) -> None:
-    """As a usage error, by the server's own rules."""
     with pytest.raises(CliError) as refused:
         said(*arguments).submitted()
     assert refused.value.status is Exit.USAGE
 
 
 def test_tags_are_shown_with_the_collection_apart() -> None:
-    """As the server shows them to agents."""
     assert shown(["collection:memory", "a", "b"]) == ("memory", "a, b")
     assert shown(["a"]) == ("", "a")

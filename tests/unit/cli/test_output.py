@@ -74,7 +74,6 @@ def test_a_style_shows_on_a_terminal_only() -> None:
 
 
 def test_json_is_one_document_with_nothing_beside_it() -> None:
-    """Even on a terminal."""
     terminal = Terminal()
     out = Output(as_json=True, stdout=terminal)
     out.document({"text": "a\x9b31m"})

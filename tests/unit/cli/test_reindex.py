@@ -39,7 +39,6 @@ def settings(tmp_path: Path) -> EngineSettings:
 def test_a_base_of_another_embedder_opens_after_reindexing(
     settings: EngineSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Refused before, naming the command; accepted after it."""
     with pytest.raises(BaseRefused, match="kb reindex"):
         asyncio.run(create_app(settings))
     arguments = ["reindex", "--home", str(settings.home), "--embedder", "hash", "--json"]

@@ -115,7 +115,6 @@ def test_the_children_end_when_up_is_killed(stack: Stack) -> None:
 
 @pytest.mark.parametrize("variable", ["KB_ENGINE_PORT", "KB_MCP_PORT"])
 def test_a_port_in_use_is_one_line_that_names_the_setting(tmp_path: Path, taken: int, variable: str) -> None:
-    """And nothing is left running."""
     ports = {"KB_ENGINE_PORT": str(free_port()), "KB_MCP_PORT": str(free_port()), variable: str(taken)}
     done = command("up", KB_HOME=str(tmp_path), **ports)
     assert done.returncode == Exit.FAILED
@@ -146,7 +145,6 @@ def test_a_data_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("arguments", [("up", "--engine-port", "many"), ("serve", "--port", "99999")])
 def test_a_wrong_setting_ends_with_2_before_anything_starts(arguments: tuple[str, ...]) -> None:
-    """With the variable's name, wherever the value came from."""
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
     assert "PORT=" in done.stderr
@@ -155,7 +153,6 @@ def test_a_wrong_setting_ends_with_2_before_anything_starts(arguments: tuple[str
 
 @pytest.mark.parametrize("part", ["up", "serve", "stdio"])
 def test_an_unknown_toolset_is_refused_with_the_known_ones(part: str) -> None:
-    """By either server, and by both together before the engine opens its base."""
     done = command(part, KB_TOOLSETS="kb,nothing")
     assert done.returncode == Exit.USAGE
     assert "there is no toolset 'nothing'; there are kb, " in done.stderr
@@ -193,7 +190,6 @@ def test_the_server_alone_runs_without_an_engine(tmp_path: Path, module: tuple[s
 def test_both_ways_to_start_the_server_refuse_alike(
     tmp_path: Path, setting: dict[str, str], status: Exit
 ) -> None:
-    """With the same words and the same exit status."""
     ours = command("serve", KB_HOME=str(tmp_path), **setting)
     alone = command(module="kb_server", KB_HOME=str(tmp_path), **setting)
     assert (ours.returncode, alone.returncode) == (status, status)

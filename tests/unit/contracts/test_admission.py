@@ -141,7 +141,6 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.mark.parametrize("sent", [b"", HALF])
 async def test_a_header_that_does_not_end_is_waited_for_some_seconds(serve: Serve, sent: bytes) -> None:
-    """Whether it has begun or not."""
     peer = await (await serve(header_seconds=0.01)).connect()
     peer.send(sent)
     assert await peer.closed() == b""
@@ -171,7 +170,6 @@ async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -
 async def test_the_oldest_half_open_connection_gives_way(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one that is of use."""
     monkeypatch.setattr("kb_contracts.http.admission.PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr("kb_contracts.http.admission._TURNS", 1)
     site = await serve(connections=4)
@@ -269,7 +267,6 @@ async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -
 
 
 async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
-    """In the middle of a request too."""
     site = await serve(connections=2)
 
     async def places_again() -> bool:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from kb_contracts.http.connection_log import CONNECTION_LOG
+from kb_contracts.http.connection_log import connection_log
 
 HEAD = b"POST /unread HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
 NO_HTTP = {
@@ -37,7 +37,7 @@ async def port() -> AsyncIterator[int]:
     """Where an application listens that logs its connections so."""
     app = web.Application()
     app.add_routes([web.post("/unread", unread), web.get("/faulty", faulty)])
-    runner = web.AppRunner(app, access_log=None, logger=CONNECTION_LOG)
+    runner = web.AppRunner(app, access_log=None, logger=connection_log())
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield runner.addresses[0][1]

@@ -25,7 +25,6 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
 
 
 def test_the_command_names_what_is_missing_for_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its version bounds, and nothing that is there already."""
     without(monkeypatch, "rapidocr")
     assert shlex.split(install_command("ocr")) == [
         sys.executable,

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from jsonschema import Draft202012Validator
 
 from kb_contracts.api.errors import ERRORS, EngineError
-from kb_contracts.api.operations import OPERATIONS, Operation
+from kb_contracts.api.operations import OPERATIONS, AnyOperation
 from kb_contracts.http.mount import JSON_BODY_BYTES, Incoming, build_application
 from kb_contracts.openapi import document, possible_errors
 
@@ -43,7 +43,7 @@ async def client() -> AsyncIterator[Client]:
         yield made
 
 
-def responses(operation: Operation) -> dict[str, Any]:
+def responses(operation: AnyOperation) -> dict[str, Any]:
     """The documented responses by status, references followed."""
     named = DOCUMENT["paths"][operation.path][operation.method.lower()]["responses"]
     shared = DOCUMENT["components"]["responses"]
@@ -55,7 +55,7 @@ def responses(operation: Operation) -> dict[str, Any]:
 
 async def ask(
     client: Client,
-    operation: Operation,
+    operation: AnyOperation,
     *,
     key: str = KEY,
     query: str = "",
@@ -81,7 +81,7 @@ async def ask(
 
 @each_operation
 async def test_every_code_that_an_operation_may_fail_with_is_documented(
-    client: Client, operation: Operation
+    client: Client, operation: AnyOperation
 ) -> None:
     """Each declared failure of the handler arrives as the document says, body and headers."""
     for code in possible_errors(operation):
@@ -90,32 +90,31 @@ async def test_every_code_that_an_operation_may_fail_with_is_documented(
 
 @each_operation
 async def test_a_query_parameter_that_does_not_exist_is_documented(
-    client: Client, operation: Operation
+    client: Client, operation: AnyOperation
 ) -> None:
     """Unknown parameters are refused everywhere."""
     assert await ask(client, operation, query="?colour=red") == (422, "unknown_parameter")
 
 
 @pytest.mark.parametrize(
-    "operation", [entry for entry in OPERATIONS if not entry.open], ids=lambda entry: entry.id
+    "operation", [entry for entry in OPERATIONS if not entry.public], ids=lambda entry: entry.id
 )
-async def test_a_wrong_key_is_documented(client: Client, operation: Operation) -> None:
+async def test_a_wrong_key_is_documented(client: Client, operation: AnyOperation) -> None:
     """What is not open answers 401."""
     assert await ask(client, operation, key="wrong") == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(
-    "operation", [entry for entry in OPERATIONS if entry.open], ids=lambda entry: entry.id
+    "operation", [entry for entry in OPERATIONS if entry.public], ids=lambda entry: entry.id
 )
-async def test_an_open_operation_documents_no_key(client: Client, operation: Operation) -> None:
+async def test_an_open_operation_documents_no_key(client: Client, operation: AnyOperation) -> None:
     """The probes take no notice of a wrong key, and the document asks for none."""
     assert DOCUMENT["paths"][operation.path][operation.method.lower()]["security"] == []
     assert await ask(client, operation, key="wrong") == (500, "internal")
 
 
 @each_with_body
-async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: Operation) -> None:
-    """Not JSON, not an object, another type, too large, and an unknown member."""
+async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: AnyOperation) -> None:
     json = {"Content-Type": "application/json"}
     assert await ask(client, operation, data=b"{", headers=json) == (400, "invalid_request")
     assert await ask(client, operation, json=[1]) == (422, "invalid_parameter")

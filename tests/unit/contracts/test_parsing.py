@@ -33,7 +33,6 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("written", ["4.5", "1e400", "1e30", "-1.0"])
 def test_any_other_number_in_its_place_is_refused_by_name(written: str) -> None:
-    """Neither rounded nor taken for infinite."""
     with pytest.raises(EngineError) as refused:
         decode_body(f'{{"query": "x", "top": {written}}}'.encode(), SearchRequest)
     assert (refused.value.code, refused.value.members["parameter"]) == ("invalid_parameter", "top")

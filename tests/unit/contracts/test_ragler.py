@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import BY_ID, OPERATIONS, Method, Part, of_part
+from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
 from kb_contracts.api.ragler import LIMITS, PREFIX, CollectionName, collection_id, may_have_id, names_in
 from kb_contracts.http.mount import problem_response
 
@@ -36,14 +36,12 @@ def test_names_are_what_follows_the_prefix() -> None:
 
 @pytest.mark.parametrize("name", ["a", " a", "API Documentation", "..", "x" * 189, "a:b", "日本語"])
 def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
-    """With the prefix before it."""
     assert msgspec.convert(name, CollectionName) == name
     assert msgspec.convert(PREFIX + name, m.Tag)
 
 
 @pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
 def test_what_makes_no_tag_is_no_name(name: str) -> None:
-    """The two never disagree, but for the prefix alone."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(name, CollectionName)
     if name:
@@ -60,10 +58,10 @@ def test_retry_after_is_never_too_early(wait: float, said: str) -> None:
 
 def test_every_operation_is_in_one_document_and_says_whether_it_changes_anything() -> None:
     """A search is a POST that changes nothing; whatever else is no GET honours an idempotency key."""
-    assert sorted(entry.id for part in Part for entry in of_part(part)) == sorted(BY_ID)
+    assert sorted(entry.id for part in ApiSurface for entry in of_surface(part)) == sorted(BY_ID)
     searches = {entry.id for entry in OPERATIONS if entry.reads}
     assert searches == {"search", "vectorSearch"}
     for entry in OPERATIONS:
         assert entry.mutates == (entry.method is not Method.GET and entry.id not in searches)
-    assert LIMITS.keys() == {entry.id for entry in of_part(Part.RAGLER) if not entry.mutates}
+    assert LIMITS.keys() == {entry.id for entry in of_surface(ApiSurface.RAGLER) if not entry.mutates}
     assert BY_ID["putCollection"].mutates

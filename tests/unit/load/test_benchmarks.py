@@ -33,7 +33,6 @@ def test_the_options_of_a_benchmark_are_parameters_with_their_defaults(name: str
 def test_a_wrong_option_ends_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """With the status of a wrong command line."""
     with pytest.raises(SystemExit) as ended:
         dispatch(["bench", *arguments])
     assert ended.value.code == Exit.USAGE

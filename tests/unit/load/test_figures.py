@@ -16,7 +16,6 @@ def sample(seconds: float, mib: float) -> Sample:
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 51), (0.95, 95), (0.99, 99), (1.0, 100)])
 def test_a_percentile_is_one_of_the_values(share: float, value: int) -> None:
-    """The nearest rank, not a value in between."""
     assert percentile(list(range(100, 0, -1)), share) == value
 
 
@@ -45,14 +44,12 @@ def test_a_slope_leaves_out_the_first_seconds() -> None:
 
 
 def test_one_moment_has_no_slope() -> None:
-    """Two samples of the same moment neither."""
     with pytest.raises(ValueError, match="two samples"):
         slope([sample(1, 1), sample(1, 2)])
 
 
 @pytest.mark.parametrize("shape", list(CURVES))
 def test_a_shape_reaches_its_peak_never_passes_it_and_ends(shape: ShapeName) -> None:
-    """At every moment there is at least one user."""
     plan = Plan(shape, 50, 100)
     users = [plan.users(second) for second in range(100)]
     assert all(count is not None and 1 <= count <= 50 for count in users)
@@ -61,14 +58,12 @@ def test_a_shape_reaches_its_peak_never_passes_it_and_ends(shape: ShapeName) -> 
 
 
 def test_a_ramp_never_goes_down() -> None:
-    """Where it bends is told by the step at which it bends."""
     plan = Plan("ramp", 50, 100)
     users = [plan.users(second) or 0 for second in range(100)]
     assert users == sorted(users)
 
 
 def test_a_spike_comes_back() -> None:
-    """Before and after there is a fifth of the users."""
     plan = Plan("spike", 50, 100)
     assert [plan.users(second) for second in (10, 50, 90)] == [10, 50, 10]
 

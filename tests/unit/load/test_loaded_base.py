@@ -62,7 +62,6 @@ def test_a_base_that_holds_anything_is_refused_unless_that_is_allowed(
 def test_a_run_leaves_the_base_as_it_was(
     server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With a document of somebody in it."""
     base = LoadedBase(server, KEY)
     note = added(base, "another note of somebody")
     monkeypatch.setenv("KB_MCP_API_KEY", KEY)

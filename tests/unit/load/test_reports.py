@@ -41,7 +41,6 @@ def run(complaints: list[str]) -> Run:
 
 
 def test_a_ratio_is_to_the_ceiling_of_the_same_round() -> None:
-    """A machine that slows down for a round slows both, and the ratio stays."""
     rounds = [
         turn("bare", 1, 1000), turn("kb", 1, 700), turn("bare", 2, 500), turn("kb", 2, 350),
         turn("bare", 3, 1000), turn("kb", 3, 600),
@@ -59,8 +58,6 @@ def test_processor_time_is_compared_with_the_ceiling_too() -> None:
 
 
 def test_uploads_are_compared_by_way_and_size() -> None:
-    """Chunked with chunked, and a large file with a large one."""
-
     def upload(way: uploads.Way, host: str, seconds: float) -> uploads.Upload:
         return uploads.Upload(way=way, host=host, mib=100, round=1, seconds=seconds, cpu=1, peak_mib=50)
 
@@ -109,7 +106,6 @@ def test_growth_is_that_of_a_soak_after_it_has_warmed() -> None:
 
 
 def test_the_page_names_machine_versions_command_and_budgets() -> None:
-    """Escaped, for a title may come from a URL."""
     page = html(run([]), b"png")
     for wanted in (
         "a &lt;processor&gt;",
@@ -122,14 +118,12 @@ def test_the_page_names_machine_versions_command_and_budgets() -> None:
 
 
 def test_the_page_names_what_was_broken() -> None:
-    """And does not say that all was kept."""
     page = html(run(["kb_search at 2025-11-25: p95 300 ms; budget 250"]), b"png")
     assert "p95 300 ms; budget 250" in page
     assert "All budgets were kept" not in page
 
 
 def test_this_machine_is_described() -> None:
-    """With what a reader needs to weigh a figure."""
     machine = describe()
     assert machine.cores >= 1
     assert "aiohttp" in machine.versions

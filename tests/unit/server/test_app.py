@@ -88,13 +88,11 @@ async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unre
 def test_a_server_for_other_machines_says_that_upload_urls_do_not_reach_them(
     given: dict[str, str], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the base that they have, and the setting."""
     warn_if_unreachable(ServerSettings(**given), "http://127.0.0.1:3000")  # type: ignore[arg-type]
     assert ("KB_PUBLIC_URL" in caplog.text and "http://127.0.0.1:3000" in caplog.text) is is_told
 
 
 def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
-    """Over its stdin, of which it reads no more than that line."""
     settings = ServerSettings(
         home=tmp_path, engine_api_key="secret", toolsets=["kb", "ragler"], trusted_proxies=["10.0.0.0/8"]
     )

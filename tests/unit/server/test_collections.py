@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,13 +14,24 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import DocumentQuery
+from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
 from kb_contracts.http.mount import Incoming
-from kb_server import collections
+from kb_server import collection_moves
 from kb_server.clock import Clock
+from kb_server.collection_tags import (
+    CONVENTIONAL,
+    SplitTags,
+    has_conflicting_collections,
+    split_tags,
+    tag_of,
+    tags_for_search,
+    tags_for_submission,
+    validate_tags,
+)
 from kb_server.engine_client import Engine, Refused
 from kb_server.engine_client.http import HttpEngine
-from kb_server.tool import ToolError
+from kb_server.tool import Call, ToolError
+from kb_server.toolsets.kb.errors import engine_call
 from kb_simulator.harness.clock import Clock as VirtualClock
 from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
 
@@ -49,8 +60,9 @@ def in_collections(fake: FakeEngine, number: int = 1) -> list[str]:
 
 
 async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
-    """A move whose pauses take no time."""
-    return await collections.move(engine, document, target, clock=JumpingClock().clock())
+    """A move whose pauses take no time, as a tool makes it."""
+    with engine_call(Call(), document_id=document.id):
+        return await collection_moves.move(engine, document, target, clock=JumpingClock().clock())
 
 
 class Distant:
@@ -64,25 +76,22 @@ class Distant:
         """The clock to hand in: it passes only while all are waiting."""
         return Clock(monotonic=self.time.elapsed, sleep=self.time.sleep)
 
-    async def document(self, key: int | str, query: DocumentQuery | None = None) -> m.Document:
-        """As it is."""
-        await self._answering()
-        return self.seen
-
-    async def add_tags(
-        self, key: int | str, tags: Sequence[str], *, if_match: int | None = None
+    async def call(
+        self,
+        operation: AnyOperation,
+        *,
+        path: Mapping[str, object],
+        query: Any = None,
+        body: Any = None,
+        if_match: int | None = None,
     ) -> m.Document:
-        """One version on."""
-        await self._answering()
-        return self._changed(if_match, [*self.seen.tags, *tags])
-
-    async def remove_tag(self, key: int | str, tag: str, *, if_match: int | None = None) -> m.Document:
-        """One version on."""
-        await self._answering()
-        return self._changed(if_match, [each for each in self.seen.tags if each != tag])
-
-    async def _answering(self) -> None:
+        """A look, or a change of the tags, which is one version on."""
         await self.time.sleep(0.005)
+        if operation is GET_DOCUMENT:
+            return self.seen
+        if operation is ADD_TAGS:
+            return self._changed(if_match, [*self.seen.tags, *body.tags])
+        return self._changed(if_match, [each for each in self.seen.tags if each != path["tag"]])
 
     def _changed(self, if_match: int | None, tags: list[str]) -> m.Document:
         if if_match != self.seen.version:
@@ -96,48 +105,44 @@ class TestTags:
 
     @pytest.mark.requirement("K25", "K55", "K57", "E14")
     def test_what_names_no_collection_goes_to_documents(self) -> None:
-        """The convention's default."""
-        assert collections.submitted(None, []) == ["collection:documents"]
-        assert collections.CONVENTIONAL == ("documents", "memory", "workspace")
+        assert tags_for_submission(None, []) == ["collection:documents"]
+        assert CONVENTIONAL == ("documents", "memory", "workspace")
 
     @pytest.mark.requirement("K27", "K58", "E12")
     def test_the_collections_tag_comes_first(self) -> None:
-        """Then the others, in order."""
-        assert collections.submitted("memory", ["feedback"]) == ["collection:memory", "feedback"]
+        assert tags_for_submission("memory", ["feedback"]) == [
+            "collection:memory",
+            "feedback",
+        ]
 
     @pytest.mark.requirement("K21")
     def test_a_search_asks_for_the_explicit_tags_and_the_collections(self) -> None:
-        """Combined into one list."""
-        assert collections.searched("memory", ["email"]) == ["email", "collection:memory"]
+        assert tags_for_search("memory", ["email"]) == ["email", "collection:memory"]
 
     def test_a_search_without_a_collection_asks_for_none(self) -> None:
         """It looks everywhere."""
-        assert collections.searched(None, ["email"]) == ["email"]
+        assert tags_for_search(None, ["email"]) == ["email"]
 
     def test_a_tag_given_twice_is_sent_once(self) -> None:
-        """In the place where it first stood."""
-        assert collections.checked(["b", "a", "b"]) == ["b", "a"]
+        assert validate_tags(["b", "a", "b"]) == ["b", "a"]
 
     @pytest.mark.requirement("K22", "K60")
     def test_a_results_tags_are_split(self) -> None:
-        """The collection above, the others below."""
-        placed = collections.split(["collection:memory", "feedback", "email"])
+        placed = split_tags(["collection:memory", "feedback", "email"])
         assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
 
     def test_without_a_collection_tag_the_collection_is_null(self) -> None:
-        """As a document that an engine took in without this server has it."""
-        assert collections.split(["a"]) == collections.Placed(None, ["a"])
+        assert split_tags(["a"]) == SplitTags(None, ["a"])
 
     def test_of_several_collections_the_last_added_is_shown(self) -> None:
-        """And none of them stays among the tags."""
-        assert collections.split(["collection:a", "x", "collection:b"]) == collections.Placed("b", ["x"])
+        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"])
 
     @given(NAMES, PLAIN_TAGS)
     def test_what_was_submitted_is_what_is_shown(self, name: str, tags: list[str]) -> None:
         """Splitting undoes composing; there is exactly one collection tag in between."""
-        submitted = collections.submitted(name, tags)
+        submitted = tags_for_submission(name, tags)
         assert sum(tag.startswith("collection:") for tag in submitted) == 1
-        assert collections.split(submitted) == collections.Placed(name, list(dict.fromkeys(tags)))
+        assert split_tags(submitted) == SplitTags(name, list(dict.fromkeys(tags)))
 
     @pytest.mark.parametrize(
         "name",
@@ -161,23 +166,22 @@ class TestTags:
     def test_another_name_is_refused_by_the_parameter(self, name: str) -> None:
         """What it takes is said."""
         with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:
-            collections.tag_of(name)
+            tag_of(name)
         assert refused.value.payload()["error"] == "invalid_collection"
         assert refused.value.details["parameter"] == "collection"
 
     @pytest.mark.parametrize("tag", ["collection:memory", "collection:", "collection:Odd Name"])
     def test_a_collection_among_the_tags_is_refused(self, tag: str) -> None:
         """The parameter to use is named."""
-        for compose in (collections.submitted, collections.searched):
+        for compose in (tags_for_submission, tags_for_search):
             with pytest.raises(ToolError, match="parameter `collection`") as refused:
                 compose("documents", ["fine", tag])
             assert refused.value.code == "invalid_tag"
 
     @pytest.mark.parametrize("tag", ["", ".", "..", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
     def test_a_tag_that_no_engine_takes_is_refused_here(self, tag: str) -> None:
-        """In words, and not by a pattern."""
         with pytest.raises(ToolError, match="is no tag"):
-            collections.checked([tag])
+            validate_tags([tag])
 
 
 class TestMove:
@@ -212,10 +216,9 @@ class TestMove:
     ) -> None:
         """There is nothing to remove."""
         moved = await move(engine, fake.add("a"), "memory")
-        assert collections.split(moved.tags).collection == "memory"
+        assert split_tags(moved.tags).collection == "memory"
 
     async def test_a_document_in_several_leaves_them_all(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """Also where the target is among them."""
         document = fake.add("collection:a", "collection:memory", "collection:b")
         await move(engine, document, "memory")
         assert in_collections(fake) == ["collection:memory"]
@@ -239,13 +242,13 @@ class TestMove:
         distant = Distant(document)
         engine, jitter = cast("Engine", distant), random.Random(seed).random
         moves = [
-            collections.move(engine, document, f"c{number}", clock=distant.clock(), jitter=jitter)
+            collection_moves.move(engine, document, f"c{number}", clock=distant.clock(), jitter=jitter)
             for number in range(16)
         ]
         moved = await asyncio.gather(*moves)
-        assert [collections.split(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
-        assert collections.split(distant.seen.tags).collection is not None
-        assert not collections.is_doubled(distant.seen.tags)
+        assert [split_tags(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
+        assert split_tags(distant.seen.tags).collection is not None
+        assert not has_conflicting_collections(distant.seen.tags)
 
     async def test_a_move_meets_another_between_its_two_steps(
         self, fake: FakeEngine, engine: HttpEngine
@@ -296,7 +299,6 @@ class TestMove:
     async def test_where_undoing_fails_too_the_error_says_so(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """Never passed off as in a collection."""
         document = fake.add("collection:documents")
         fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(4)))
         with pytest.raises(ToolError, match="in no collection now") as failed:
@@ -354,7 +356,6 @@ class TestMove:
     async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """Every attempt failed, and the last look finds the document where it should be."""
         document = fake.add("collection:documents")
 
         async def done_by_another(incoming: Incoming) -> None:
@@ -380,7 +381,6 @@ class TestMove:
     async def test_a_document_that_keeps_changing_is_reported(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
-        """After a bounded number of rounds."""
         document = fake.add("collection:documents")
 
         async def always_first(incoming: Incoming) -> None:
@@ -389,7 +389,7 @@ class TestMove:
         fake.gates["removeTag"] = always_first
         waiting = JumpingClock()
         with pytest.raises(ToolError, match="kept coming in between"):
-            await collections.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
+            await collection_moves.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
         assert in_collections(fake) == ["collection:documents"]
         assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 0.0]
 
@@ -427,7 +427,6 @@ class TestMove:
         assert fake.asked == []
 
     async def test_an_engine_that_goes_away_is_reported(self, fake: FakeEngine) -> None:
-        """As unreachable."""
         async with serving(fake) as url:
             pass
         client = HttpEngine(url, clock=JumpingClock().clock())
@@ -443,17 +442,17 @@ class TestRepair:
     async def test_the_collection_added_last_is_kept(self, fake: FakeEngine, engine: HttpEngine) -> None:
         """The others are taken off, with the version seen."""
         document = fake.add("collection:a", "x", "collection:b", "collection:c")
-        repaired = await collections.repair(engine, document)
+        repaired = await collection_moves.repair(engine, document)
         assert repaired is not None
         assert repaired.tags == ["x", "collection:c"]
-        assert collections.is_doubled(document.tags)
-        assert not collections.is_doubled(repaired.tags)
+        assert has_conflicting_collections(document.tags)
+        assert not has_conflicting_collections(repaired.tags)
 
     async def test_a_document_in_one_collection_is_left_alone(
         self, fake: FakeEngine, engine: HttpEngine
     ) -> None:
         """Nothing is sent."""
-        assert await collections.repair(engine, fake.add("collection:a", "x")) is None
+        assert await collection_moves.repair(engine, fake.add("collection:a", "x")) is None
         assert fake.asked == []
 
     async def test_one_that_changed_meanwhile_is_left_to_the_next(
@@ -462,5 +461,5 @@ class TestRepair:
         """Whoever only came to read gets no error of it."""
         document = fake.add("collection:a", "collection:b")
         fake._changed(document)
-        assert await collections.repair(engine, document) is None
+        assert await collection_moves.repair(engine, document) is None
         assert len(in_collections(fake)) == 2

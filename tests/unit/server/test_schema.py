@@ -51,7 +51,6 @@ class Everything(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def test_an_input_schema_is_flat_and_closed() -> None:
-    """An object with everything inlined, no titles, no docstring, no unions; unknown fields refused."""
     schema = input_schema(Everything)
     check_portable(schema)
     assert schema["type"] == "object"
@@ -105,7 +104,6 @@ def test_constraints_defaults_formats_and_names_are_kept() -> None:
 
 
 def test_every_array_has_items() -> None:
-    """Also one of anything."""
     assert input_schema(Everything)["properties"]["anything"]["items"] == {}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kb_config.settings import SettingsError
+from kb_contracts.api.operations import GET_STATUS
 from kb_server.engine_client import EngineUnreachable
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
@@ -28,7 +29,7 @@ async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -
     async with serving(engine, "secret") as url:
         read = ServerSettings.read({"KB_ENGINE_URL": url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)})
         async with Services(read) as services:
-            await services.engine.status()
+            await services.engine.call(GET_STATUS)
             assert await services.unready() == ""
     assert {asked.headers["Authorization"] for asked in engine.asked} == {"Bearer secret"}
 
@@ -55,21 +56,19 @@ async def test_starting_needs_no_engine(tmp_path: Path) -> None:
     async with Services(settings(tmp_path, engine_url="http://127.0.0.1:1")) as services:
         assert "no engine is ready at http://127.0.0.1:1" in await services.unready()
         with pytest.raises(EngineUnreachable):
-            await services.engine.status()
+            await services.engine.call(GET_STATUS)
 
 
 @pytest.mark.parametrize(
     "url", ["engine:8000", "ftp://engine", "http://", "", "http://engine:x", "http://[", "/"]
 )
 def test_an_engine_url_that_is_none_is_refused_at_start(tmp_path: Path, url: str) -> None:
-    """By the variable's name."""
     with pytest.raises(SettingsError, match="KB_ENGINE_URL"):
         Services(settings(tmp_path, engine_url=url))
 
 
 @pytest.mark.parametrize("key", ["se\ncret", "sécret", "a\x00"])
 def test_a_key_that_no_header_takes_is_refused_at_start(tmp_path: Path, key: str) -> None:
-    """By the variable's name, and without the key."""
     with pytest.raises(SettingsError, match="KB_API_KEY") as refused:
         Services(settings(tmp_path, engine_api_key=key))
     assert key not in str(refused.value)

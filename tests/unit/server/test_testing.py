@@ -82,6 +82,5 @@ def test_a_failure_names_the_plugin_that_repeats_it(pytester: pytest.Pytester) -
 
 
 def test_the_examples_of_the_documentation_pass(pytester: pytest.Pytester) -> None:
-    """Those of docs/faults.md, as they stand there."""
     examples = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     run(pytester, "\n".join(examples)).assert_outcomes(passed=4)

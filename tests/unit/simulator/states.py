@@ -6,11 +6,10 @@ import itertools
 from typing import Any
 
 from kb_contracts.api import models as m
+from kb_readers import Extraction, format_of
 from kb_simulator.engine import submission
-from kb_simulator.engine.chunking import Page
 from kb_simulator.engine.idempotency import Retry
 from kb_simulator.engine.state import State
-from kb_simulator.extract import Extracted, format_of
 from kb_simulator.harness.clock import Clock, ClockMode
 from kb_simulator.seeded import Seeded
 
@@ -51,7 +50,7 @@ class Base:
 
     def upload(self, name: str, text: str | m.JobError, **fields: Any) -> submission.Submission:
         """A file to submit, with this text or without any."""
-        content = Extracted([Page(None, text)] if text else []) if isinstance(text, str) else text
+        content = Extraction.of_note(text) if isinstance(text, str) else text
         return submission.file(
             f"request-{next(self._numbers)}",
             m.FileFields(**fields),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.engine.chunking import MAX_CHARS, Page, first_heading, passages, text_of
+from kb_readers import Page
+from kb_simulator.engine.chunking import MAX_CHARS, passages, text_of
 
 PARAGRAPH = st.one_of(
     st.text(max_size=80),
@@ -17,7 +18,6 @@ PAGES = st.lists(st.lists(PARAGRAPH, max_size=5).map("\n\n".join), min_size=1, m
 
 @given(PAGES, st.booleans())
 def test_offsets_give_the_passage_back(texts: list[str], headings: bool) -> None:
-    """To the code point, over the text of all pages."""
     pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
     whole = text_of(pages)
     for passage in passages(pages, headings=headings):
@@ -40,7 +40,6 @@ def test_nothing_but_white_space_is_left_out(texts: list[str], headings: bool) -
 
 @given(PAGES)
 def test_a_passage_lies_on_one_page(texts: list[str]) -> None:
-    """And says on which."""
     pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
     for passage in passages(pages, headings=False):
         assert passage.page is not None
@@ -48,7 +47,6 @@ def test_a_passage_lies_on_one_page(texts: list[str]) -> None:
 
 
 def test_a_heading_begins_a_passage_and_names_those_after_it() -> None:
-    """Until the next heading, over pages too."""
     pages = [Page(None, "before\n\n# One #\nfirst\n\nsecond"), Page(None, "third\n\n## Two\nfourth")]
     found = [(passage.heading, passage.text) for passage in passages(pages, headings=True)]
     assert found == [
@@ -71,13 +69,6 @@ def test_paragraphs_are_put_together_while_they_fit() -> None:
 
 
 def test_a_long_paragraph_is_cut_after_a_sentence() -> None:
-    """Rather than within one."""
     text = "The winter market closed early. " * 60
     found = passages([Page(None, text)], headings=False)
     assert all(passage.text.endswith("early.") for passage in found)
-
-
-def test_the_title_is_the_first_heading_of_the_first_level() -> None:
-    """Others are no titles."""
-    assert first_heading("## Two\n\n# One\n\n# Three") == "One"
-    assert first_heading("no heading") is None

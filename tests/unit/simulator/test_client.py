@@ -43,7 +43,6 @@ def note(engine: httpx.Client, text: str = "granite") -> httpx.Response:
 
 
 def test_faults_are_armed_by_name_or_by_effect(control: ControlClient, engine: httpx.Client) -> None:
-    """And tell what they did."""
     named = control.faults.arm("not_ready", operation="listTags", times=1)
     own = control.faults.arm("slowly", RateLimit(seconds=9), operation="listJobs", count="request", nth=1)
     statuses = [engine.get(path).status_code for path in ("/tags", "/tags", "/jobs", "/jobs")]
@@ -54,14 +53,12 @@ def test_faults_are_armed_by_name_or_by_effect(control: ControlClient, engine: h
 
 
 def test_time_is_moved(control: ControlClient) -> None:
-    """By hand."""
     control.clock.set_mode("manual")
     assert control.clock.advance(12).elapsed == 12
     assert (control.clock.elapsed(), control.clock.read().mode) == (12, "manual")
 
 
 def test_the_journal_is_held_to_what_is_wanted(control: ControlClient, engine: httpx.Client) -> None:
-    """With assertions that name the nearest request."""
     note(engine)
     engine.get("/tags")
     control.journal.expect(operation="createJob", exactly=1)
@@ -90,7 +87,6 @@ def test_states_are_kept_and_jobs_have_policies(control: ControlClient, engine: 
 
 
 def test_a_reset_begins_anew(control: ControlClient, engine: httpx.Client) -> None:
-    """Under another seed."""
     note(engine)
     assert control.overview().namespace.requests == 1
     after = control.reset(seed=5).namespace

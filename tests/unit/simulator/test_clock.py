@@ -23,7 +23,7 @@ async def turn() -> None:
 async def test_autojump_sleeps_take_no_time_and_move_the_clock() -> None:
     """An hour passes at once."""
     clock = Clock()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(15):
         await clock.sleep(3600)
     assert clock.elapsed() == 3600
 
@@ -42,7 +42,6 @@ async def test_autojump_wakes_concurrent_sleepers_by_deadline() -> None:
 
 
 async def test_manual_sleeps_wait_for_advance() -> None:
-    """Not a moment earlier."""
     clock = Clock(ClockMode.MANUAL)
     sleeper = asyncio.ensure_future(clock.sleep(10))
     await turn()
@@ -70,14 +69,14 @@ async def test_a_real_sleep_ends_by_advance_too() -> None:
     sleeper = asyncio.ensure_future(clock.sleep(3600))
     await turn()
     clock.advance(3600)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await sleeper
 
 
 async def test_a_short_real_sleep_ends_by_itself() -> None:
     """The wall moves it."""
     clock = Clock(ClockMode.REAL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await clock.sleep(0.001)
     assert clock.elapsed() >= 0.001
 
@@ -98,7 +97,7 @@ async def test_going_over_to_autojump_wakes_who_sleeps() -> None:
     sleeper = asyncio.ensure_future(clock.sleep(10))
     await turn()
     clock.mode = ClockMode.AUTOJUMP
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(15):
         await sleeper
     assert clock.elapsed() == 10
 

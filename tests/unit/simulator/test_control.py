@@ -52,7 +52,6 @@ async def test_it_is_off_unless_asked_for() -> None:
 
 
 async def test_it_listens_on_loopback() -> None:
-    """Also where the engine listens everywhere."""
     async with Simulator(SimulatorSettings(host="0.0.0.0", port=0, control=0)) as simulator:
         assert (simulator.control_url or "").startswith("http://127.0.0.1:")
 
@@ -76,21 +75,18 @@ async def test_a_page_elsewhere_may_not_drive_it(running: Running, headers: dict
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]"])
 async def test_its_own_page_may(running: Running, name: str) -> None:
-    """By any name of loopback."""
     port = httpx.URL(running.simulator.control_url or "").port
     headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
     assert (await ask(running, "POST", f"{BASE}/reset", {}, headers=headers)).status_code == 200
 
 
 async def test_a_wrong_path_or_field_is_a_loud_error(running: Running) -> None:
-    """As the contract's own."""
     assert (await ask(running, "GET", f"{BASE}/fault")).json()["code"] == "route_not_found"
     answer = (await ask(running, "POST", f"{BASE}/reset", {"sead": 8})).json()
     assert (answer["code"], answer["parameter"]) == ("unknown_parameter", "sead")
 
 
 async def test_reset_begins_anew(running: Running) -> None:
-    """State, journal, faults and time; under another seed where one is given."""
     await running.note("granite")
     running.arm("hang", operation="search")
     running.namespace.clock.advance(5)
@@ -100,7 +96,6 @@ async def test_reset_begins_anew(running: Running) -> None:
 
 
 async def test_a_state_is_kept_and_gone_back_to(running: Running) -> None:
-    """As often as wanted."""
     await running.note("granite")
     kept = (await ask(running, "POST", f"{BASE}/snapshots")).json()["id"]
     for _ in range(2):
@@ -114,7 +109,6 @@ async def test_a_state_is_kept_and_gone_back_to(running: Running) -> None:
 
 
 async def test_time_is_read_set_and_moved(running: Running) -> None:
-    """In virtual seconds."""
     assert (await ask(running, "POST", f"{BASE}/clock", {"mode": "manual"})).json()["mode"] == "manual"
     moved = (await ask(running, "POST", f"{BASE}/clock/advance", {"seconds": 90})).json()
     assert (moved["elapsed"], moved["now"]) == (90.0, "2026-01-01T00:01:30.000000Z")
@@ -123,7 +117,6 @@ async def test_time_is_read_set_and_moved(running: Running) -> None:
 
 
 async def test_faults_are_armed_listed_and_disarmed(running: Running) -> None:
-    """And tell what they did."""
     fault = {"name": "not_ready", "match": {"operation": "search"}, "when": {"nth": 1}}
     armed = (await ask(running, "POST", f"{BASE}/faults", fault)).json()
     assert (armed["id"], armed["fired"]) == ("not_ready-1", 0)
@@ -146,7 +139,6 @@ async def test_faults_are_armed_listed_and_disarmed(running: Running) -> None:
     ],
 )
 async def test_a_fault_that_could_never_fire_is_refused(running: Running, fault: Any, near: str) -> None:
-    """With what was near."""
     response = await ask(running, "POST", f"{BASE}/faults", fault)
     assert response.status_code == 422
     assert near in response.text
@@ -160,14 +152,12 @@ async def test_an_id_that_is_taken_is_refused(running: Running) -> None:
 
 
 async def test_the_catalogue_lists_every_fault(running: Running) -> None:
-    """With its effect."""
     listed = (await ask(running, "GET", f"{BASE}/catalogue")).json()["faults"]
     assert [each["name"] for each in listed] == list(CATALOGUE)
     assert all("kind" in each["effect"] for each in listed)
 
 
 async def test_the_policy_of_jobs_is_set(running: Running) -> None:
-    """For those accepted from here on."""
     wanted = {"policy": {"kind": "after_polls", "polls": 2}}
     assert (await ask(running, "POST", f"{BASE}/policy", wanted)).json() == wanted
     assert (await ask(running, "GET", f"{BASE}/policy")).json() == wanted
@@ -176,7 +166,6 @@ async def test_the_policy_of_jobs_is_set(running: Running) -> None:
 
 
 async def test_state_and_journal_are_told(running: Running) -> None:
-    """What there is, and what came."""
     await running.note("granite", tags=["a"])
     state = (await ask(running, "GET", f"{BASE}/state")).json()
     assert (state["status"]["documents"]["total"], state["tags"][0]["tag"]) == (1, "a")
@@ -190,7 +179,6 @@ async def test_state_and_journal_are_told(running: Running) -> None:
 
 
 async def test_namespaces_are_made_listed_and_forgotten(running: Running) -> None:
-    """Each with its key, clock and seed."""
     wanted = {"name": "mine", "api_key": "secret", "clock": "manual", "seed": 3}
     assert (await ask(running, "POST", f"{BASE}/namespaces", wanted)).json()["seed"] == 3
     mine = running.simulator.namespaces.get("mine")
@@ -210,7 +198,6 @@ async def test_the_default_namespace_begins_anew_instead_of_going(running: Runni
 
 
 async def test_each_operation_is_about_one_namespace(running: Running) -> None:
-    """That the header names."""
     await ask(running, "POST", f"{BASE}/faults", {"name": "hang"}, headers={HEADER: "mine"})
     assert not running.namespace.faults
     assert running.simulator.namespaces.get("mine").faults
@@ -232,7 +219,6 @@ async def test_the_page_shows_state_journal_and_faults(running: Running) -> None
 
 
 async def test_the_page_arms_and_disarms(running: Running) -> None:
-    """By its forms, and says what it did."""
     form = {"name": "not_ready", "operation": "search", "tag": "", "nth": "1", "times": ""}
     back = await ask(running, "POST", "/arm", data=form)
     assert back.status_code == 303
@@ -246,7 +232,6 @@ async def test_the_page_arms_and_disarms(running: Running) -> None:
 
 
 async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> None:
-    """In the namespace that it shows."""
     mine = running.simulator.namespaces.get("mine")
     await ask(running, "POST", "/clock", data={"namespace": "mine", "mode": "manual"})
     await ask(running, "POST", "/advance", data={"namespace": "mine", "seconds": "7.5"})
@@ -266,7 +251,6 @@ async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> Non
     ],
 )
 async def test_the_page_says_what_does_not_fit(running: Running, lever: str, form: Any, said: str) -> None:
-    """And does nothing."""
     back = await ask(running, "POST", f"/{lever}", data=form)
     shown = await ask(running, "GET", back.headers["Location"])
     assert said in shown.text
@@ -274,7 +258,6 @@ async def test_the_page_says_what_does_not_fit(running: Running, lever: str, for
 
 
 async def test_whatever_comes_from_outside_is_escaped(running: Running) -> None:
-    """Titles, tags, paths, fault ids, namespaces, messages."""
     name = "<b onclick=x>"
     await running.note(HOSTILE, title=HOSTILE, tags=["<i>"], headers={HEADER: name})
     await running.http.get(f"/{HOSTILE}", headers={HEADER: name})

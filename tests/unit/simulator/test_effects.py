@@ -44,9 +44,8 @@ async def test_without_a_fault_the_answer_is_whole(running: Running, true_body: 
 
 
 async def test_latency_delays_the_true_answer(running: Running, true_body: bytes) -> None:
-    """In virtual time, which takes none."""
     running.arm("slow", Latency(delay=Fixed(seconds=30)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         response = await running.search("granite")
     assert response.content == true_body
     assert running.namespace.clock.elapsed() == 30
@@ -66,7 +65,6 @@ async def test_latency_waits_for_advance_where_time_is_moved_by_hand(running: Ru
 
 @pytest.mark.parametrize("code", ["internal", "not_ready", "storage_full", "queue_full", "version_conflict"])
 async def test_a_status_comes_as_a_problem_document(running: Running, code: str) -> None:
-    """And the operation is not carried out."""
     running.arm("failing", Status(code=code, retry_after=3))
     response = await running.note("granite")
     assert (response.status_code, response.json()["code"]) == (ERRORS[code].status, code)
@@ -98,7 +96,6 @@ async def test_a_rate_limit_is_true_to_its_retry_after(running: Running) -> None
 
 
 async def test_an_expired_key_is_unauthorized(running: Running) -> None:
-    """With the challenge that the contract wants."""
     running.arm("expired_key")
     response = await running.search("granite")
     assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -124,7 +121,6 @@ async def test_a_reset_lets_go_who_hangs(running: Running) -> None:
 
 
 async def test_a_reset_before_headers_sends_no_byte(running: Running) -> None:
-    """And carries nothing out."""
     running.arm("reset_before_headers")
     assert await running.raw({"text": "granite"}, f"{API}/jobs") == (b"", True)
     assert not running.namespace.state.jobs
@@ -132,7 +128,6 @@ async def test_a_reset_before_headers_sends_no_byte(running: Running) -> None:
 
 @pytest.mark.parametrize("count", [0, 16, 100])
 async def test_a_reset_comes_after_so_many_bytes(running: Running, true_body: bytes, count: int) -> None:
-    """Of the body; the headers announce all of it."""
     running.arm("broken", ResetAfter(bytes=count))
     received, reset = await running.raw(QUERY)
     head, body = parted(received)
@@ -151,7 +146,6 @@ async def test_a_content_length_is_wrong_by_so_much(running: Running, true_body:
 
 
 async def test_a_malformed_chunk_breaks_the_framing(running: Running, true_body: bytes) -> None:
-    """After a chunk that is good."""
     running.arm("malformed_chunk")
     received, _ = await running.raw(QUERY)
     head, body = parted(received)
@@ -164,7 +158,6 @@ async def test_a_malformed_chunk_breaks_the_framing(running: Running, true_body:
 
 
 async def test_a_drip_gives_the_whole_body_in_time(running: Running, true_body: bytes) -> None:
-    """A pause before each piece."""
     running.arm("slowly", Drip(bytes=100, seconds=1))
     response = await running.search("granite")
     assert response.content == true_body
@@ -198,7 +191,6 @@ async def test_a_stale_read_answers_as_of_the_arming(running: Running) -> None:
 
 
 async def test_a_lost_acknowledgement_is_done_all_the_same(running: Running) -> None:
-    """And a retry under the same key makes no second one."""
     running.arm("lost_ack", operation="createJob", nth=1)
     key = {"Idempotency-Key": "once"}
     with pytest.raises(httpx.ReadError):

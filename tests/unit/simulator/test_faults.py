@@ -68,7 +68,6 @@ def fired(
     ],
 )
 def test_all_that_is_given_must_hold(match: dict[str, str], differs: list[str]) -> None:
-    """And what does not hold is named."""
     assert Match(**match).differs(search("granite", **{"X-Test": "yes"})) == differs
 
 
@@ -82,7 +81,6 @@ def test_all_that_is_given_must_hold(match: dict[str, str], differs: list[str]) 
     ],
 )
 def test_a_tag_is_seen_wherever_a_request_names_it(method: str, path: str, query: str, body: bytes) -> None:
-    """In the body, the query, or the path."""
     assert "a" in record_request(method, path, query, None, {}, body).tags
 
 
@@ -106,7 +104,6 @@ def test_a_wrong_name_is_told_with_what_is_near(make: Any, near: str) -> None:
 
 
 def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
-    """White space, the order of members and parameters, keys and credentials."""
     one = record_request("POST", "/p", "a=1&b=2", None, {"Idempotency-Key": "1"}, b'{"x": 1, "y": 2}')
     two = record_request("POST", "/p", "b=2&a=1", None, {"Authorization": "Bearer z"}, b'{"y":2,"x":1}')
     assert one.fingerprint == two.fingerprint
@@ -124,7 +121,6 @@ def test_what_differs_between_runs_of_one_client_does_not_count() -> None:
     ],
 )
 def test_what_is_asked_for_counts(other: tuple[str, str, str, dict[str, str], bytes]) -> None:
-    """Each part of it."""
     method, path, query, headers, body = other
     first = record_request("POST", "/p", "a=1", None, {}, b"{}")
     assert record_request(method, path, query, None, headers, body).fingerprint != first.fingerprint
@@ -202,7 +198,6 @@ def test_chance_is_as_great_as_it_says() -> None:
     ],
 )
 def test_delays_keep_to_their_bounds(delay: Fixed | Uniform | LogNormal, low: float, high: float) -> None:
-    """And are others at other occurrences, where they may be."""
     armed = box()
     armed.arm(Fault(name="slow", effect=Latency(delay=delay)))
     seen = [armed.decide(search(), n, 0.0).delay for n in range(1, 200)]
@@ -233,7 +228,6 @@ def test_a_rate_limit_refuses_until_its_time_has_passed() -> None:
 
 
 def test_a_stale_read_keeps_the_state_of_its_arming() -> None:
-    """And meets no mutation."""
     base = Base()
     armed = FaultRegistry(Seeded(7), lambda: base.state)
     armed.arm(Fault(name="stale_read"))
@@ -245,7 +239,6 @@ def test_a_stale_read_keeps_the_state_of_its_arming() -> None:
 
 
 def test_an_armed_fault_tells_what_it_did() -> None:
-    """How many requests it matched, and at how many it fired."""
     armed = box()
     shown = armed.arm(Fault(name="internal_error", when=When(every=2)))
     fired(armed, 5)
@@ -265,7 +258,6 @@ def test_ids_are_given_once() -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_fault_of_the_catalogue_goes_over_the_wire_and_is_documented(name: str) -> None:
-    """As data, without loss; and in the table at the top of its module."""
     fault = Fault(name=name, effect=CATALOGUE[name], match=Match(tag="a"), when=When(nth=2))
     assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
     assert f"\n{name} " in (faults.__doc__ or "")

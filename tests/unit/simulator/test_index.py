@@ -43,7 +43,6 @@ def test_a_single_chunk_still_scores() -> None:
 
 
 def test_the_cosine_of_the_same_words_is_one() -> None:
-    """In whatever order they stand."""
     assert index_of({1: "granite by the river"}).cosines("River of granite")[1] == pytest.approx(1.0)
 
 
@@ -58,7 +57,6 @@ def test_cosines_do_not_depend_on_the_neighbours(texts: list[str], query: str) -
 
 @given(TEXTS, TEXTS, st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join))
 def test_what_was_removed_leaves_no_trace(kept: list[str], gone: list[str], query: str) -> None:
-    """As if it had never been there."""
     index = index_of({**dict(enumerate(kept)), **{100 + place: text for place, text in enumerate(gone)}})
     index.keyword_scores(query)
     for place in range(len(gone)):

@@ -26,7 +26,6 @@ from kb_simulator.harness.namespaces import Namespaces
     ],
 )
 def test_every_policy_has_a_text(text: str, policy: Policy) -> None:
-    """With its value after a colon, or with the policy's default."""
     assert policy_of(text) == policy
 
 
@@ -38,7 +37,6 @@ def test_every_policy_has_a_text(text: str, policy: Policy) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_policy_is_refused_by_the_name_of_its_variable(text: str) -> None:
-    """And with the forms that there are."""
     with pytest.raises(SettingsError, match=r"^KB_SIM_JOBS='.*: takes at-once, polls:N, seconds:S, stuck"):
         SimulatorSettings(jobs=text)
 

@@ -48,14 +48,12 @@ def failures(journal: Journal, **fields: Any) -> tuple[str, ...]:
     ],
 )
 def test_requests_are_counted(bounds: dict[str, int], holds: bool) -> None:
-    """Exactly, or within bounds, or one at least."""
     journal = journal_of(request("search"), request("createJob"), request("search"))
     wanted = Expectation(match=Match(operation="search"), **bounds)
     assert (failures(journal, expectations=(wanted,)) == ()) is holds
 
 
 def test_what_did_not_come_is_told_with_the_nearest() -> None:
-    """Which request it was, and in what it differs."""
     journal = journal_of(request("createJob", ["x"]), request("search", ["y"]))
     wanted = Expectation(match=Match(operation="search", tag="x"))
     (text,) = failures(journal, expectations=(wanted,))
@@ -73,13 +71,11 @@ def test_what_came_too_often_is_told_by_number() -> None:
 
 
 def test_an_empty_journal_has_nothing_near() -> None:
-    """And says so."""
     (text,) = failures(Journal(), expectations=(Expectation(match=Match(operation="search")),))
     assert text.endswith("the journal holds no other request")
 
 
 def test_order_is_kept_with_others_between() -> None:
-    """One after another."""
     journal = journal_of(request("search"), request("createJob", ["x"]), request("createJob", ["y"]))
     search, x, y = Match(operation="search"), Match(tag="x"), Match(tag="y")
     assert failures(journal, in_order=(search, y)) == ()
@@ -88,7 +84,6 @@ def test_order_is_kept_with_others_between() -> None:
 
 
 def test_a_fault_that_never_fired_is_reported_unless_it_is_optional() -> None:
-    """With how many requests it matched."""
     armed = [
         ArmedFault(id="a", fault=Fault(name="hang"), matched=3, fired=0),
         ArmedFault(id="b", fault=Fault(name="drip"), matched=3, fired=1),
@@ -110,13 +105,11 @@ def test_requests_that_fit_no_operation_are_told() -> None:
 
 
 def test_occurrences_count_the_same_request() -> None:
-    """Each fingerprint by itself."""
     journal = journal_of(request("search"), request("createJob"), request("search"))
     assert [entry.occurrence for entry in journal] == [1, 1, 2]
 
 
 def test_the_canonical_form_does_not_depend_on_arrival() -> None:
-    """Neither on the order nor on the time."""
     one = journal_of(request("search"), request("createJob"), request("search"))
     two = journal_of(request("search"), request("search"), request("createJob"))
     assert one.canonical() == two.canonical()

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.process
 
 
 def test_the_public_names_are_all_there() -> None:
-    """Sorted, each from its module, and no other."""
     assert [name for name in kb_simulator.__all__ if getattr(kb_simulator, name) is None] == []
     assert dir(kb_simulator) == sorted(kb_simulator.__all__)
     with pytest.raises(AttributeError, match="Simulater"):
@@ -49,14 +48,12 @@ def test_starting_loads_nothing_that_can_wait() -> None:
 def test_a_wrong_setting_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything listens."""
     monkeypatch.setenv("KB_SIM_CONTROL", "eight")
     assert main([]) == 2
     assert "KB_SIM_CONTROL" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a sentence, with the code of a failure."""
     with kb_simulator.in_thread(kb_simulator.SimulatorSettings(port=0)) as running:
         port = httpx.URL(running.url).port
         command = [sys.executable, "-m", "kb_simulator", "--port", str(port)]

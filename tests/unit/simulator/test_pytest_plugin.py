@@ -75,13 +75,11 @@ def test_it(engine, faults):
 
 
 def test_a_fault_may_be_optional(pytester: pytest.Pytester) -> None:
-    """Where it is meant."""
     source = "\ndef test_it(engine, faults):\n    faults.arm('hang', optional=True)\n"
     run(pytester, source).assert_outcomes(passed=1)
 
 
 def test_a_failure_tells_the_seed_the_command_and_the_last_requests(pytester: pytest.Pytester) -> None:
-    """And what it asked that does not exist."""
     result = run(
         pytester,
         """
@@ -129,6 +127,5 @@ def test_a_random_seed_is_named(pytester: pytest.Pytester) -> None:
 
 
 def test_a_seed_that_is_none_is_refused(pytester: pytest.Pytester) -> None:
-    """Before a test runs."""
     result = run(pytester, "", "--sim-seed", "seven")
     assert "--sim-seed takes an integer or `random`, not 'seven'" in result.stderr.str() + result.stdout.str()

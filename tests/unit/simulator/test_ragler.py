@@ -53,7 +53,6 @@ async def test_limits_are_a_namespaces_own(running: Running) -> None:
 
 
 async def test_descriptions_are_kept_and_restored_with_the_state(running: Running) -> None:
-    """As documents are."""
     await describe(running, "before")
     kept = running.namespace.snapshot()
     await describe(running, "after")
@@ -76,7 +75,6 @@ async def test_a_stale_read_knows_no_later_description(running: Running) -> None
 
 @pytest.mark.parametrize("operation", [*LIMITS, "putCollection"])
 async def test_faults_are_armed_by_operation(running: Running, operation: str) -> None:
-    """As for any other."""
     running.arm("not_ready", operation=operation, times=1)
     if operation == "vectorSearch":
         response = await running.http.post("/vector/search", json={"query": "x"})
@@ -90,7 +88,6 @@ async def test_faults_are_armed_by_operation(running: Running, operation: str) -
 
 
 async def test_a_rate_limit_can_be_armed_under_its_own_code(running: Running) -> None:
-    """Before the limit is reached, with the seconds of the fault's choice."""
     fault = {
         "name": "rate_limit",
         "effect": {"kind": "rate_limit", "seconds": 7, "code": "rate_limited"},

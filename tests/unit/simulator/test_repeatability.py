@@ -82,7 +82,6 @@ async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
 
 @pytest.mark.parametrize("seed", [7, 8])
 async def test_two_runs_of_one_seed_have_the_same_journal_byte_for_byte(seed: int) -> None:
-    """Although their requests arrived in another order."""
     first, first_order = await run(seed, dice_seed=1)
     second, second_order = await run(seed, dice_seed=2)
     assert first_order != second_order

@@ -56,14 +56,12 @@ def test_an_explanation_adds_up(base: Base) -> None:
 
 
 def test_by_words_only_what_holds_a_word_answers(base: Base) -> None:
-    """By meaning something is always the nearest, and the answer says that it is weak."""
     assert search(base, "submarine", mode="fts").results == []
     by_meaning = search(base, "submarine", mode="vector")
     assert ([result.score for result in by_meaning.results], by_meaning.weak) == ([0.0] * 4, True)
 
 
 def test_equals_come_in_the_order_of_their_ids() -> None:
-    """And are the same in every run."""
     base = Base()
     for number in range(30):
         base.note("granite", dedup_scope=str(number))
@@ -98,7 +96,6 @@ def test_an_empty_base_is_weak() -> None:
 
 
 def test_weak_says_that_the_best_is_under_the_floor(base: Base) -> None:
-    """And only that."""
     answer = search(base, "granite river market hill winter")
     assert answer.weak == (answer.results[0].score < FLOOR)
 
@@ -123,7 +120,6 @@ def test_weak_says_that_the_best_is_under_the_floor(base: Base) -> None:
     ],
 )
 def test_filters_leave_what_they_should(base: Base, fields: dict[str, Any], wanted: set[int]) -> None:
-    """By meaning all that is left answers; what shares a word matches, and is the total."""
     answer = search(base, "granite", mode="vector", **fields)
     assert {result.document.id for result in answer.results} == wanted
     assert answer.total == sum("granite" in result.chunk.text.lower() for result in answer.results)
@@ -150,7 +146,6 @@ def test_updated_at_follows_changes(base: Base) -> None:
 def test_dates_that_are_none_are_refused_by_name(
     base: Base, filters: m.Filters, code: str, parameter: str
 ) -> None:
-    """And a span in which nothing can lie."""
     with pytest.raises(EngineError) as caught:
         search(base, "x", filters=filters)
     assert (caught.value.code, caught.value.members["parameter"]) == (code, parameter)
@@ -180,7 +175,6 @@ def test_mode_against_fts_only_is_a_contradiction(base: Base, fts_only: bool, mo
 
 
 def test_neighbours_stand_before_and_after() -> None:
-    """As many as asked for, fewer at the edges."""
     base = Base()
     base.note("\n\n".join(f"word{number} " + "x" * 900 for number in range(5)))
     (result,) = search(base, "word1", mode="fts", neighbors=2).results

@@ -45,7 +45,6 @@ def test_rolls_are_spread_evenly() -> None:
 
 
 def test_a_uniform_number_keeps_its_bounds() -> None:
-    """From low to high."""
     numbers = [Seeded(7).uniform(2.0, 3.0, number) for number in range(500)]
     assert min(numbers) >= 2.0
     assert max(numbers) < 3.0
@@ -59,5 +58,4 @@ def test_a_lognormal_number_has_its_median() -> None:
 
 
 def test_a_uuid_is_one_of_version_4() -> None:
-    """As the contract wants job ids and uids."""
     assert UUID(Seeded(7).uuid("job", 1)).version == 4

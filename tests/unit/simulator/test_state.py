@@ -73,7 +73,6 @@ def test_a_file_without_text_is_empty_and_says_why(base: Base) -> None:
 
 
 def test_a_file_that_cannot_be_read_fails_its_job(base: Base) -> None:
-    """With the code of extraction, and no document."""
     broken = base.upload("a.pdf", m.JobError(code="file_corrupt", message="no"))
     job = base.state.job(base.state.accept(broken).id)
     assert (job.status, job.error and job.error.code, job.document_id) == ("failed", "file_corrupt", None)
@@ -90,7 +89,6 @@ def test_the_same_text_twice_is_one_document(base: Base) -> None:
 
 
 def test_a_twin_that_brings_nothing_new_changes_nothing(base: Base) -> None:
-    """Not even the version."""
     first = base.note("granite", tags=["x"])
     base.note("granite", tags=["x"])
     assert base.state.document(first, DocumentQuery()).version == 1
@@ -130,7 +128,6 @@ def test_a_job_can_end_after_so_many_polls(base: Base) -> None:
 
 
 def test_a_job_can_end_after_a_time(base: Base) -> None:
-    """In virtual time, at the moment that was due and not at that of the look."""
     base.state.policy = AfterTime(seconds=10)
     job = base.submit("granite")
     base.clock.advance(5)
@@ -155,7 +152,6 @@ def test_a_job_can_be_stuck(base: Base, step: str, status: str) -> None:
 
 
 def test_a_job_can_fail_at_a_step(base: Base) -> None:
-    """With any code of the contract."""
     base.state.policy = FailAt(step="Storing", code="storage_full", message="no room")
     job = base.state.job(base.submit("granite").id)
     assert (job.status, job.step, job.completed_steps) == ("failed", "Storing", 3)
@@ -182,7 +178,6 @@ def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> Non
 
 
 def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
-    """Nor a cancelled one again."""
     job = base.submit("granite")
     assert code_of(lambda: base.state.cancel(job.id)) == "job_finished"
     base.state.policy = Stuck()
@@ -192,7 +187,6 @@ def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
 
 
 def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) -> None:
-    """Under its id, and once."""
     base.state.policy = FailAt()
     job = base.submit("granite")
     assert base.state.job(job.id).retryable
@@ -206,7 +200,6 @@ def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) ->
 
 
 def test_what_has_not_failed_is_not_tried_again(base: Base) -> None:
-    """Nor is what failed before the base was cleared."""
     assert code_of(lambda: base.state.retry_job(base.submit("granite").id)) == "job_not_retryable"
     base.state.policy = FailAt()
     job = base.submit("copper")
@@ -215,7 +208,6 @@ def test_what_has_not_failed_is_not_tried_again(base: Base) -> None:
 
 
 def test_jobs_are_listed_newest_first(base: Base) -> None:
-    """By state where that is asked for."""
     ids = [base.submit(text).id for text in ("one", "two", "three")]
     base.state.policy = Stuck()
     ids.append(base.submit("four").id)
@@ -225,7 +217,6 @@ def test_jobs_are_listed_newest_first(base: Base) -> None:
 
 
 def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
-    """With the time after which to try again."""
     base.state.policy = Stuck()
     for _ in range(MAX_WAITING_JOBS):
         base.submit("granite")
@@ -275,14 +266,12 @@ def test_a_title_taken_from_the_text_goes_with_it(base: Base) -> None:
 
 
 def test_a_retitled_note_is_found_by_its_title(base: Base) -> None:
-    """And not by the old one."""
     number = base.note("granite", title="Stone")
     base.patch(number, title="Rock")
     assert (base.found("stone"), base.found("rock")) == ([], [number])
 
 
 def test_only_notes_are_changed_and_only_the_version_expected(base: Base) -> None:
-    """In this order: there, a note, the version."""
     note, file = base.note("granite"), base.file("a.txt", "copper")
     for number, code in ((99, "document_not_found"), (file, "not_a_note"), (note, "version_conflict")):
         assert code_of(partial(base.patch, number, text="x", expected_version=9)) == code
@@ -305,7 +294,6 @@ def test_updates_of_a_note_take_their_turns(base: Base) -> None:
 
 
 def test_polls_end_no_update_before_the_one_ahead(base: Base) -> None:
-    """However often it is asked for."""
     number = base.note("granite")
     base.state.policy = AfterPolls(polls=1)
     first, second = base.update(number, text="basalt"), base.update(number, text="copper")
@@ -393,7 +381,6 @@ def test_clearing_cancels_the_jobs_accepted_before(base: Base) -> None:
 
 
 def test_documents_are_filtered_sorted_and_paged(base: Base) -> None:
-    """By exact source, tag and type; equals by id in the same direction."""
     base.note("b", title="same", tags=["x"], source_path="p/one")
     base.note("a", title="same", tags=["y"])
     base.file("c.txt", "c", title="other", tags=["x"])
@@ -460,7 +447,6 @@ def test_a_retry_answers_as_the_first_time_and_does_nothing(base: Base) -> None:
 
 
 def test_a_key_with_another_request_is_a_mismatch(base: Base) -> None:
-    """Another credential's key is another key."""
     number = base.note("granite")
     base.state.add_tags(number, ["a"], None, retry())
     assert (
@@ -477,7 +463,6 @@ def test_a_refused_mutation_is_tried_again(base: Base) -> None:
 
 
 def test_an_answer_is_forgotten_after_a_day(base: Base) -> None:
-    """Of virtual time."""
     number = base.note("granite")
     base.state.delete(number, retry())
     base.clock.advance(KEPT_MICROSECONDS / 1_000_000 - 1)
@@ -494,7 +479,6 @@ TEXTS = st.lists(st.sampled_from(["granite", "copper mine", "river bank", "# Bee
 
 @given(TEXTS, st.integers(0, 3))
 def test_the_same_history_gives_the_same_state(texts: list[str], seed: int) -> None:
-    """To the last id, uid and timestamp, under one seed."""
     one, two = Base(seed), Base(seed)
     for text in texts:
         one.submit(text)
@@ -504,7 +488,6 @@ def test_the_same_history_gives_the_same_state(texts: list[str], seed: int) -> N
 
 
 def test_another_seed_gives_other_ids() -> None:
-    """Of jobs, documents and chunks."""
     one, two = Base(1), Base(2)
     assert one.submit("granite").id != two.submit("granite").id
     assert one.state.documents.find(1).document.uid != two.state.documents.find(1).document.uid

@@ -59,7 +59,6 @@ def fts5() -> Iterator[Fts5]:
 @settings(max_examples=600)
 @given(word=ENGLISH)
 def test_stems_are_those_of_fts5(fts5: Fts5, word: str) -> None:
-    """Over words made of every ending that a rule knows."""
     assert words_of_text(word) == fts5.words(word)
 
 
@@ -96,12 +95,10 @@ def test_text_without_spaces_is_found_by_its_pairs() -> None:
 
 
 def test_a_query_asks_for_each_word_once() -> None:
-    """In the order in which they stand."""
     assert words_of_query("rivers and river AND river") == ["river", "and"]
 
 
 def test_words_that_tell_nothing_have_no_say_in_meaning() -> None:
-    """Unless there are no others."""
     assert telling(words_of_text("the price of barley")) == ["price", "barlei"]
     assert telling(["the", "of"]) == ["the", "of"]
 

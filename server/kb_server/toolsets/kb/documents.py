@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
-from kb_server import collections
-from kb_server.engine_client import engine_call
+from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, DocumentQuery, DocumentsQuery
+from kb_server import collection_moves
 from kb_server.tool import Annotations, Call, ToolError
+from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import DocumentId, MaxChars
 from kb_server.toolsets.kb.tool import KbTool
 from kb_server.toolsets.kb.views import (
@@ -110,8 +110,8 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
     async def _by_id(self, document_id: int, arguments: KbGetArguments, call: Call) -> KbGetResult:
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
         with engine_call(call, document_id=document_id):
-            document = await self.engine.document(document_id, query)
-            repaired = await collections.repair(self.engine, document)
+            document = await self.engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=query)
+            repaired = await collection_moves.repair(self.engine, document)
         if repaired is not None:
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
         return _detail(document, arguments)
@@ -119,8 +119,8 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
     async def _by_source(self, source_path: str, arguments: KbGetArguments, call: Call) -> KbGetResult:
         query = DocumentsQuery(source_path=source_path, offset=arguments.offset)
         with engine_call(call):
-            found = await self.engine.documents(query)
-            documents = [await collections.repair(self.engine, each) or each for each in found.documents]
+            found = await self.engine.call(LIST_DOCUMENTS, query=query)
+            documents = [await collection_moves.repair(self.engine, each) or each for each in found.documents]
         shown = fitting([document_entry(document) for document in documents], arguments.max_chars)
         following = arguments.offset + len(shown)
         more = found.total - following if shown else 0

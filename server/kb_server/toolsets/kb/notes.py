@@ -8,10 +8,18 @@ import msgspec
 from msgspec import Meta
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery
-from kb_server import collections
-from kb_server.engine_client import EngineFault, engine_call, tool_error
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_DOCUMENT,
+    PATCH_NOTE,
+    UPDATE_WAIT_SECONDS,
+    WITHOUT_CHUNKS,
+    NoteQuery,
+)
+from kb_server import collection_moves, collection_tags
+from kb_server.engine_client import EngineFault
 from kb_server.tool import Annotations, Call, ToolError
+from kb_server.toolsets.kb.errors import engine_call, tool_error
 from kb_server.toolsets.kb.parameters import (
     Collection,
     DocumentId,
@@ -59,7 +67,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
 
     async def run(self, arguments: KbAddnoteArguments, call: Call) -> Submission:
         """`POST /jobs` as JSON."""
-        tags = collections.submitted(arguments.collection, arguments.tags or [])
+        tags = collection_tags.tags_for_submission(arguments.collection, arguments.tags or [])
         note = m.NoteRequest(
             text=arguments.text,
             title=arguments.title,
@@ -69,7 +77,7 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
             dedup_scope=tags[0],
         )
         with engine_call(call):
-            job = await self.engine.add_note(note)
+            job = await self.engine.call(CREATE_JOB, body=note)
             call.log["job_id"] = job.id
             return await followed(self.engine, job, _name(tags[0]), arguments.wait_seconds)
 
@@ -118,24 +126,32 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
         An update that takes longer than the engine waits is joined by the same call made again.
         """
         if arguments.collection is not None:
-            collections.tag_of(arguments.collection)  # refused before anything is changed
+            collection_tags.tag_of(arguments.collection)  # refused before anything is changed
         patch = m.NotePatch(
             text=arguments.text, title=arguments.title, expected_version=arguments.expected_version
         )
         with engine_call(call, document_id=arguments.document_id):
-            document = await self.engine.patch_note(arguments.document_id, patch)
+            document = await self.engine.call(
+                PATCH_NOTE,
+                path={"document_id": arguments.document_id},
+                query=NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
+                body=patch,
+            )
             if isinstance(document, m.Job):
                 call.log["job_id"] = document.id
                 return await self._going_on(document, arguments)
             if arguments.collection is not None:
-                document = await self._moved(document, arguments.collection)
+                document = await self._moved(document, arguments.collection, call)
             else:
-                document = await collections.repair(self.engine, document) or document
+                document = await collection_moves.repair(self.engine, document) or document
         return KbUpdateNoteResult(**document_members(document), job_id=None, hint="")
 
-    async def _moved(self, document: m.Document, collection: str) -> m.Document:
+    async def _moved(self, document: m.Document, collection: str, call: Call) -> m.Document:
         try:
-            return await collections.move(self.engine, document, collection, clock=self.services.clock)
+            with engine_call(call, document_id=document.id):
+                return await collection_moves.move(
+                    self.engine, document, collection, clock=self.services.clock
+                )
         except ToolError as error:
             raise ToolError(
                 error.code, f"The text was updated. {error.message}", **error.details, text_updated=True
@@ -154,7 +170,9 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
             "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
         )
         try:
-            document = await self.engine.document(arguments.document_id, DocumentQuery(chunks=False))
+            document = await self.engine.call(
+                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
+            )
         except EngineFault as fault:
             error = tool_error(fault, document_id=arguments.document_id)
             raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault
@@ -164,4 +182,4 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
 
 
 def _name(tag: str) -> str:
-    return tag.removeprefix(collections.PREFIX)
+    return tag.removeprefix(collection_tags.PREFIX)

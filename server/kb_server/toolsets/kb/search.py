@@ -9,9 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_server import collections
-from kb_server.engine_client import Engine, engine_call
+from kb_contracts.api.operations import SEARCH
+from kb_server import collection_moves, collection_tags
+from kb_server.engine_client import Engine
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank
+from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import MaxChars
 from kb_server.toolsets.kb.tool import KbTool
 
@@ -149,7 +151,7 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         """`POST /search`."""
         request = search_request(arguments)
         with engine_call(call):
-            response = await self.engine.search(request)
+            response = await self.engine.call(SEARCH, body=request)
             await _repair(self.engine, response)
         call.log["results"] = len(response.results)
         return _shown(response, arguments)
@@ -165,7 +167,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     return m.SearchRequest(
         query=arguments.query,
         top=_top(arguments),
-        tags=collections.searched(arguments.collection, arguments.tags or []),
+        tags=collection_tags.tags_for_search(arguments.collection, arguments.tags or []),
         doc_type=arguments.doc_type,
         mode=_mode(arguments),
         fts_only=arguments.fts_only,
@@ -225,10 +227,10 @@ async def _repair(engine: Engine, response: m.SearchResponse) -> None:
     doubled = {
         result.document.id: _Sighting(result.document.id, result.tags, result.document.version)
         for result in response.results
-        if collections.is_doubled(result.tags)
+        if collection_tags.has_conflicting_collections(result.tags)
     }
     for sighting in list(doubled.values())[:_REPAIRS]:
-        await collections.repair(engine, sighting)
+        await collection_moves.repair(engine, sighting)
 
 
 def _shown(response: m.SearchResponse, arguments: KbSearchArguments) -> KbSearchResult:
@@ -246,7 +248,7 @@ def _shown(response: m.SearchResponse, arguments: KbSearchArguments) -> KbSearch
 
 def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
-    placed = collections.split(result.tags)
+    placed = collection_tags.split_tags(result.tags)
     long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
     return SearchHit(
         text=chunk.text,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery
-from kb_server.engine_client import ENDED, Engine, EngineFault, tool_error
+from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_server.engine_client import Engine, EngineFault
+from kb_server.toolsets.kb.errors import tool_error
 from kb_server.toolsets.kb.views import JobFailure, failure_of
 
 
@@ -35,9 +36,9 @@ async def followed(engine: Engine, job: m.Job, collection: str, wait: float) -> 
 
     A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
     """
-    if wait > 0 and job.status not in ENDED:
+    if wait > 0 and job.status not in m.FINAL_STATUSES:
         try:
-            job = await engine.job(job.id, wait=wait)
+            job = await engine.wait_for_job(job.id, wait)
         except EngineFault as fault:
             return _submission(job, collection, f"Accepted, but not followed: {tool_error(fault).message}")
     document = await document_of(engine, job)
@@ -50,7 +51,7 @@ async def document_of(engine: Engine, job: m.Job) -> m.Document | None:
     if job.document_id is None:
         return None
     try:
-        return await engine.document(job.document_id, DocumentQuery(chunks=False))
+        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
     except EngineFault:
         return None
 

@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kb_server import collections
-from kb_server.engine_client import engine_call
+from kb_contracts.api.operations import GET_JOB
+from kb_server import collection_tags
 from kb_server.tool import Annotations, Call
+from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import (
     Collection,
     Metadata,
@@ -67,7 +68,7 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
 
     async def run(self, arguments: KbUploadStartArguments, call: Call) -> KbUploadStartResult:
         """Nothing is asked of the engine yet."""
-        tags = collections.submitted(arguments.collection, arguments.tags or [])
+        tags = collection_tags.tags_for_submission(arguments.collection, arguments.tags or [])
         new = NewUpload(
             filename=arguments.filename,
             total_size=arguments.total_size,
@@ -173,8 +174,8 @@ when that has completed (kb_jobs, or wait_seconds). Missing pieces are named and
         with engine_call(call):
             finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
             call.log["job_id"] = finished.job_id
-            job = finished.job or await self.engine.job(finished.job_id)
-            collection = finished.upload.collection.removeprefix(collections.PREFIX)
+            job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
+            collection = finished.upload.collection.removeprefix(collection_tags.PREFIX)
             return await followed(self.engine, job, collection, arguments.wait_seconds)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kb_contracts.api import models as m
-from kb_server import collections
+from kb_server import collection_tags
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -132,7 +132,7 @@ def job_view(job: m.Job) -> JobView:
 
 def job_entry(job: m.Job) -> JobView:
     """A job as lists show it: what may be long is cut or left out, for the job alone has it whole."""
-    error, place = failure_of(job), collections.split(job.tags)
+    error, place = failure_of(job), collection_tags.split_tags(job.tags)
     if error is not None:
         error.message = _cut(error.message, MAX_ENTRY_MESSAGE)
     return JobView(
@@ -173,7 +173,7 @@ def failure_of(job: m.Job) -> JobFailure | None:
 
 def placed(tags: list[str]) -> dict[str, Any]:
     """The members `collection` and `tags`."""
-    split = collections.split(tags)
+    split = collection_tags.split_tags(tags)
     return {"collection": split.collection, "tags": split.tags}
 
 

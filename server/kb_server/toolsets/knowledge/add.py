@@ -14,13 +14,15 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from kb_contracts.api import models as m
-from kb_server import collections
-from kb_server.engine_client import ENDED, FileSource
+from kb_contracts.api.operations import CANCEL_JOB
+from kb_server import collection_tags
+from kb_server.engine_client import FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError
+from kb_server.toolsets.knowledge.errors import engine_call
 from kb_server.toolsets.knowledge.files import open_below, source, unreadable
 from kb_server.toolsets.knowledge.formats import TAKE_OCR, format_of
 from kb_server.toolsets.knowledge.tasks import document_of, failure, seconds_between
-from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, shown_name
+from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, name_of
 
 SYNC_SECONDS = 600.0
 """How long a synchronous call waits for its job; then it answers with the task, which goes on."""
@@ -131,8 +133,8 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
 
     async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str, call: Call) -> m.Job:
         try:
-            with asking(call):
-                return await self.engine.add_file(sent, fields)
+            with engine_call(call):
+                return await self.engine.send_file(sent, fields)
         except OSError as error:
             raise unreadable(path, error) from error
 
@@ -145,7 +147,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         except asyncio.CancelledError:
             await self._cancel(job, call)
             raise
-        if job.status not in ENDED:
+        if job.status not in m.FINAL_STATUSES:
             return _queued(job, size, f"{QUEUED}; it is not done yet, knowledge-task-status tells when")
         return await self._processed(job, call)
 
@@ -153,12 +155,12 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         """The job at its end, or as it is after `SYNC_SECONDS`; each step and each growth is reported."""
         clock, progress, step = self.services.clock, -_LEAST_PROGRESS, ""
         ends = clock.monotonic() + SYNC_SECONDS
-        while job.status not in ENDED and clock.monotonic() < ends:
+        while job.status not in m.FINAL_STATUSES and clock.monotonic() < ends:
             if job.progress > progress or job.step != step:
                 progress, step = max(job.progress, progress + _LEAST_PROGRESS), job.step
                 await call.progress(progress, 1.0, _step(job))
-            with asking(call, task_id=job.id):
-                job = await self.engine.job(job.id, wait=_LOOK_SECONDS)
+            with engine_call(call, task_id=job.id):
+                job = await self.engine.wait_for_job(job.id, _LOOK_SECONDS)
         if job.status == "completed":
             await call.progress(1.0, 1.0, job.step)
         return job
@@ -169,7 +171,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         document = await document_of(self.engine, job, call)
         return KnowledgeAddResult(
             document_id=document.uid,
-            filename=shown_name(document),
+            filename=name_of(document),
             chunks_created=document.chunk_count,
             processing_method=document.extraction_method,
             processing_time_seconds=seconds_between(job.started_at or job.created_at, job.finished_at),
@@ -179,8 +181,8 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
 
     async def _cancel(self, job: m.Job, call: Call) -> None:
         """Nobody waits for it any more: whoever gave up this call gave up the document."""
-        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(ToolError), asking(call):
-            await self.engine.cancel_job(job.id)
+        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(ToolError), engine_call(call):
+            await self.engine.call(CANCEL_JOB, path={"job_id": job.id})
 
 
 def _step(job: m.Job) -> str:
@@ -210,7 +212,7 @@ def _fields(arguments: KnowledgeAddArguments, *, force_ocr: bool) -> m.FileField
         ToolError: `invalid_parameter`.
     """
     metadata, path = arguments.metadata or {}, arguments.file_path
-    tags = collections.submitted(None, _tags(metadata))
+    tags = collection_tags.tags_for_submission(None, _tags(metadata))
     return m.FileFields(
         title=_title(metadata),
         tags=tags,
@@ -233,7 +235,7 @@ def _tags(metadata: dict[str, Any]) -> list[str]:
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags) or len(tags) >= m.MAX_TAGS:
         raise _misfit("metadata.tags", f"an array of at most {m.MAX_TAGS - 1} strings")
     try:
-        return collections.checked(tags)
+        return collection_tags.validate_tags(tags)
     except ToolError as error:
         raise _misfit("metadata.tags", "tags without commas, slashes or a collection's name") from error
 

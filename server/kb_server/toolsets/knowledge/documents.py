@@ -8,18 +8,26 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
+from kb_contracts.api.operations import (
+    CLEAR_DOCUMENTS,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    GET_STATUS,
+    LIST_DOCUMENTS,
+    WITHOUT_CHUNKS,
+    ClearQuery,
+    DocumentsQuery,
+)
 from kb_server.tool import MISSING, Annotations, Call, ToolError
+from kb_server.toolsets.knowledge.errors import document_not_found, engine_call
 from kb_server.toolsets.knowledge.tool import (
     CONFIRM,
     KnowledgeTool,
     Success,
-    asking,
-    document_not_found,
+    document_format,
     is_uuid,
     megabytes,
-    shown_format,
-    shown_name,
+    name_of,
 )
 
 PHRASE = "DELETE ALL"
@@ -91,8 +99,8 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
             sort_by=_SORTED_BY[arguments.sort_by],
             sort_order=arguments.sort_order,
         )
-        with asking(call):
-            found = await self.engine.documents(query)
+        with engine_call(call):
+            found = await self.engine.call(LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
             documents=[_shown(document) for document in found.documents],
             total_count=found.total,
@@ -105,8 +113,8 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
 def _shown(document: m.Document) -> ShownDocument:
     return ShownDocument(
         id=document.uid,
-        filename=shown_name(document),
-        format=shown_format(document),
+        filename=name_of(document),
+        format=document_format(document),
         size_bytes=document.size_bytes,
         date_added=document.created_at,
         chunk_count=document.chunk_count,
@@ -158,19 +166,21 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
         document_id = arguments.document_id
         if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
             raise document_not_found(document_id)
-        with asking(call, document_id=document_id):
-            document = await self.engine.document(document_id.lower(), DocumentQuery(chunks=False))
+        with engine_call(call, document_id=document_id):
+            document = await self.engine.call(
+                GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
+            )
         if not arguments.confirm:
             raise _unconfirmed(document)
-        with asking(call, document_id=document_id):
-            removed = await self.engine.delete(document.uid)
+        with engine_call(call, document_id=document_id):
+            removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
         return KnowledgeRemoveResult(
-            document_id=document.uid, filename=shown_name(document), chunks_removed=removed.chunks
+            document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
         )
 
 
 def _unconfirmed(document: m.Document) -> ToolError:
-    shown = {"id": document.uid, "filename": shown_name(document), "chunks": document.chunk_count}
+    shown = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
     return ToolError(CONFIRM, "Set confirm=true to remove this document", document=shown)
 
 
@@ -214,8 +224,8 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
         """`DELETE /documents`."""
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:
             raise await self._unconfirmed(call)
-        with asking(call):
-            removed = await self.engine.clear()
+        with engine_call(call):
+            removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
         return KnowledgeClearResult(
             documents_removed=removed.documents,
             embeddings_removed=removed.chunks,  # a passage has one embedding
@@ -227,8 +237,8 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
         return await self._unconfirmed(call) if error.code == MISSING else error
 
     async def _unconfirmed(self, call: Call) -> ToolError:
-        with asking(call):
-            status = await self.engine.status()
+        with engine_call(call):
+            status = await self.engine.call(GET_STATUS)
         return ToolError(
             CONFIRM,
             f"This action will delete ALL documents. Set confirm=true and confirmation_phrase='{PHRASE}' to "

@@ -10,14 +10,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import GET_STATUS, SEARCH
 from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
+from kb_server.toolsets.knowledge.errors import engine_call
 from kb_server.toolsets.knowledge.formats import known
 from kb_server.toolsets.knowledge.tool import (
     KnowledgeTool,
     Success,
-    asking,
-    shown_format,
-    shown_name,
+    document_format,
+    name_of,
 )
 
 MAX_QUERY_CHARS = 500
@@ -116,9 +117,9 @@ Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "
     async def run(self, arguments: KnowledgeSearchArguments, call: Call) -> KnowledgeSearchResult:
         """`POST /search`, and `GET /status` where nothing was found."""
         request = _request(arguments)
-        with asking(call):
-            found = await self.engine.search(request)
-            empty = not found.results and (await self.engine.status()).documents.total == 0
+        with engine_call(call):
+            found = await self.engine.call(SEARCH, body=request)
+            empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
         if empty:
             raise ToolError(
                 "empty_knowledge_base",
@@ -174,12 +175,12 @@ def _names(form: str) -> list[str]:
 
 def _hit(result: m.SearchResult) -> KnowledgeHit:
     document = result.document
-    form = shown_format(document)
+    form = document_format(document)
     return KnowledgeHit(
         document_id=document.uid,
         chunk_id=result.chunk.uid,
         chunk_index=result.chunk.index,
-        filename=shown_name(document),
+        filename=name_of(document),
         format=form,
         processing_method=document.extraction_method,
         chunk_text=result.chunk.text,

@@ -8,8 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import GET_STATUS
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, megabytes
+from kb_server.toolsets.knowledge.errors import engine_call
+from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, megabytes
 
 NAME = "default"
 
@@ -72,8 +74,8 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
         """`GET /status`."""
         limit = megabytes(self.services.settings.max_upload_bytes)
         try:
-            with asking(call):
-                status = await self.engine.status()
+            with engine_call(call):
+                status = await self.engine.call(GET_STATUS)
         except ToolError as error:
             call.log["engine_error"] = error.code
             return _out_of_reach(error.message, limit)

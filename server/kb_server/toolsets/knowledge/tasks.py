@@ -10,11 +10,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import DocumentQuery
-from kb_server.engine_client import ENDED, Engine
+from kb_contracts.api.operations import CANCEL_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
+from kb_server.engine_client import Engine
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, ToolError
-from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, asking, is_uuid, shown_name
+from kb_server.toolsets.knowledge.errors import engine_call
+from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, is_uuid, name_of
 
 CANCELLED = "The task was cancelled; nothing was added"
 
@@ -77,15 +78,15 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     async def run(self, arguments: KnowledgeTaskStatusArguments, call: Call) -> KnowledgeTaskStatusResult:
         """`GET /jobs/{id}`."""
         task_id = str(arguments.task_id)
-        with asking(call, task_id=task_id):
-            job = await self.engine.job(task_id)
+        with engine_call(call, task_id=task_id):
+            job = await self.engine.call(GET_JOB, path={"job_id": task_id})
         told = _told(job, self._elapsed(job))
         if job.status == "completed":
             document = await self._document(job, call)
             told.result = _result(job, document)
             told.message = UNSET if document is None else document.status_reason or UNSET
             told.total_time_seconds = seconds_between(job.created_at, job.finished_at)
-        elif job.status in ENDED:
+        elif job.status in m.FINAL_STATUSES:
             told.message = CANCELLED if job.error is None else job.error.message
         return told
 
@@ -115,8 +116,8 @@ def canceller(services: Services) -> CancelTask:
     async def cancel(task_id: str, call: Call) -> None:
         if not is_uuid(task_id):
             raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
-        with asking(call, task_id=task_id):
-            await services.engine.cancel_job(task_id.lower())
+        with engine_call(call, task_id=task_id):
+            await services.engine.call(CANCEL_JOB, path={"job_id": task_id.lower()})
 
     return cancel
 
@@ -124,8 +125,8 @@ def canceller(services: Services) -> CancelTask:
 async def document_of(engine: Engine, job: m.Job, call: Call) -> m.Document:
     """The document of a completed job, without its chunks; raises `document_not_found` where it is gone."""
     document_id = job.document_uid or ""
-    with asking(call, document_id=document_id):
-        return await engine.document(document_id, DocumentQuery(chunks=False))
+    with engine_call(call, document_id=document_id):
+        return await engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
 
 
 def failure(job: m.Job) -> ToolError | None:
@@ -153,7 +154,7 @@ def _result(job: m.Job, document: m.Document | None) -> TaskResult:
         name = job.filename or job.title
         return TaskResult(document_id=job.document_uid or "", filename=name, chunks_created=None)
     return TaskResult(
-        document_id=document.uid, filename=shown_name(document), chunks_created=document.chunk_count
+        document_id=document.uid, filename=name_of(document), chunks_created=document.chunk_count
     )
 
 
@@ -174,7 +175,7 @@ def _told(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
 
 
 def _remaining(job: m.Job, elapsed: float) -> float | None:
-    if job.status in ENDED:
+    if job.status in m.FINAL_STATUSES:
         return 0.0
     if job.estimated_seconds is not None:
         return job.estimated_seconds

@@ -17,9 +17,10 @@ from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.ragler.bounds import chars, fitting
 from kb_server.toolsets.ragler.dates import span
+from kb_server.toolsets.ragler.errors import backend_call
 from kb_server.toolsets.ragler.names import CollectionNames
 from kb_server.toolsets.ragler.parameters import CollectionIdParameter
-from kb_server.toolsets.ragler.tool import MAX_CHARS, MAX_RESULT_CHARS, RaglerTool, asking
+from kb_server.toolsets.ragler.tool import MAX_CHARS, MAX_RESULT_CHARS, RaglerTool
 
 DEFAULT_LIMIT = 10
 _MOST_FOR_ONE = 6
@@ -125,7 +126,7 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
             call.log["collection_id"] = str(arguments.collection_id)
         filters, backend = _filters(arguments), self.backend
         began = perf_counter()
-        with asking(call, arguments.collection_id):
+        with backend_call(call, arguments.collection_id):
             found = await self._found(backend, await self._request(arguments, filters))
         took = (perf_counter() - began) * 1000
         result = _shown(found, arguments, took)

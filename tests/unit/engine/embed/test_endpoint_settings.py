@@ -55,7 +55,6 @@ def test_an_endpoint_is_a_url_and_a_model() -> None:
     ],
 )
 def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, str], words: str) -> None:
-    """In one line, and never with the key."""
     with pytest.raises(SettingsError, match=words) as refused:
         EngineSettings.read({**ENDPOINT, **changes})
     assert "\n" not in str(refused.value)

@@ -55,7 +55,6 @@ def test_vectors_come_from_the_endpoint(served: EmbeddingEndpoint) -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/embeddings"])
 def test_the_url_may_be_written_in_either_way(served: EmbeddingEndpoint, path: str) -> None:
-    """As base URL, or with the path of the API."""
     with asking(served, embedding_url=served.url + path) as embedder:
         embedder.load()
 
@@ -251,6 +250,5 @@ def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpo
 
 
 def test_a_model_that_tells_nothing_apart_keeps_the_constants_of_another() -> None:
-    """Rather than floors out of noise."""
     alike = np.full((len(calibration.QUESTIONS), 4), 0.5, np.float32)
     assert calibration.weights(calibration.measured(alike, alike), {}) == MiniLM.weights

@@ -96,7 +96,6 @@ def zeros(answer: Json) -> Json:
     ],
 )
 def test_an_answer_that_is_no_vectors_is_told(served: EmbeddingEndpoint, shape: Shape, words: str) -> None:
-    """And no part of it is used."""
     with asking(served) as embedder:
         embedder.load()
         served.shape = shape
@@ -198,7 +197,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 def test_an_endpoint_that_breaks_is_told_and_asked_again(
     served: EmbeddingEndpoint, fault: Any, words: str
 ) -> None:
-    """Bounded in memory, and the next request is a good one again."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = fault
@@ -232,7 +230,6 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(served: EmbeddingEndpoint, f
 
 
 def test_an_endpoint_that_is_not_there_is_told(served: EmbeddingEndpoint) -> None:
-    """And found again once it is, by the same embedder."""
     served.stop()
     with asking(served) as embedder:
         with pytest.raises(EmbedderUnavailable, match="cannot be reached") as failed:
@@ -335,7 +332,6 @@ def test_a_text_is_not_cut_for_a_fault_that_passes(served: EmbeddingEndpoint) ->
 
 
 def test_a_text_that_is_refused_in_any_length_is_told_apart(served: EmbeddingEndpoint) -> None:
-    """From an endpoint that refuses everything; neither quotes it."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = containing("poison", 400)
@@ -373,7 +369,6 @@ def test_a_fault_that_passes_is_not_remembered(served: EmbeddingEndpoint) -> Non
 
 
 def test_a_batch_that_takes_too_long_is_asked_for_in_smaller_parts(served: EmbeddingEndpoint) -> None:
-    """Until the endpoint is quick enough; and by and by more at once again."""
     most = 2
 
     async def slow(request: web.Request, asked: Json) -> web.StreamResponse | None:

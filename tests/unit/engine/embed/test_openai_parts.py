@@ -73,7 +73,6 @@ def test_any_bytes_are_vectors_or_a_bad_answer(body: bytes) -> None:
     )
 )
 def test_any_numbers_become_vectors_of_length_one_or_a_bad_answer(rows: list[list[float]]) -> None:
-    """Very large and very small ones too."""
     body = json.dumps({"data": [{"embedding": row} for row in rows]}).encode()
     if not all(any(row) for row in rows):
         with pytest.raises(BadAnswer, match="zeros"):
@@ -97,14 +96,12 @@ def test_any_numbers_become_vectors_of_length_one_or_a_bad_answer(rows: list[lis
     ],
 )
 def test_words_of_an_error_are_one_plain_line(body: bytes, words: str) -> None:
-    """Whichever way the endpoint puts them; without the key."""
     assert words_of(body, "sk-1") == words
     assert len(words_of(json.dumps({"error": "x" * 9999}).encode(), "")) <= 200
 
 
 @given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
 def test_any_retry_after_is_a_time_within_bounds_or_none(header: str) -> None:
-    """Whatever an endpoint writes there."""
     seconds = seconds_of(header)
     assert seconds is None or 0 <= seconds <= MOST_RETRY_AFTER
 

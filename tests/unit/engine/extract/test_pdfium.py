@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kb_engine.extract.pdfium import MOST_HEIGHT, opened, scale
+from kb_engine.extract.pdfium import MOST_HEIGHT, open_pages, scale
 from kb_engine.extract.picture import LONGEST_SIDE, Pixels
 from tests.support.documents import pdf_stream
 from tests.support.scans import Sheet, drawn, fax, jbig2, jpeg2000, pdf_of_sheets, picture, shown
@@ -24,7 +24,7 @@ def sheet(entries: bytes, width: float = 600, height: float = 200, named: bytes 
 
 def rendered(page: Sheet) -> Pixels | None:
     """The page as a picture."""
-    with opened(pdf_of_sheets([page])) as pages:
+    with open_pages(pdf_of_sheets([page])) as pages:
         return pages.pixels(1)
 
 
@@ -50,7 +50,6 @@ INK = ink(rendered(sheet(BOX)))
     ids=["a million points", "nine points", "upside down", "user unit", "rotated by 45", "rotated by 90"],
 )
 def test_a_page_of_any_size_is_as_large_as_the_recognizer_looks(page: Sheet) -> None:
-    """And shows what it does at a usual size."""
     pixels = rendered(page)
     assert pixels is not None
     height, width, colours = pixels.shape
@@ -69,7 +68,6 @@ def test_a_page_of_any_size_is_as_large_as_the_recognizer_looks(page: Sheet) -> 
     ],
 )
 def test_a_page_of_no_sound_size_is_bounded(box: bytes, width: int, height: int) -> None:
-    """Or takes the size that PDFium gives it."""
     pixels = rendered(sheet(b"/MediaBox " + box))
     assert pixels is not None
     assert pixels.shape[0] <= height + 1
@@ -96,7 +94,6 @@ def test_pages_are_drawn_no_finer_than_they_are_read() -> None:
     ids=["CCITT", "JBIG2", "JPX"],
 )
 def test_every_encoding_of_scans_is_shown(named: bytes) -> None:
-    """The same picture each time."""
     assert ink(rendered(sheet(BOX, named=named))) == pytest.approx(INK, rel=0.2)
 
 
@@ -120,7 +117,6 @@ def test_every_encoding_of_scans_is_shown(named: bytes) -> None:
     ],
 )
 def test_a_picture_that_is_not_sound_leaves_its_page(named: bytes) -> None:
-    """Blank or in parts, at the size that the page has."""
     pixels = rendered(sheet(BOX, named=named))
     assert pixels is not None
     assert pixels.shape[1] <= LONGEST_SIDE + 1
@@ -138,7 +134,7 @@ def test_what_is_on_a_page_is_looked_up() -> None:
         Sheet(shown(300, 100), (PLAIN,), BOX),
         Sheet(b"/X0 Do", (form, PLAIN), BOX),
     ]
-    with opened(pdf_of_sheets(pages)) as shown_pages:
+    with open_pages(pdf_of_sheets(pages)) as shown_pages:
         looks = [shown_pages.look(number) for number in range(1, 5)]
         assert shown_pages.look(5) is None
     assert [look and look.is_bare for look in looks] == [True, False, False, False]

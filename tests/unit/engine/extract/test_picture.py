@@ -14,9 +14,11 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kb_config.installing import install_command
-from kb_engine.extract import FORMATS, ExtractionFailed, Format, Limits, extract
+from kb_contracts.api.formats import FORMATS, Format
+from kb_engine.extract import Extraction, ExtractionFailed, Limits, extract
 from kb_engine.extract.decoding import MOST_PIXELS
 from kb_engine.extract.picture import read_picture
+from kb_readers.messages import Context
 from tests.support.documents import pdf_of
 
 pytestmark = pytest.mark.process
@@ -45,9 +47,14 @@ def saved(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return file.getvalue()
 
 
+def read(data: bytes, fmt: Format) -> Extraction:
+    """What comes of a picture."""
+    return read_picture(data, Context(fmt.name, Limits()))
+
+
 def text(data: bytes, fmt: Format = PNG) -> str:
     """The words of a picture."""
-    (page,) = read_picture(data, fmt).pages
+    (page,) = read(data, fmt).pages
     assert page.number is None
     return page.text
 
@@ -74,7 +81,6 @@ async def failure(path: Path, data: bytes, fmt: Format, limits: Limits | None = 
 
 @pytest.mark.parametrize(("fmt", "kind"), [(PNG, "PNG"), (JPG, "JPEG")], ids=["png", "jpg"])
 async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt: Format, kind: str) -> None:
-    """Line by line, and the method says how."""
     path = tmp_path / "x"
     path.write_bytes(saved(SIGN, kind))
     extraction = await extract(path, fmt)
@@ -136,7 +142,7 @@ def test_a_picture_that_lies_is_turned_before_it_is_read(degrees: int) -> None:
 
 def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silence() -> None:
     """As in a mirror, which no turn mends; what is certain among them is chance."""
-    extraction = read_picture(saved(ImageOps.mirror(SIGN)), PNG)
+    extraction = read(saved(ImageOps.mirror(SIGN)), PNG)
     assert extraction.pages[0].text == ""
     assert extraction.remark is not None
     assert extraction.remark.startswith("In the picture there are lines that could not be read")
@@ -155,7 +161,6 @@ async def test_a_picture_of_twenty_thousand_pixels_is_read_from_end_to_end(tmp_p
 async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
     tmp_path: Path, fmt: Format, kind: str
 ) -> None:
-    """Within the memory of a reader."""
     large = Image.new("L", (50_000, 1_100), "white")
     large.paste(
         drawn((640, 200), (30, 30, "The granite quarry")).convert("L").resize((1_280, 400)), (400, 100)
@@ -173,19 +178,18 @@ def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
     with pytest.raises(ExtractionFailed, match=f"20,000 x 20,000 pixels, and {NAMED}") as failed:
-        read_picture(bytes(data), JPG)
+        read(bytes(data), JPG)
     assert failed.value.code == "extraction_failed"
 
 
 def test_of_an_animated_picture_the_first_is_read() -> None:
-    """Which its document says, beside that there was nothing in it."""
     frames = [drawn(SIGN.size, (30, 30, word)) for word in ("feldspar", "zircon")]
     data = saved(SIGN, "PNG", save_all=True, append_images=frames)
-    extraction = read_picture(data, PNG)
+    extraction = read(data, PNG)
     assert extraction.pages[0].text == "The granite quarry\nopens at seven"
     assert extraction.remark == "It is animated: its first picture was read."
     blank = [Image.new("L", (90, 90), shade) for shade in (0, 255)]
-    extraction = read_picture(saved(blank[0], "PNG", save_all=True, append_images=blank[1:]), PNG)
+    extraction = read(saved(blank[0], "PNG", save_all=True, append_images=blank[1:]), PNG)
     assert extraction.remark == "It is animated: its first picture was read. No words were recognized in it."
 
 
@@ -227,7 +231,7 @@ def test_a_picture_without_words_is_empty() -> None:
 def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: str, message: str) -> None:
     """Of another kind, cut off, larger than any page, smaller than it says."""
     with pytest.raises(ExtractionFailed) as failed:
-        read_picture(data, fmt)
+        read(data, fmt)
     assert failed.value.code == code
     assert message in failed.value.message
 
@@ -241,9 +245,8 @@ async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "rapidocr", None)
     with pytest.raises(ExtractionFailed) as failed:
-        read_picture(saved(SIGN), PNG)
+        read(saved(SIGN), PNG)
     assert failed.value.code == "ocr_failed"
     assert install_command("ocr") in failed.value.message

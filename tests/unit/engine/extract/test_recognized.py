@@ -41,7 +41,6 @@ def whole(pixels: Pixels) -> Iterator[Pixels]:
 
 
 def test_a_picture_that_is_read_well_is_read_once() -> None:
-    """As nearly all are."""
     recognize = Recognizer(LEVEL, [])
     assert upright_lines(PICTURE, whole, recognize) == [LEVEL]
     assert recognize.seen == [0]
@@ -84,5 +83,4 @@ def test_what_is_certain_among_much_that_is_not_is_chance() -> None:
 
 
 def test_only_what_is_certain_is_kept() -> None:
-    """In the order in which it was found."""
     assert as_markdown([LEVEL[0], GUESSED[1], LEVEL[1]]) == "The granite quarry\nopens at seven"

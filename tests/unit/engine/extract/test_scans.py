@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from PIL import ImageOps
 
 from kb_config.installing import install_command
+from kb_contracts.api.formats import FORMATS
 from kb_engine.extract import (
-    FORMATS,
     Extraction,
     ExtractionFailed,
     Limits,
     PageBegun,
     PagesCounted,
-    Reading,
+    Progress,
     extract,
     reading,
 )
 from kb_engine.extract.listing import pages_listed
 from kb_engine.extract.scans import read_scans
-from tests.support.documents import pdf_of, text_of_page
+from kb_readers.messages import Context
+from tests.support.documents import LOCKED_TRAILER, pdf_of, text_of_page
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
-from tests.unit.engine.extract.test_pdf import LOCKED
 
 pytestmark = pytest.mark.process
 
@@ -53,16 +51,16 @@ async def read(
     limits: Limits | None = None,
     *,
     force_ocr: bool = False,
-    told: list[Reading] | None = None,
+    reported: list[Progress] | None = None,
 ) -> Extraction:
-    """These bytes read as the engine does; `told` gets the pages that are told."""
+    """These bytes read as the engine does; `reported` gets the pages that are reported."""
     path.write_bytes(data)
 
-    async def note(page: Reading) -> None:
-        if told is not None:
-            told.append(page)
+    async def note(page: Progress) -> None:
+        if reported is not None:
+            reported.append(page)
 
-    return await extract(path, PDF, force_ocr=force_ocr, limits=limits or Limits(), on_page=note)
+    return await extract(path, PDF, force_ocr=force_ocr, limits=limits or Limits(), on_progress=note)
 
 
 async def failure(
@@ -77,13 +75,13 @@ async def failure(
 
 def unread(data: bytes, *, pages: int = 500) -> Extraction:
     """The extraction of a file on which there is nothing to be recognized."""
-    return read_scans(data, None, Limits(ocr_pages=pages), lambda _: None)
+    return read_scans(data, Context("pdf", Limits(ocr_pages=pages)))
 
 
 async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     """Each page under its number; a stamp on a scan does not stand for it, and an empty page is left."""
-    told: list[Reading] = []
-    extraction = await read(tmp_path / "x", MIXED, told=told)
+    reported: list[Progress] = []
+    extraction = await read(tmp_path / "x", MIXED, reported=reported)
     assert [page.number for page in extraction.pages] == [1, 2, 3, 4, 5, 6]
     texts = [page.text for page in extraction.pages]
     assert texts[0].split()[:4] == LONG.split()[:4]
@@ -91,7 +89,7 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
     assert texts[3].startswith("Feldspar and zircon\nare stored in the shed")
     assert (texts[2], texts[4], texts[5]) == ("", "A last line", "")
     assert (extraction.method, extraction.remark) == ("mixed_extraction", None)
-    assert told == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
+    assert reported == [PagesCounted(6), PageBegun(2, 6, 0, 3), PageBegun(4, 6, 1, 3), PageBegun(6, 6, 2, 3)]
 
 
 @pytest.mark.requirement("N8")
@@ -117,7 +115,6 @@ def test_blank_pages_are_many_and_cost_little() -> None:
 
 
 def test_a_lone_line_on_a_page_is_seen() -> None:
-    """With all the white around it."""
     (page,) = unread(pdf_of([["zircon and feldspar"]])).pages
     assert page.text == "zircon and feldspar"
 
@@ -144,24 +141,22 @@ def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
 @pytest.mark.parametrize("force_ocr", [False, True])
 async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
     """Before one is read: with their number, and the most that are."""
-    told: list[Reading] = []
+    reported: list[Progress] = []
     path = tmp_path / "x"
     path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
     with pytest.raises(ExtractionFailed, match=r"1,000 pages .* 500 are the most") as failed:
-        await read(path, path.read_bytes(), force_ocr=force_ocr, told=told)
+        await read(path, path.read_bytes(), force_ocr=force_ocr, reported=reported)
     assert failed.value.code == "extraction_failed"
-    assert not [reading for reading in told if isinstance(reading, PageBegun)]
+    assert not [reading for reading in reported if isinstance(reading, PageBegun)]
 
 
 def test_more_pages_than_the_limit_are_refused_before_one_is_read() -> None:
-    """With both numbers."""
     with pytest.raises(ExtractionFailed, match=r"11 pages .* 10 are the most") as failed:
         unread(pdf_of_sheets([scan([])] * 11), pages=10)
     assert failed.value.code == "extraction_failed"
 
 
 async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> None:
-    """By the time of a page, or by that of all pages."""
     failed = await failure(tmp_path / "x", SLOW, Limits(wall_seconds=6), force_ocr=True)
     assert (failed.code, "Page 1" in failed.message, "6 seconds" in failed.message) == (
         "extraction_timeout",
@@ -174,26 +169,27 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> No
     assert "page 1 of 1" in failed.message
 
 
-async def test_time_in_which_nobody_can_be_told_is_no_time_of_the_page(tmp_path: Path) -> None:
+async def test_time_in_which_a_report_waits_is_no_time_of_the_page(tmp_path: Path) -> None:
     """A job whose database is away for longer than a page may take is not failed for it."""
     (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
 
-    async def away(_page: Reading) -> None:
+    async def away(_page: Progress) -> None:
         await asyncio.sleep(5)
 
     limits = Limits(wall_seconds=4)
-    assert len((await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_page=away)).pages) == 2
+    assert (
+        len((await extract(tmp_path / "x", PDF, limits=limits, force_ocr=True, on_progress=away)).pages) == 2
+    )
 
 
 async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
-    """And fails its own job only."""
     data = pdf_of_sheets([scan(["The granite quarry"])])
     failed = await failure(tmp_path / "x", data, Limits(memory_bytes=600 << 20))
     assert failed.code == "extraction_memory"
 
 
 async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
-    """What half of the pages say is kept, and told with the pages that are missing and why."""
+    """What half of the pages say is kept, and reported with the pages that are missing and why."""
     data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"]), Sheet(words(LONG))])
     kept = await read(tmp_path / "x", data, Limits(ocr_pages=1))
     assert kept.method == "text_extraction"
@@ -207,11 +203,11 @@ async def test_without_the_extra_a_scan_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a remark where OCR was not asked for, and as a failure where it was."""
-    monkeypatch.setattr(reading, "_OCR_PACKAGES", ("a_package_that_is_not_there",))
-    told: list[Reading] = []
-    empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), told=told)
+    monkeypatch.setattr(reading, "_OCR_PACKAGE", "a_package_that_is_not_there")
+    reported: list[Progress] = []
+    empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), reported=reported)
     assert ([page.text for page in empty.pages], empty.method) == (["", ""], "text_extraction")
-    assert told == [PagesCounted(2)]
+    assert reported == [PagesCounted(2)]
     assert empty.remark is not None
     assert empty.remark.startswith("No text was found on its pages (2).")
     assert install_command("ocr") in empty.remark
@@ -225,15 +221,6 @@ async def test_without_the_extra_a_scan_says_what_to_install(
     assert "a_package_that_is_not_there" in failed.message
 
 
-def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
-    import_module("pypdfium2")
-    monkeypatch.setitem(sys.modules, "pypdfium2", None)
-    with pytest.raises(ExtractionFailed, match="pypdfium2") as failed:
-        unread(MIXED)
-    assert failed.value.code == "ocr_failed"
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -244,21 +231,24 @@ def test_a_package_that_is_missing_in_the_child_is_named(monkeypatch: pytest.Mon
     ids=["another kind", "cut off", "damaged"],
 )
 def test_a_file_that_cannot_be_shown_says_why(data: bytes, message: str) -> None:
-    """As it does where its text is asked for."""
     with pytest.raises(ExtractionFailed, match=message) as failed:
         unread(data)
     assert failed.value.code == "file_corrupt"
 
 
 def test_a_locked_file_cannot_be_shown_without_its_password() -> None:
-    """With the code that it has where its text is asked for."""
     with pytest.raises(ExtractionFailed, match="password") as failed:
-        unread(pdf_of([["secret"]], trailer=LOCKED))
+        unread(pdf_of([["secret"]], trailer=LOCKED_TRAILER))
     assert failed.value.code == "file_encrypted"
 
 
+@pytest.mark.parametrize("name", ["txt", "html", "pdf", "png"])
+async def test_a_file_that_is_not_there_is_the_engines_fault(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        await extract(tmp_path / "none", FORMATS[name])
+
+
 def test_pages_are_listed_as_people_do() -> None:
-    """And no more of them than anybody reads."""
     assert pages_listed([3]) == "Page 3"
     assert pages_listed([7, 3]) == "Pages 3 and 7"
     assert pages_listed(range(1, 9)) == "Pages 1, 2, 3, 4, 5, 6, 7 and 8"

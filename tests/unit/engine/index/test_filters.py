@@ -54,7 +54,6 @@ async def base(base: Base) -> Base:
     ],
 )
 async def test_a_selection_leaves_what_it_names(base: Base, selection: dict[str, Any], expected: str) -> None:
-    """In every mode the same documents."""
     for mode in ("fts", "vector", "hybrid"):
         assert sorted(await base.titles("x", mode, vector=axis(0), **selection)) == list(expected)
 
@@ -73,12 +72,10 @@ async def test_a_selection_leaves_what_it_names(base: Base, selection: dict[str,
 async def test_both_ends_of_a_span_are_inside(
     base: Base, begin: datetime | None, end: datetime | None, expected: str
 ) -> None:
-    """To the microsecond."""
     assert sorted(await base.titles("x", date_from=begin, date_to=end)) == list(expected)
 
 
 async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
-    """Which for a document never changed is its creation."""
     base.clock.move(hours=1)
     await base.store.add_tags(1, ["new"], None, None)
     since = {"date_from": START + timedelta(hours=3)}

@@ -1,4 +1,4 @@
-"""An index without access to the store follows it through outages, losses and deaths: its answers stay right."""
+"""An index without access to the store follows it through outages, losses and deaths: it answers right."""
 
 from __future__ import annotations
 

@@ -64,7 +64,6 @@ class Model:
 def test_search_gives_the_scores_of_the_formula(
     documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None
 ) -> None:
-    """For every chunk, in the right order."""
     found = asyncio.run(searched(documents, query, mode, tag))
     expected = Model(documents).scores(query, mode, tag)
     assert {r.chunk.id: r.score for r in found.results} == pytest.approx(expected, abs=2e-5)

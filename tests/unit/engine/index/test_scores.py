@@ -27,7 +27,6 @@ def explained(result: m.SearchResult) -> m.Explanation:
 
 
 async def test_a_hybrid_score_is_the_sum_that_it_explains(base: Base) -> None:
-    """By its parts, its weight and its saturation."""
     await base.note("apple tree", vectors=[between(0, 1, 0.8)])
     await base.note("pear tree", vectors=[between(0, 1, 0.4)])
     scoring = Scoring(weight=0.7, saturation=3.0, floor=0.1, cosine_floor=0.1)
@@ -42,7 +41,6 @@ async def test_a_hybrid_score_is_the_sum_that_it_explains(base: Base) -> None:
 
 
 async def test_in_mode_fts_the_words_alone_count(base: Base) -> None:
-    """And only what holds one of them answers."""
     await base.note("apple tree")
     await base.note("pear tree")
     found = await base.find("apple", explain=True)
@@ -92,13 +90,11 @@ async def test_scores_lie_between_0_and_1(base: Base) -> None:
 
 
 async def test_a_word_counts_in_a_base_of_one_chunk(base: Base) -> None:
-    """Where every word stands in every chunk."""
     await base.note("apple")
     assert (await base.find("apple")).results[0].score > 0.05
 
 
 async def test_a_rare_word_counts_more_than_a_frequent_one(base: Base) -> None:
-    """And more of it more."""
     for number in range(9):
         await base.note(f"tree number {number}", title="x")
     await base.note("tree apple apple", title="two")
@@ -107,14 +103,12 @@ async def test_a_rare_word_counts_more_than_a_frequent_one(base: Base) -> None:
 
 
 async def test_a_word_in_the_title_counts_double(base: Base) -> None:
-    """As often in the text it counts less."""
     await base.note("pear and more", title="apple")
     await base.note("apple and more", title="pear")
     assert await base.titles("apple") == ["apple", "pear"]
 
 
 async def test_a_word_in_a_heading_is_found(base: Base) -> None:
-    """Although the chunk's text does not hold it."""
     made = prepared("text")
     (chunk,) = pieces("text")
     headed = replace(chunk, page=None, heading="Revaluation")
@@ -126,7 +120,6 @@ async def test_a_word_in_a_heading_is_found(base: Base) -> None:
 
 
 async def test_equal_scores_come_in_the_order_of_the_chunks(base: Base) -> None:
-    """Also when more are equal than asked for."""
     for _ in range(3):
         await base.note("same", "same", "same", vectors=[axis(0)] * 3, dedup_scope=str(_))
     for mode in ("fts", "vector", "hybrid"):
@@ -143,7 +136,6 @@ async def test_results_under_the_least_score_are_dropped_and_not_counted(base: B
 
 
 async def test_the_total_counts_words_and_what_lies_above_the_floor(base: Base) -> None:
-    """However few results were asked for."""
     await base.note("apple", vectors=[-axis(0)])
     await base.note("near", vectors=[between(0, 1, 0.5)])
     await base.note("far", vectors=[between(0, 1, 0.1)])
@@ -153,7 +145,6 @@ async def test_the_total_counts_words_and_what_lies_above_the_floor(base: Base) 
 
 
 async def test_the_nearest_are_results_but_not_in_the_total(base: Base) -> None:
-    """Where nothing matches they are all there is, and then the answer is weak."""
     for number in range(4):
         await base.note(f"n{number}", vectors=[between(0, 1, 0.05)])
     for mode in ("hybrid", "vector"):
@@ -162,7 +153,6 @@ async def test_the_nearest_are_results_but_not_in_the_total(base: Base) -> None:
 
 
 async def test_the_total_does_not_depend_on_how_many_are_asked_for(base: Base) -> None:
-    """Two match, and a hundred are asked for as well as one."""
     await base.note("apple", vectors=[-axis(0)])
     await base.note("near", vectors=[between(0, 1, 0.5)])
     for number in range(10):
@@ -187,7 +177,6 @@ async def test_a_near_meaning_is_not_weak_in_a_small_base(base: Base) -> None:
 
 
 async def test_neighbours_come_in_order_and_from_the_same_document(base: Base) -> None:
-    """As many as there are, up to the number asked for."""
     await base.note("other")
     await base.note("a1 ", "a2 ", "needle ", "a4 ")
     await base.note("another")
@@ -199,7 +188,6 @@ async def test_neighbours_come_in_order_and_from_the_same_document(base: Base) -
 
 
 async def test_a_result_tells_of_its_chunk_and_its_document(base: Base) -> None:
-    """Everything that a caller cites."""
     document = await base.file(
         "one ", "needle", title="T", tags=["b", "a"], metadata={"k": 1}, source_path="/p"
     )
@@ -217,14 +205,12 @@ async def test_a_result_tells_of_its_chunk_and_its_document(base: Base) -> None:
 
 
 async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
-    """And without a fault."""
     for mode in ("hybrid", "fts", "vector"):
         found = await base.find("anything", mode, vector=axis(0))
         assert (found.results, found.total, found.weak) == ([], 0, True)
 
 
 async def test_a_mode_that_needs_a_vector_says_so(base: Base) -> None:
-    """That is a fault of the caller inside the engine."""
     with pytest.raises(ValueError, match="needs a vector"):
         await base.find("x", "hybrid")
 

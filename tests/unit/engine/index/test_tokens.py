@@ -74,7 +74,6 @@ def test_what_was_indexed_is_found_by_every_phrase_of_itself(text: str) -> None:
     ],
 )
 def test_words_and_pairs_of_cjk_characters_are_asked_for_once(text: str, expected: list[str]) -> None:
-    """In the spelling that came first, quoted."""
     assert phrases(DB, text) == expected
 
 

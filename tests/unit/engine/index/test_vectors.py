@@ -59,7 +59,6 @@ def query() -> NDArray[np.float32]:
 
 
 def test_rows_are_chosen_by_document() -> None:
-    """All, some, none."""
     snapshot = filled(2, 3, 1).snapshot
     assert (ids(snapshot), ids(snapshot, 2), ids(snapshot, 1, 3)) == (
         [1, 2, 3, 4, 5, 6],
@@ -80,7 +79,6 @@ def test_cosines_are_those_of_the_rows_asked_for() -> None:
 
 
 def test_a_snapshot_does_not_change() -> None:
-    """Whatever is published later: more rows, fewer, none, or all arrays anew."""
     index = filled(3, COMPACT_FROM * 2)
     before = index.snapshot
     known = (ids(before), before.cosines(query(), before.rows(None)))
@@ -101,7 +99,6 @@ def test_what_was_staged_and_not_published_was_never_there() -> None:
 
 
 def test_every_publication_has_a_generation_of_its_own() -> None:
-    """Also the one that clears."""
     index = filled(1, 1)
     seen = {index.snapshot.generation}
     for changes in (Changes(removed=[1]), Changes(cleared=True), Changes(added=[batch(7, 50, 1)])):
@@ -163,7 +160,6 @@ CHANGES = st.lists(
 @settings(max_examples=60)
 @given(CHANGES)
 def test_the_index_agrees_with_a_dictionary(changes: list[tuple[str, int, int]]) -> None:
-    """Whatever is added, removed and cleared in whatever order."""
     index, model, first = ExactVectors(DIMENSIONS), dict[int, tuple[int, NDArray[np.float32]]](), 1
     for kind, document, count in changes:
         if kind == "add":

@@ -33,7 +33,6 @@ from tests.support.stores import Base, Place, axis, new_file, opened, prepared
     ],
 )
 async def test_a_word_of_a_text_is_found(base: Base, text: str, query: str) -> None:
-    """In its language."""
     await base.note(text, title="-")
     await base.note("something else entirely", title="-")
     assert [result.chunk.text for result in (await base.find(query)).results] == [text]
@@ -58,14 +57,12 @@ async def test_a_word_of_a_text_is_found(base: Base, text: str, query: str) -> N
     ],
 )
 async def test_no_query_is_an_error(base: Base, query: str) -> None:
-    """Also in a base that holds something."""
     await base.note("plain words")
     for mode in ("fts", "hybrid"):
         assert (await base.find(query, mode, vector=axis(0))).total >= 0
 
 
 async def test_four_thousand_characters_are_searched(base: Base) -> None:
-    """By the words that come first."""
     await base.note("needle in a haystack")
     query = ("needle " + " ".join(f"w{number}" for number in range(1_000)))[:4_000]
     assert (await base.find(query)).total == 1
@@ -107,7 +104,6 @@ async def frequent(store: Base, monkeypatch: pytest.MonkeyPatch) -> Base:
 
 
 async def test_frequent_words_have_no_say_beside_a_rare_one(frequent: Base) -> None:
-    """Neither in the results nor in the total."""
     found = await frequent.find("the apple tree")
     assert ([result.document.id for result in found.results], found.total) == ([4], 1)
 
@@ -118,7 +114,6 @@ async def test_the_rarest_of_frequent_words_is_asked_for(frequent: Base) -> None
 
 
 async def test_a_query_of_one_stop_word_finds_what_holds_it(frequent: Base) -> None:
-    """Without a difference between them."""
     found = await frequent.find("the", top=100)
     assert found.total == 40
     assert len({result.score for result in found.results}) == 1

@@ -69,13 +69,11 @@ def page_starts(pages: list[str]) -> list[int]:
 
 
 def test_a_document_without_text_has_no_chunks() -> None:
-    """No pages, empty pages, blank pages."""
     assert chunk(made()) == []
     assert chunk(made("", "", " \n\t\r\n ")) == []
 
 
 def test_a_short_document_is_one_chunk() -> None:
-    """Whole, but for the blanks around it."""
     assert chunk(made("\n\n A note. \n", mime_type=PLAIN)) == [Chunk(0, "A note.", None, None, 3, 10, 0)]
 
 
@@ -109,7 +107,6 @@ def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
 
 
 def test_a_mark_in_a_fence_is_no_heading() -> None:
-    """Nor is one in plain text."""
     text = f"# Real\n\n```sh\n# comment\n{'command ' * 20}\n```\n"
     assert {each.heading for each in chunk(made(text), capacity=60)} == {"Real"}
     assert {each.heading for each in chunk(made(text, mime_type=PLAIN), capacity=60)} == {None}
@@ -123,7 +120,6 @@ def test_a_heading_is_never_alone_before_its_text() -> None:
 
 
 def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
-    """Six levels of two hundred characters, however long the lines are."""
     text = "\n".join(f"{'#' * level} {'x' * 50_000}" for level in range(1, 7)) + "\n\ntext"
     assert max(len(each.heading or "") for each in chunk(made(text))) < 1300
 

@@ -31,7 +31,6 @@ def kept(name: str, size: int, *, age: float) -> KeptJob:
     ids=["within", "too old", "too much", "one too large", "no time", "no room"],
 )  # fmt: skip
 def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
-    """By age, and then until the rest is within the size."""
     jobs = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
     assert [job.id for job in KeptBounds(seconds, size).exceeded(jobs, NOW)] == list(gone)
 
@@ -71,7 +70,6 @@ async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(p
 
 
 async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> None:
-    """As many as are needed, and none where there is room."""
     first, second, third = await failed(parts, "a.txt", "b.txt", "c.txt")
     disk = 1 << 30
 

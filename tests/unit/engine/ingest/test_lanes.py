@@ -54,7 +54,6 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
 
 
 async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> None:
-    """One note after the other, without a pause, until the file has ended."""
     file = await parts.accept_file("a.txt", b"granite. " * 30_000)
     notes = 0
     while (await parts.store.job(file)).finished_at is None:

@@ -31,7 +31,6 @@ async def receive(spool: FolderSpool, name: str) -> None:
 
 
 async def test_a_received_file_is_whole(spool: FolderSpool) -> None:
-    """Under its name, until it is removed, which may be done twice."""
     await receive(spool, "one")
     assert spool.path("one").read_bytes() == b"abc"
     assert await spool.size() == 3
@@ -42,8 +41,6 @@ async def test_a_received_file_is_whole(spool: FolderSpool) -> None:
 
 @pytest.mark.parametrize("failure", [ValueError, asyncio.CancelledError])
 async def test_a_file_that_was_cut_off_is_gone(spool: FolderSpool, failure: type[BaseException]) -> None:
-    """Whatever cut it off."""
-
     async def cut_off() -> None:
         async with spool.receive("one") as file:
             await file.write(b"ab")
@@ -68,7 +65,6 @@ async def test_a_full_disk_is_storage_full(spool: FolderSpool, monkeypatch: pyte
 
 
 async def test_a_sweep_takes_what_no_job_needs(spool: FolderSpool) -> None:
-    """And nothing else."""
     for name in ("needed", "orphan"):
         await receive(spool, name)
 
@@ -80,7 +76,6 @@ async def test_a_sweep_takes_what_no_job_needs(spool: FolderSpool) -> None:
 
 
 async def test_a_sweep_leaves_a_file_whose_job_is_being_accepted(spool: FolderSpool) -> None:
-    """Also when the acceptance ends while the sweep looks."""
     await receive(spool, "early")
     with spool.hold("early"):
         assert await spool.sweep(nothing) == 0

@@ -32,7 +32,6 @@ async def steps_of(pages: int, passages: int, text_pages: int = 0) -> Told:
 
 @pytest.mark.requirement("N74")
 async def test_pages_read_by_ocr_are_the_steps_of_their_job() -> None:
-    """In words that name the page."""
     assert await steps_of(2, 5) == [
         ("Extracting text", 0, 1),
         ("Processing page 1 of 2", 1, 5),
@@ -60,7 +59,6 @@ async def test_the_pages_of_a_text_are_done_when_they_have_their_vectors() -> No
 @pytest.mark.parametrize("text_pages", [0, 1, 400])
 @pytest.mark.parametrize(("pages", "passages"), [(0, 0), (0, 9), (1, 0), (3, 400), (400, 3)])
 async def test_progress_never_falls(pages: int, passages: int, text_pages: int) -> None:
-    """Nor is it whole before the job is."""
     text_pages = max(pages, text_pages) if text_pages else 0  # those by OCR are among them
     shares = [done / total for _, done, total in await steps_of(pages, passages, text_pages)]
     assert shares == sorted(shares)

@@ -28,7 +28,6 @@ def test_one_caller_is_served_in_the_order_of_asking() -> None:
 
 
 def test_who_comes_late_stands_behind_one_piece_of_the_others() -> None:
-    """Not behind their whole folder."""
     turns: Turns[str] = Turns()
     for number in range(200):
         turns.add("ann", f"a{number}")
@@ -78,7 +77,6 @@ def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(steps: list[st
 
 
 def test_nothing_is_kept_of_callers_that_have_gone() -> None:
-    """However many there were."""
     turns: Turns[str] = Turns()
     for number in range(1_000):
         turns.add(f"caller {number}", "work")
@@ -101,7 +99,6 @@ def test_nothing_is_kept_of_callers_that_have_gone() -> None:
     ],
 )
 def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int, refused: set[str]) -> None:
-    """Where there is more than one."""
     assert greedy(in_hand, places) == refused
 
 

@@ -53,7 +53,6 @@ async def test_an_ended_job_is_answered_at_once() -> None:
 
 
 async def test_the_end_of_the_job_wakes_who_waits() -> None:
-    """All of them, long before their time."""
     ends, first, second = JobEnds(), Reads("running", "completed"), Reads("queued", "completed")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         tasks = [group.create_task(ends.wait("j", 30, reads)) for reads in (first, second)]
@@ -82,7 +81,6 @@ async def test_time_runs_out() -> None:
 
 
 async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
-    """As the job is then."""
     ends, reads = JobEnds(), Reads("running")
     async with asyncio.timeout(10):
         waiting = asyncio.create_task(ends.wait("j", 30, reads))

@@ -59,7 +59,6 @@ async def test_progress_names_the_step(parts: Parts) -> None:
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
-    """Although its vectors are still being made."""
     job_id = await parts.accept(HELD)
     await entered(parts)
     await parts.store.cancel(job_id, None)
@@ -175,7 +174,6 @@ async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path)
 
 
 async def test_the_spool_keeps_the_file_of_a_failed_job_alone(parts: Parts) -> None:
-    """Of a completed one the document has it all."""
     jobs = []
     for data, status in ((b"granite", "completed"), (b"\xff\xff", "failed")):
         jobs.append(await parts.accept_file("a.txt", data))
@@ -242,7 +240,6 @@ def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
 
 
 async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
-    """Rather than stored empty."""
     async with parts_in(tmp_path, store=as_a(Vanishing)) as parts:
         await parts.ended(await parts.accept("granite"))
         job = await parts.ended(await parts.accept("granite"))
@@ -298,7 +295,6 @@ async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
 
 
 async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when its file was missing for a moment."""
     attempts = iter((EmbedderUnavailable("no weights"), EmbedderUnavailable("no weights"), None))
 
     def load() -> None:
@@ -343,7 +339,6 @@ async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:
 
 
 async def test_a_file_that_is_gone_fails_its_job(parts: Parts) -> None:
-    """An upload that somebody removed by hand."""
     await parts.workers.stop()
     job_id = await parts.accept_file("a.txt", b"granite")
     await parts.spool.remove(job_id)
@@ -354,7 +349,6 @@ async def test_a_file_that_is_gone_fails_its_job(parts: Parts) -> None:
 
 
 async def test_a_failure_is_told_when_the_disk_has_room_again(tmp_path: Path) -> None:
-    """Until then the worker tries again."""
     async with parts_in(tmp_path, store=as_a(Full)) as parts:
         job = await parts.ended(await parts.accept_file("a.txt", b"\xff\xff"))
         assert (job.status, len(parts.pauses)) == ("failed", 2)

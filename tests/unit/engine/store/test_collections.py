@@ -70,13 +70,11 @@ async def test_a_collection_adds_up_its_documents(base: Base) -> None:
 
 
 async def test_a_mean_is_rounded(base: Base) -> None:
-    """To a thousandth of a token."""
     await base.note("a b", "c", "d", tags=["collection:guides"])
     assert (await base.store.collection(GUIDES)).statistics.avg_chunk_size == 1.333
 
 
 async def test_another_text_is_counted_anew(base: Base) -> None:
-    """As a note is patched."""
     note = await base.note("a b c", tags=["collection:guides"])
     base.clock.move(hours=1)
     await base.update(note.id, "a", prepared("a"), version=1)
@@ -86,7 +84,6 @@ async def test_another_text_is_counted_anew(base: Base) -> None:
 
 
 async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
-    """Deleted, or taken out of it."""
     one = await base.note("1", tags=["collection:guides"])
     two = await base.note("2", tags=["collection:guides"])
     await base.store.delete(one.id, None)
@@ -101,7 +98,6 @@ async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
 
 
 async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
-    """Also when the base is opened again."""
     said: dict[str, Any] = {
         "description": "d",
         "created_by": "a@b",
@@ -119,7 +115,6 @@ async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
 
 
 async def test_a_description_does_not_change_when_a_collection_began(base: Base) -> None:
-    """With the first of its documents; that it was described is its last change."""
     note = await base.note("1", tags=["collection:guides"])
     base.clock.move(hours=1)
     found = await put(base, GUIDES, "guides", description="d")
@@ -128,7 +123,6 @@ async def test_a_description_does_not_change_when_a_collection_began(base: Base)
 
 
 async def test_every_description_is_later_than_what_was_before(base: Base) -> None:
-    """Also where the clock stands still, or goes back."""
     await base.note("1", tags=["collection:guides"])
     moments = [(await base.store.collection(GUIDES)).updated_at]
     for text, hours in (("a", 0.0), ("b", 0.0), ("c", -2.0)):
@@ -138,7 +132,6 @@ async def test_every_description_is_later_than_what_was_before(base: Base) -> No
 
 
 async def test_the_same_words_again_are_no_change(base: Base) -> None:
-    """Whether or not the creator is named again."""
     first = await put(base, ID, "guides", description="d", created_by="a@b", target_audience=["x"])
     base.clock.move(hours=1)
     assert await put(base, ID, "guides", description="d", target_audience=["x"]) == first

@@ -33,7 +33,6 @@ async def test_the_same_text_twice_is_one_document(base: Base) -> None:
 
 
 async def test_a_duplicate_that_says_nothing_new_changes_nothing(base: Base) -> None:
-    """Neither version nor time."""
     document = await base.note("same", tags=["t"], source_path="/a")
     await again(base, "same", tags=["t"], source_path="/a")
     assert (await base.store.document(document.id)).version == document.version
@@ -89,7 +88,6 @@ async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> 
 
 
 async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
-    """Forced afterwards or before."""
     await base.ingest(new_file("same"), prepared("seen", extraction_method="image_analysis"))
     assert await base.store.duplicate_of(new_file("same", force_ocr=True)) == 1
     await base.ingest(new_file("other", force_ocr=True), prepared("x", extraction_method="image_analysis"))
@@ -97,7 +95,6 @@ async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
 
 
 async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
-    """Also after it was written down and read again."""
     for forced in (True, False):
         leased = await base.lease(new_file(str(forced), force_ocr=forced))
         assert leased.job.force_ocr is forced

@@ -49,7 +49,6 @@ async def note(base: Base, number: int, texts: list[str]) -> int:
 
 
 async def test_every_job_is_taken_by_one_worker_only(base: Base) -> None:
-    """However many ask at once."""
     accepted = [await base.store.accept(new_note(str(number)), None) for number in range(20)]
     taken = await asyncio.gather(*(base.store.take(f"L{number}") for number in range(40)))
     ids = [leased.job.id for leased in taken if leased is not None]

@@ -87,7 +87,6 @@ async def test_a_document_is_read_by_number_by_its_text_and_by_uid(base: Base) -
 
 @pytest.mark.parametrize("key", [7, "7", "0b0e7d0c-0000-4000-8000-000000000000", 2**80, "9" * 19])
 async def test_an_unknown_document_is_not_found(base: Base, key: int | str) -> None:
-    """Also with a number that no column holds."""
     assert (await refused(base.store.document(key))).code == "document_not_found"
 
 
@@ -111,7 +110,6 @@ async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "tail\0", "𝔘𝔫𝔦 é e\u0301", "line\r\nline\u2028"])
 async def test_text_comes_back_to_the_letter(base: Base, text: str) -> None:
-    """NUL and anything beyond ASCII included, wherever text is kept."""
     document = await base.note(text, title=text, source_path=text, metadata={text: text})
     detail = await base.store.document(document.id)
     assert (detail.chunks[0].text, detail.title, detail.metadata) == (text, text, {text: text})
@@ -139,7 +137,6 @@ async def test_documents_are_filtered_by_source_tag_and_type(base: Base) -> None
 
 
 async def test_documents_are_sorted_both_ways_with_ties_by_id(base: Base) -> None:
-    """Pages never overlap."""
     for title in ("b", "a", "b"):
         base.clock.move(seconds=1)
         await base.note(f"{title}{base.clock.now}", title=title)
@@ -162,7 +159,6 @@ async def test_tags_keep_the_order_in_which_they_were_added(base: Base) -> None:
 
 
 async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
-    """Even where the clock has not moved."""
     document = await base.note("a")
     changed = await base.store.add_tags(document.uid, ["t"], document.version, None)
     assert (changed.version, changed.tags) == (2, ["t"])
@@ -171,7 +167,6 @@ async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
 
 
 async def test_adding_nothing_new_changes_nothing(base: Base) -> None:
-    """Neither version nor time."""
     document = await base.note("a", tags=["t"])
     changed = await base.store.add_tags(document.id, ["t"], None, None)
     assert (changed.version, changed.updated_at) == (document.version, document.updated_at)
@@ -186,7 +181,6 @@ async def test_a_tag_is_removed_once(base: Base) -> None:
 
 
 async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> None:
-    """For every change of tags."""
     document = await base.note("a", tags=["t"])
     await base.store.add_tags(document.id, ["u"], None, None)
     adding = await refused(base.store.add_tags(document.id, ["v"], 1, None))
@@ -196,7 +190,6 @@ async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> No
 
 
 async def test_tags_are_counted_and_listed_by_prefix(base: Base) -> None:
-    """In alphabetical order, wildcards without a meaning."""
     await base.note("a", "b", tags=["collection:x", "col%"])
     await base.note("c", tags=["collection:x", "collection:y"])
     listed = await base.store.tags("", 10, 0)
@@ -252,7 +245,6 @@ async def test_a_file_is_no_note(base: Base) -> None:
 
 
 async def test_a_missing_note_is_not_found(base: Base) -> None:
-    """Which is not the same as being no note."""
     document = await base.note("a")
     await base.store.delete(document.id, None)
     assert (await refused(base.store.note(document.id))).code == "document_not_found"
@@ -270,7 +262,6 @@ async def test_time_goes_on_although_the_clock_went_back(base: Base) -> None:
 
 
 async def test_a_deleted_document_is_gone_from_everywhere(base: Base) -> None:
-    """Lists, tags, words and vectors."""
     document = await base.note("gone words", "more", tags=["t"], source_path="/p", size_bytes=77)
     removed = await base.store.delete(document.uid, None)
     assert (removed.documents, removed.chunks, removed.bytes) == (1, 2, 77)
@@ -282,7 +273,6 @@ async def test_a_deleted_document_is_gone_from_everywhere(base: Base) -> None:
 
 
 async def test_ids_are_never_given_twice(base: Base) -> None:
-    """Neither after a deletion nor after clearing and a restart; those of chunks neither."""
     first = await base.note("a", "b")
     await base.store.delete(first.id, None)
     second = await base.note("c")
@@ -323,7 +313,6 @@ async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_o
 
 
 async def test_a_cleared_base_takes_new_documents(base: Base) -> None:
-    """And finds them."""
     await base.note("before")
     await base.store.clear(None)
     document = await base.note("after")
@@ -351,6 +340,5 @@ async def test_the_counts_tell_what_is_there(base: Base) -> None:
 
 
 async def test_an_empty_base_counts_nothing(base: Base) -> None:
-    """And was never updated."""
     counts = await base.store.counts()
     assert (counts.documents.total, counts.chunks, counts.last_updated) == (0, 0, None)

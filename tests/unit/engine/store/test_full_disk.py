@@ -55,7 +55,6 @@ async def expect_full(base: Base) -> None:
 
 @pytest.mark.parametrize("others", [False, True], ids=["with documents", "by another program"])
 async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool) -> None:
-    """One after the other, each with its idempotency key, and all the rest at once."""
     async with opened(disk / "kb.db") as base:
         if others:
             added = [(await base.note(*CHUNKS, sha256=f"{number}")).id for number in range(8)]
@@ -71,7 +70,6 @@ async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool)
 
 
 async def test_what_was_deleted_makes_room(disk: Path) -> None:
-    """For as much as went, again and again."""
     async with opened(disk / "kb.db") as base:
         added = await fill_with_notes(base)
         for _ in range(3):

@@ -39,7 +39,6 @@ async def test_a_repeated_mutation_gives_the_first_answer(base: Base, mutation: 
 
 
 async def test_a_repeated_cancel_gives_the_first_answer(base: Base) -> None:
-    """Not that the job has ended."""
     job = await base.store.accept(new_note("b"), None)
     assert await base.store.cancel(job.id, key()) == await base.store.cancel(job.id, key())
 
@@ -52,7 +51,6 @@ async def test_a_repeated_submission_queues_one_job(base: Base) -> None:
 
 
 async def test_another_request_under_the_same_key_is_refused(base: Base) -> None:
-    """And has no effect."""
     await base.store.add_tags(1, ["u"], None, key())
     with pytest.raises(EngineError) as caught:
         await base.store.add_tags(1, ["v"], None, key(fingerprint="other"))
@@ -78,7 +76,6 @@ async def test_a_refused_mutation_leaves_its_key_free(base: Base) -> None:
 
 
 async def test_an_answer_is_replayed_as_it_was_given(base: Base) -> None:
-    """Byte by byte; under another fingerprint it is refused."""
     assert await base.store.replayed(key()) is None
     answer = await base.store.add_tags(1, ["u"], None, key())
     await base.store.delete(1, None)

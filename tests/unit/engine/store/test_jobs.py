@@ -74,7 +74,6 @@ async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
 
 
 async def test_a_committed_job_names_its_document(base: Base) -> None:
-    """Job and document appear together."""
     leased = await base.lease(new_note("a"))
     await base.store.report(leased.lease, leased.job.id, "embedding", 1, 4)
     base.clock.move(seconds=5)
@@ -87,7 +86,6 @@ async def test_a_committed_job_names_its_document(base: Base) -> None:
 
 
 async def test_a_failed_job_keeps_its_error_and_the_step_it_reached(base: Base) -> None:
-    """What went wrong, and where."""
     leased = await base.lease(new_file("a"))
     await base.store.report(leased.lease, leased.job.id, "extracting", 0, 3)
     assert await base.store.fail(leased.lease, leased.job.id, ERROR)
@@ -214,7 +212,6 @@ async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
 
 
 def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -> None:
-    """However often it happens."""
     start = stamp(START)
     seconds = [
         (until := rests_until(deaths, start)) and seconds_between(start, until) for deaths in range(1, 6)
@@ -224,7 +221,6 @@ def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -
 
 
 async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
-    """However often it happens."""
     async with opened(place) as base:
         await base.store.accept(new_note("a"), None)
     for _ in range(4):
@@ -284,7 +280,6 @@ async def test_a_retried_retry_queues_once(base: Base) -> None:
 
 
 async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
-    """Nor what is not there."""
     completed = await base.ingest(new_note("a"), prepared("a"))
     cancelled = await base.store.cancel((await base.store.accept(new_note("b"), None)).id, None)
     queued = await base.store.accept(new_note("c"), None)
@@ -299,7 +294,6 @@ async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
 
 
 async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
-    """As any other does."""
     job_id = await failed(base, new_note("a"))
     for number in range(5):
         await base.store.accept(new_note(str(number)), None)
@@ -329,7 +323,6 @@ async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
 
 
 async def test_only_what_has_failed_is_let_go(base: Base) -> None:
-    """Not what was queued again meanwhile."""
     job_id = await failed(base, new_note("a"))
     await base.store.retry(job_id, None)
     await base.store.let_go([job_id])

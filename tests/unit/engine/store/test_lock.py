@@ -82,7 +82,6 @@ async def jobs_in(path: Path) -> int:
 async def test_a_base_that_is_owned_is_refused_by_any_name(
     path: Path, owner: subprocess.Popen[str], other_name: Callable[[Path], Path]
 ) -> None:
-    """And everything that its owner has acknowledged is there once the owner is gone."""
     other = other_name(path)
     with pytest.raises(BaseInUse):
         await jobs_in(other)

@@ -127,7 +127,6 @@ async def test_collections_are_there_with_their_figures(old: Path) -> None:
 
 
 async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path) -> None:
-    """What it has beyond the first: versions, jobs, sources, keys."""
     path = tmp_path / "kb.db"
     with direct(path) as db:
         migrate(db, path, MIGRATIONS[:2])
@@ -148,7 +147,6 @@ async def test_a_base_of_the_second_layout_keeps_all_that_it_has(tmp_path: Path)
 
 
 async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
-    """Updates, duplicates in their collection, deletions, and ids above the old ones."""
     async with opened(old) as base:
         changed = await base.update(3, "x", prepared("x"), version=1)
         assert (changed.created_at, changed.updated_at > OLD_TIME) == (OLD_TIME, True)
@@ -171,8 +169,6 @@ async def test_a_migrated_base_opens_again_without_a_change(old: Path) -> None:
 
 @pytest.mark.parametrize("begun", [True, False], ids=["after its changes", "before them"])
 async def test_an_interrupted_migration_leaves_the_old_layout(old: Path, begun: bool) -> None:
-    """To be migrated at the next opening as if nothing had been tried."""
-
     def interrupted(db: apsw.Connection) -> None:
         if begun:
             MIGRATIONS[1](db)

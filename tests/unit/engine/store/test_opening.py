@@ -24,7 +24,6 @@ from tests.support.stores import EMBEDDER, Place, all_documents, axis, opened
 
 
 async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
-    """Documents, words and vectors, after it was closed and opened."""
     path = tmp_path / "new folder" / "kb.db"
     async with opened(path) as base:
         document = await base.note("some words", tags=["t"], vectors=[axis(2)])
@@ -35,7 +34,6 @@ async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
 
 
 async def test_a_second_process_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
-    """And admitted when the first has closed."""
     path = tmp_path / "kb.db"
     async with opened(path):
         with pytest.raises(BaseInUse, match=f"process {os.getpid()} is using it") as caught:
@@ -93,7 +91,6 @@ async def test_a_file_that_is_no_sqlite_file_is_refused_unchanged(tmp_path: Path
 
 
 async def test_a_damaged_base_is_refused(tmp_path: Path) -> None:
-    """At opening, where a person can see it."""
     path = tmp_path / "kb.db"
     async with opened(path) as base:
         for number in range(50):
@@ -138,14 +135,12 @@ async def test_a_base_of_another_program_that_counts_too_is_refused_unchanged(
 
 
 def test_every_refusal_is_one_line() -> None:
-    """Whatever the operating system and the libraries put into their words."""
     assert str(NotABase(Path("/a"), "one.\nDETAIL:  two.\r\nHINT: three.")) == (
         "The base /a cannot be opened: one. DETAIL:  two. HINT: three."
     )
 
 
 async def test_a_base_of_a_later_engine_is_refused_unchanged(tmp_path: Path) -> None:
-    """With both numbers."""
     path = tmp_path / "kb.db"
     async with opened(path):
         pass
@@ -189,7 +184,6 @@ async def test_a_base_that_another_program_keeps_locked_is_refused(
 
 
 async def test_a_base_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """As are the files beside it."""
     async with opened(tmp_path / "kb.db") as base:
         await base.note("private")
         modes = {file.name: stat.filemode(file.stat().st_mode) for file in tmp_path.iterdir()}

@@ -94,7 +94,6 @@ def document(chance: random.Random, title: str) -> Prepared:
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) -> None:
-    """By every word alone, by several, with filters and without."""
     chance = random.Random(seed)
     await fill(pair, chance, 30)
     for word in dict.fromkeys(WORDS):
@@ -107,7 +106,6 @@ async def test_the_same_history_gives_the_same_answers(pair: Pair, seed: int) ->
 
 
 async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a budget that is soon spent, and filters that leave few and many."""
     for name, value in {"BUDGET_CHUNKS": 10, "BUDGET_SHARE": 0.1, "FEW_CHUNKS": 4, "FEW_SHARE": 0.0}.items():
         monkeypatch.setattr(words, name, value)
     chance = random.Random(3)
@@ -119,7 +117,6 @@ async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest
 
 
 def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
-    """Stems, folded letters, single CJK characters, and nothing of what separates."""
     db = apsw.Connection(":memory:")
     db.execute(
         f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{postings.TOKENIZER}');"

@@ -15,7 +15,6 @@ from kb_engine.store.sqlite.schema import migrate
 
 @pytest.mark.parametrize("condition", ["tag > ? AND tag < ?", "tag = ?"])
 def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> None:
-    """One range of the tags, one step in the figures a document, no sorting."""
     path = tmp_path / "kb.db"
     db = apsw.Connection(str(path))
     migrate(db, path)

@@ -13,8 +13,8 @@ from kb_contracts.api import models as m
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import StoreEvent
 from kb_engine.store.postgres import PostgresStore, leases
-from kb_engine.store.repository import jobs
 from kb_engine.store.postgres.connection import WRITERS, connect
+from kb_engine.store.repository import jobs
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
@@ -76,7 +76,6 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
 
 
 async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
-    """After an outage of the database the work of the living is not thrown away."""
     leased = await two.one.lease(new_note("a"))
     await two.lapse()
     await two.one.store.beat()
@@ -144,7 +143,6 @@ async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(tw
 
 
 async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) -> None:
-    """However many there are, while a book is being committed."""
     document = await two.one.note("a")
     store = two.one.store
     await two.one.lease(new_note("b"))
@@ -175,7 +173,6 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
 
 
 async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
-    """However many leases lapse."""
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
     await two.one.store.accept(job, None)
@@ -200,7 +197,6 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
 
 
 async def test_two_engines_take_each_job_once(two: Two) -> None:
-    """Asking at once, many times."""
     for number in range(20):
         await two.one.store.accept(new_note(str(number)), None)
     asked = [store.take(f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
@@ -272,7 +268,6 @@ async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> No
 
 
 async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> None:
-    """At once, without an attempt counted."""
     mine = await two.one.lease(new_note("a"))
     await two.other.lease(new_note("b"))
     await two.one.store.close()

@@ -71,8 +71,6 @@ async def test_engines_that_start_together_make_one_base() -> None:
 async def test_a_migration_that_fails_leaves_the_layout_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the next start does it."""
-
     async def fourth(db: Any) -> None:
         await db.execute("CREATE TABLE extra (x integer)")
         if failing:
@@ -96,7 +94,6 @@ async def test_a_migration_that_fails_leaves_the_layout_as_it_was(
 
 
 async def test_a_base_of_a_later_engine_is_refused_unchanged(database: Database) -> None:
-    """With both numbers."""
     before = await database.value("SELECT version FROM layout")
     await database.execute("UPDATE layout SET version = 999")
     with pytest.raises(BaseTooNew, match="version 999") as caught:
@@ -119,7 +116,6 @@ async def test_another_embedder_is_refused_with_the_way_out(database: Database) 
 
 
 async def test_of_engines_with_two_embedders_one_gets_a_new_base(database: Database) -> None:
-    """Whoever comes first binds it."""
     other = EmbedderIdentity("other", 3)
     answers = await asyncio.gather(
         *(open_postgres(database.address, embedder=one, wait=0) for one in (EMBEDDER, other)),
@@ -242,7 +238,6 @@ async def test_a_user_who_may_not_write_is_told_so(database: Database) -> None:
 async def test_a_server_that_lets_nobody_in_is_one_line_without_the_password(
     database: Database, old: str, new: str
 ) -> None:
-    """No such database, no server, no such user."""
     url = database.url.replace(old, new, 1)
     if new.endswith(":1"):
         url = url.replace(f"1{database.server.port}", "1", 1)
@@ -272,7 +267,6 @@ async def test_a_base_is_reached_by_a_socket_too(database: Database) -> None:
 
 
 async def test_the_extension_may_lie_in_a_schema_of_its_own() -> None:
-    """As some who host databases have it."""
     empty = await new_database(empty=True)
     await empty.execute('CREATE SCHEMA "My Own"; CREATE EXTENSION vector SCHEMA "My Own"')
     async with opened(empty) as base:

@@ -125,7 +125,6 @@ async def test_a_database_without_a_base_is_not_made_one_of_another_embedder() -
 
 
 async def test_an_embedder_of_another_size_than_it_says_is_refused(database: Database) -> None:
-    """Before anything of it is stored."""
     with pytest.raises(ValueError, match="shape"):
         await reindex_postgres(database.address, embedder=EmbedderIdentity("other", 4), embed=by_length)
     async with opened(database):

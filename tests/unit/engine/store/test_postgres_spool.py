@@ -53,7 +53,6 @@ async def spooled(tmp_path: Path) -> AsyncIterator[Spooled]:
 async def test_a_file_comes_back_whole_whatever_its_parts(
     spooled: Spooled, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """And leaves nothing on this machine's disk."""
     monkeypatch.setattr(spool, "PART_BYTES", 10)
     data = bytes(range(size))
     async with spooled.spool.receive("one") as file:
@@ -73,7 +72,6 @@ async def cut_off(spooled: Spooled, failure: type[BaseException]) -> None:
 
 @pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
 async def test_a_file_that_was_cut_off_is_gone(spooled: Spooled, failure: type[BaseException]) -> None:
-    """Also what of it was stored already."""
     with pytest.raises(failure):
         await cut_off(spooled, failure)
     assert await spooled.base.count("spool_parts") == 0
@@ -92,7 +90,6 @@ async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> N
 
 
 async def test_a_cancelled_or_cleared_job_takes_its_file_along(spooled: Spooled) -> None:
-    """In the same transaction."""
     for name in ("one", "two"):
         await spooled.receive(name)
         await spooled.base.store.accept(new_file(name, spool=name), None)
@@ -126,7 +123,6 @@ async def slowly(spooled: Spooled) -> None:
 
 
 async def test_a_file_swept_while_it_comes_is_refused_and_not_accepted_by_halves(spooled: Spooled) -> None:
-    """Of what was thought dead nothing is taken."""
     with pytest.raises(EngineError) as caught:
         await slowly(spooled)
     assert caught.value.code == "not_ready"

@@ -118,7 +118,6 @@ def test_a_base_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 async def test_an_embedder_of_another_size_than_it_says_is_refused(path: Path) -> None:
-    """Before anything of it is stored."""
     wrong = EmbedderIdentity("other", 4)
     with pytest.raises(ValueError, match="shape"):
         reindex_sqlite(path, embedder=wrong, embed=by_length)

@@ -26,7 +26,6 @@ def test_nothing_leaves_a_final_state_but_a_failed_job_that_is_tried_again(
 
 @pytest.mark.parametrize("event", Event)
 def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
-    """What the SQL layer asks for agrees with the table."""
     assert {after(status, event) for status in sources(event)} == {target(event)}
 
 

@@ -20,17 +20,14 @@ def test_text_order_is_time_order(first: datetime, second: datetime) -> None:
 
 @given(MOMENTS)
 def test_a_stamp_is_read_back(moment: datetime) -> None:
-    """To the microsecond."""
     assert parse(stamp(moment)) == moment
 
 
 @given(MOMENTS, MOMENTS)
 def test_what_follows_is_later(now: datetime, earlier: datetime) -> None:
-    """Whatever the clock says."""
     assert following(stamp(now), stamp(earlier)) > stamp(earlier)
 
 
 def test_a_stamp_is_in_utc_with_a_z() -> None:
-    """Wherever the moment was."""
     moment = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
     assert stamp(moment) == "2025-12-31T23:30:00.000000Z"

@@ -32,7 +32,6 @@ async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = 
 
 
 async def test_who_comes_late_stands_behind_one_file_of_the_others(base: Base) -> None:
-    """Not behind the whole folder."""
     await queued(base, "ann", *(f"a{number}" for number in range(9)))
     assert await taken(base, 3) == ["a0", "a1", "a2"]
     await queued(base, "ben", "b0", "b1")

@@ -121,13 +121,11 @@ async def test_only_the_last_update_is_joined(base: Base) -> None:
 
 @pytest.mark.parametrize("patch", [{"title": "t"}, {"expected_version": 1}, {"text": None, "title": "t"}])
 async def test_what_differs_is_not_joined(base: Base, patch: dict[str, Any]) -> None:
-    """In its title, or in the version that it expects."""
     job = await accept(base, key("1"))
     assert (await accept(base, key("2"), **patch)).id != job.id
 
 
 async def test_many_at_once_are_one(base: Base) -> None:
-    """As eight retries of an agent are."""
     wanted = m.NotePatch(text="new")
     jobs = await asyncio.gather(*(base.store.accept_update(1, wanted, key(str(n))) for n in range(8)))
     assert len({job.id for job in jobs}) == 1
@@ -207,7 +205,6 @@ async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
 
 
 async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
-    """And nothing is queued."""
     await base.ingest(new_file("a"), prepared("a"))
     assert (await refused(accept(base, document_id=2))).code == "not_a_note"
     assert (await refused(accept(base, document_id=3))).code == "document_not_found"

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
-from kb_contracts.api.operations import BY_ID
-from kb_server.engine_client.answers import RawAnswer, decode, fault_of
+from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
 from kb_server.engine_client.breaker import Breaker, Circuit
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
@@ -28,20 +26,20 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
-from kb_server.engine_client.reporting import tool_error
+from kb_server.engine_client.responses import RawResponse, decode, fault_of
 from kb_server.engine_client.retries import RetryPolicy
 from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
+from kb_server.toolsets.kb.errors import tool_error
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SEARCH = BY_ID["search"]
 
 
-def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawAnswer:
+def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawResponse:
     """An HTTP answer."""
-    return RawAnswer(status=status, content_type=kind, body=body, **rest)
+    return RawResponse(status=status, content_type=kind, body=body, **rest)
 
 
-def problem(code: str, **members: Any) -> RawAnswer:
+def problem(code: str, **members: Any) -> RawResponse:
     """The problem document of a code of the contract."""
     error = EngineError(code, "What happened.", **members)
     return answer(error.kind.status, msgspec.json.encode(error.problem()), "application/problem+json")
@@ -51,7 +49,6 @@ class TestCircuit:
     """The breaker, moved through its table."""
 
     def test_it_stays_closed_under_the_threshold(self) -> None:
-        """Four failures of five."""
         breaker = Breaker(threshold=5)
         for _ in range(4):
             breaker.failed(0.0)
@@ -83,7 +80,6 @@ class TestCircuit:
         assert breaker.allows(2.0)
 
     def test_a_failed_probe_opens_it_anew(self) -> None:
-        """From the moment of the probe."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         breaker.allows(2.0)
@@ -151,20 +147,17 @@ class TestVersions:
 
     @pytest.mark.requirement("E35")
     def test_the_least_version_is_v3(self) -> None:
-        """As the release says."""
         assert MIN_ENGINE_VERSION == "v3.0.0"
 
     @pytest.mark.parametrize(
         "version", ["v3.0.0", "3.0.0", "v3.0.1", "v3.1", "v4.0.0", "v3.0.0-rc1", "v10.0"]
     )
     def test_a_version_from_the_least_on_is_taken(self, version: str) -> None:
-        """With or without the v, with or without a suffix."""
         check_version(version)
 
     @pytest.mark.requirement("E35")
     @pytest.mark.parametrize("version", ["v2.9.9", "2.0", "v0.1.0", "dev", "", "3", "v3.x"])
     def test_an_older_one_is_refused_with_both_versions(self, version: str) -> None:
-        """Also what is no version at all."""
         with pytest.raises(EngineTooOld) as refused:
             check_version(version)
         assert version in refused.value.detail
@@ -176,7 +169,7 @@ class TestAnswers:
 
     def test_unknown_members_are_passed_over(self) -> None:
         """A foreign engine may answer with more."""
-        health = decode(BY_ID["getHealth"], answer(200, b'{"status":"ok","mood":"fine"}'), m.Health)
+        health = decode(GET_HEALTH, answer(200, b'{"status":"ok","mood":"fine"}'))
         assert health.status == "ok"
 
     @pytest.mark.parametrize(
@@ -184,15 +177,14 @@ class TestAnswers:
         [b"", b"not json", b"[]", b"{}", b'{"status":"odd"}', b"\xff\xfe", b'{"status":', b"[" * 100_000],
     )
     def test_a_body_that_does_not_fit_is_a_bad_answer(self, body: bytes) -> None:
-        """Whatever is wrong with it."""
         with pytest.raises(EngineBadAnswer):
-            decode(BY_ID["getHealth"], answer(200, body), m.Health)
+            decode(GET_HEALTH, answer(200, body))
 
     @pytest.mark.parametrize("kind", ["text/html", "text/plain", ""])
     def test_another_content_type_is_a_bad_answer(self, kind: str) -> None:
         """A proxy's page is not an engine's answer, whatever its status."""
         with pytest.raises(EngineBadAnswer):
-            decode(BY_ID["getHealth"], answer(200, b'{"status":"ok"}', kind), m.Health)
+            decode(GET_HEALTH, answer(200, b'{"status":"ok"}', kind))
 
     @pytest.mark.parametrize("code", sorted(ERRORS))
     def test_every_code_of_the_contract_has_its_fault(self, code: str) -> None:
@@ -246,7 +238,7 @@ class TestAnswers:
     def test_an_answer_that_did_not_arrive_whole_is_asked_for_again(self, body: bytes, again: bool) -> None:
         """A mutation that was done answers its idempotency key; what arrived whole would come again."""
         with pytest.raises(EngineBadAnswer) as raised:
-            decode(SEARCH, answer(200, body, "application/json"), m.Status)
+            decode(GET_STATUS, answer(200, body, "application/json"))
         assert raised.value.transient is again
 
     def test_an_unknown_code_keeps_its_words(self) -> None:
@@ -277,7 +269,6 @@ class TestAnswers:
         ],
     )
     def test_retry_after_is_seconds_or_a_date(self, header: str | None, seconds: float | None) -> None:
-        """Bounded, never negative, never a crash."""
         fault = fault_of(SEARCH, answer(429, retry_after=header), now=NOW)
         assert fault.retry_after == seconds
 
@@ -285,16 +276,14 @@ class TestAnswers:
         st.integers(100, 599), st.binary(max_size=64), st.sampled_from(["application/json", "text/html", ""])
     )
     def test_no_answer_makes_it_stumble(self, status: int, body: bytes, kind: str) -> None:
-        """A model or a fault of the tree, and nothing else."""
         with contextlib.suppress(EngineFault):
-            decode(BY_ID["getHealth"], answer(status, body, kind), m.Health)
+            decode(GET_HEALTH, answer(status, body, kind))
 
 
 class TestWords:
     """What an agent is told."""
 
     def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
-        """With what to do."""
         error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"))
         assert error.code == "engine_unreachable"
         assert "unreachable" in error.message
@@ -314,7 +303,6 @@ class TestWords:
         assert error.message.startswith("Document 42 was not found")
 
     def test_a_busy_engine_says_when(self) -> None:
-        """In words and as a number."""
         error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0))
         assert "7 s" in error.message
         assert error.details["retry_after"] == 7.0

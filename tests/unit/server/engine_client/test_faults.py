@@ -11,7 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import JobsQuery
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_STATUS,
+    LIST_JOBS,
+    JobsQuery,
+)
 from kb_server.engine_client import (
     EngineBadAnswer,
     EngineBusy,
@@ -177,7 +182,11 @@ async def test_every_misbehaviour_is_one_of_our_faults(name: str) -> None:
     """A read, a mutation and an upload: the tree's fault and nothing else."""
     behave, expected = MISBEHAVIOUR[name]
     async with misbehaving(behave) as url, engine_at(url, attempts=1) as engine:
-        for call in (engine.jobs(JobsQuery()), engine.add_note(m.NoteRequest(text="x")), engine.status()):
+        for call in (
+            engine.call(LIST_JOBS, query=JobsQuery()),
+            engine.call(CREATE_JOB, body=m.NoteRequest(text="x")),
+            engine.call(GET_STATUS),
+        ):
             with pytest.raises(EngineFault) as raised:
                 await call
             assert type(raised.value) is expected
@@ -198,7 +207,7 @@ async def test_every_misbehaviour_towards_an_upload_is_one_of_our_faults(name: s
 
     async with misbehaving(later) as url, engine_at(url, attempts=1) as engine:
         with pytest.raises(EngineFault):
-            await engine.add_file(FileSource("a.bin", 1 << 20, zeros), m.FileFields())
+            await engine.send_file(FileSource("a.bin", 1 << 20, zeros), m.FileFields())
 
 
 async def zeros() -> AsyncIterator[bytes]:
@@ -223,7 +232,7 @@ async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
 
     async with misbehaving(reads_no_more) as url, engine_at(url) as engine:
         with pytest.raises(EngineTimeout):
-            await engine.add_file(FileSource("a.bin", 64 << 20, endless), m.FileFields())
+            await engine.send_file(FileSource("a.bin", 64 << 20, endless), m.FileFields())
         held.set()
 
 
@@ -244,7 +253,7 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> No
 
     async with misbehaving(accepts) as url, engine_at(url) as engine:
         with pytest.raises(EngineFailed):
-            await engine.add_file(FileSource("a.bin", 6, drips), m.FileFields())
+            await engine.send_file(FileSource("a.bin", 6, drips), m.FileFields())
 
 
 async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> None:
@@ -262,7 +271,7 @@ async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> 
             await _pause(SILENCE / 2)
 
     async with misbehaving(dripping) as url, engine_at(url) as engine:
-        assert (await engine.jobs(JobsQuery())).total == 0
+        assert (await engine.call(LIST_JOBS, query=JobsQuery())).total == 0
 
 
 async def _pause(seconds: float) -> None:
@@ -282,18 +291,16 @@ async def test_a_file_that_cannot_be_read_is_not_the_engines_fault() -> None:
 
     async with misbehaving(_takes_all) as url, engine_at(url) as engine:
         with pytest.raises(OSError, match="Input/output error"):
-            await engine.add_file(FileSource("a.bin", 2, broken), m.FileFields())
+            await engine.send_file(FileSource("a.bin", 2, broken), m.FileFields())
 
 
 async def test_a_file_of_another_size_is_never_passed_off_as_whole() -> None:
-    """The staged file shrank under our hands."""
-
     async def short() -> AsyncIterator[bytes]:
         yield b"x"
 
     async with misbehaving(_takes_all) as url, engine_at(url) as engine:
         with pytest.raises(OSError, match="1 bytes instead of 2"):
-            await engine.add_file(FileSource("a.bin", 2, short), m.FileFields())
+            await engine.send_file(FileSource("a.bin", 2, short), m.FileFields())
 
 
 async def _takes_all(reader: Reader, writer: Writer) -> None:
@@ -314,17 +321,16 @@ async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 
     async with misbehaving(endless) as url, engine_at(url, attempts=1) as engine:
         with pytest.raises(EngineBadAnswer, match="over"):
-            await engine.jobs(JobsQuery())
+            await engine.call(LIST_JOBS, query=JobsQuery())
 
 
 async def test_nobody_listening_is_unreachable() -> None:
-    """Refused, with the URL and without its credentials."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     async with engine_at(f"http://user:secret@127.0.0.1:{port}/?token=secret") as engine:
         with pytest.raises(EngineUnreachable) as raised:
-            await engine.jobs(JobsQuery())
+            await engine.call(LIST_JOBS, query=JobsQuery())
     assert raised.value.url == f"http://127.0.0.1:{port}"
     assert "refused" in raised.value.detail
 
@@ -333,14 +339,14 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
     """DNS fails like a refused connection."""
     async with engine_at("http://engine.invalid:8000") as engine:
         with pytest.raises(EngineUnreachable, match="host name"):
-            await engine.jobs(JobsQuery())
+            await engine.call(LIST_JOBS, query=JobsQuery())
 
 
 async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
     """`https` towards a plain port."""
     async with serving(FakeEngine()) as url, engine_at(url.replace("http:", "https:"), silence=9) as engine:
         with pytest.raises(EngineUnreachable, match="TLS"):
-            await engine.jobs(JobsQuery())
+            await engine.call(LIST_JOBS, query=JobsQuery())
 
 
 async def test_a_cancelled_call_is_a_cancelled_call() -> None:
@@ -352,7 +358,7 @@ async def test_a_cancelled_call_is_a_cancelled_call() -> None:
         await reader.read()
 
     async with misbehaving(waits) as url, engine_at(url, silence=30) as engine:
-        call = asyncio.create_task(engine.jobs(JobsQuery()))
+        call = asyncio.create_task(engine.call(LIST_JOBS, query=JobsQuery()))
         await asked.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -143,7 +143,6 @@ FAULTS: dict[str, tuple[int, Any, dict[str, str], str]] = {
 async def test_every_answer_that_is_none_has_an_error_of_ours(
     tools: RaglerTools, backend: Backend, name: str, fault: str
 ) -> None:
-    """By tool: the same code from all three."""
     status, body, headers, code = FAULTS[fault]
     backend.answers(PATHS[name], body, status, headers=headers)
     assert (await tools.refused(name, **CALLS[name]))["error"] == code
@@ -218,7 +217,6 @@ class TestRateLimit:
     async def test_the_seconds_to_wait_are_told(
         self, tools: RaglerTools, backend: Backend, headers: dict[str, str], seconds: int
     ) -> None:
-        """Those of the backend, else those of a whole window."""
         backend.answers(SEARCH, {"message": "Too Many Requests"}, 429, headers=headers)
         told = await tools.refused("search_knowledge", query="x")
         assert (told["error"], told["retry_after"]) == ("rate_limited", seconds)
@@ -229,7 +227,6 @@ class TestRateLimit:
     async def test_a_name_that_may_not_be_asked_for_is_the_searchs_limit(
         self, tools: RaglerTools, backend: Backend
     ) -> None:
-        """Rather than searching everything."""
         backend.answers(INFO, {"message": "Too Many Requests"}, 429)
         told = await tools.refused("search_knowledge", query="x", collection_id=API_DOCS)
         assert told["error"] == "rate_limited"

@@ -46,13 +46,11 @@ def refused(**raw: Any) -> ToolError:
 
 
 def test_arguments_that_fit_are_the_model() -> None:
-    """Defaults filled in, null taken as not given."""
     assert read_arguments({"query": "q", "tags": None}, Arguments, SCHEMA) == Arguments("q")
 
 
 @pytest.mark.parametrize("days", [7, 7.0])
 def test_a_whole_number_is_an_integer_however_it_is_written(days: float) -> None:
-    """As the published schema has it; wherever it stands."""
     raw = {"query": "q", "top": 5.0, "ranges": [{"start": "", "days": days}]}
     arguments = read_arguments(raw, Arguments, SCHEMA)
     assert arguments == Arguments("q", top=5, ranges=[Range("", 7)])
@@ -71,7 +69,6 @@ def test_a_whole_number_is_an_integer_however_it_is_written(days: float) -> None
     ],
 )
 def test_a_missing_parameter_is_named_with_what_it_takes(raw: dict[str, Any], message: str) -> None:
-    """Also one within an object or a list."""
     error = refused(**raw)
     assert (error.code, error.message) == ("missing_required_parameter", message)
 
@@ -114,14 +111,12 @@ def test_a_wrong_value_is_named_with_what_the_parameter_takes(
 
 
 def test_an_unknown_parameter_is_answered_with_the_known_ones() -> None:
-    """At the place where it stands."""
     assert "There is no parameter `limit`. It takes `query`, `top`" in refused(query="q", limit=1).message
     nested = refused(query="q", within={"start": "", "end": ""})
     assert nested.message == "There is no parameter `within.end`. It takes `start`, `days`."
 
 
 def test_a_tool_without_parameters_says_so() -> None:
-    """Rather than list none."""
     with pytest.raises(ToolError) as caught:
         read_arguments({"a": 1}, NoArguments, input_schema(NoArguments))
     assert caught.value.message == "There is no parameter `a`. It takes no parameters."

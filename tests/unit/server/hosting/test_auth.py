@@ -36,7 +36,6 @@ def status(check: Callable[[web.Request], None], asked: web.Request) -> int:
 
 @pytest.mark.parametrize("value", [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER   {KEY} "])
 def test_the_key_lets_in(value: str) -> None:
-    """The scheme in any case."""
     assert status(KeyCheck(KEY).require, request(value)) == 200
 
 
@@ -58,7 +57,6 @@ def test_the_key_lets_in(value: str) -> None:
     ],
 )
 def test_anything_else_is_unauthorized(values: tuple[str, ...]) -> None:
-    """Also two headers that could disagree."""
     assert status(KeyCheck(KEY).require, request(*values)) == 401
 
 
@@ -68,7 +66,6 @@ def test_a_key_of_any_letters_can_be_matched() -> None:
 
 
 def test_the_refusal_says_what_to_send() -> None:
-    """And does not repeat what was sent."""
     with pytest.raises(Refusal) as missing:
         KeyCheck(KEY, name="KB_MCP_API_KEY").require(request())
     with pytest.raises(Refusal) as wrong:
@@ -93,7 +90,6 @@ def test_white_space_around_the_key_is_dropped() -> None:
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::1%lo", "127.9.9.9"])
 def test_a_peer_on_this_machine_may_ask_for_metrics_without_the_key(peer: str) -> None:
-    """Unless a proxy speaks for somebody else."""
     check = KeyCheck(KEY).require_unless_local
     assert status(check, request(peer=peer)) == 200
     assert status(check, request(peer=peer, X_Forwarded_For="8.8.8.8")) == 401
@@ -102,7 +98,6 @@ def test_a_peer_on_this_machine_may_ask_for_metrics_without_the_key(peer: str) -
 
 
 def test_behind_a_trusted_proxy_nobody_is_on_this_machine() -> None:
-    """Whether it says for whom it asks or not."""
     check = KeyCheck(KEY, TrustedProxies(["127.0.0.1"])).require_unless_local
     assert status(check, request(peer="127.0.0.1")) == 401
     assert status(check, request(peer="127.0.0.1", X_Forwarded_For="127.0.0.1")) == 401
@@ -122,7 +117,6 @@ def test_a_peer_elsewhere_may_not(peer: str) -> None:
 
 
 def test_callers_are_told_apart_by_a_digest() -> None:
-    """Without a token they are anonymous."""
     assert credential(request()) == "anonymous"
     assert credential(request("Bearer a")) != credential(request("Bearer b"))
     assert "a" * 8 not in credential(request("Bearer " + "a" * 8))

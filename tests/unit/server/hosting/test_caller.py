@@ -38,12 +38,10 @@ def test_the_callers_own_id_is_kept_in_the_decided_order(
 
 
 def test_a_caller_without_an_id_gets_a_new_one() -> None:
-    """A different one each time."""
     assert correlation_id(None, Caller()) != correlation_id(None, Caller())
 
 
 def test_callers_are_told_apart_by_key_and_address() -> None:
-    """Always alike for the same ones, and neither of the two can be read from it."""
     callers = [Caller("k1", {}, "192.0.2.1"), Caller("k1", {}, "192.0.2.2"), Caller("k2", {}, "192.0.2.1")]
     users = [new_call(None, caller).user for caller in callers]
     assert len(set(users)) == 3
@@ -63,6 +61,5 @@ def test_an_id_is_safe_to_pass_on_in_a_header(sent: str) -> None:
 
 @given(st.text())
 def test_a_digest_tells_tokens_apart_without_holding_them(token: str) -> None:
-    """Also of a token that is no text."""
     assert len(digest(token)) == 16
     assert digest(token) != digest(token + "x")

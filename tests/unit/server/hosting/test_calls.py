@@ -79,7 +79,6 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_at_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The protocol id and the class; then tool, status, milliseconds, correlation id, the tool's fields."""
     caplog.set_level("INFO")
     await calls(found).outcome("find_things", {"query": "q"}, Call("corr"))
     start, end = caplog.records
@@ -111,7 +110,6 @@ async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest
 async def test_what_does_not_fit_is_logged_with_the_parameter(
     arguments: dict[str, Any], parameter: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the tool's own names, not by those that a caller makes up."""
     await calls(found).outcome("find_things", arguments, Call())
     record = caplog.records[-1]
     assert record.levelname == "WARNING"
@@ -141,8 +139,6 @@ async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(
 
 
 async def test_a_result_that_cannot_be_written_is_a_fault() -> None:
-    """Not a broken connection."""
-
     async def unwritable(_arguments: Arguments, _call: Call) -> Found:
         return Found(["\ud800"])
 
@@ -151,7 +147,6 @@ async def test_a_result_that_cannot_be_written_is_a_fault() -> None:
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_and_counted_under_no_name_of_its_own() -> None:
-    """Or a caller could fill the metrics with names."""
     metrics = Metrics()
     with pytest.raises(UnknownToolError, match="find_things"):
         await calls(found, metrics).outcome("x" * 1000, {}, Call())
@@ -159,7 +154,6 @@ async def test_an_unknown_tool_is_answered_with_the_known_and_counted_under_no_n
 
 
 async def test_each_end_is_counted() -> None:
-    """Success with its results, a refusal and a fault by their types."""
     metrics = Metrics()
     await calls(found, metrics).outcome("find_things", {"query": "q"}, Call())
     await calls(lacking, metrics).outcome("find_things", {"query": "q"}, Call())

@@ -187,7 +187,6 @@ async def test_one_message_over_the_bound_of_bytes_is_refused_alone(fake: Fake, 
 async def test_a_client_may_open_with_any_request(
     fake: Fake, written: Written, opening: dict[str, Any]
 ) -> None:
-    """As over HTTP, on stdio and WebSocket alike."""
     async with session(hosted(fake.toolset), written) as client:
         await client.take(sent(opening))
         (answer,) = await written.answers(1)
@@ -195,7 +194,6 @@ async def test_a_client_may_open_with_any_request(
 
 
 async def test_a_task_that_is_being_cancelled_is_in_flight(fake: Fake, written: Written) -> None:
-    """Though nobody is owed an answer for the notification."""
     told: list[str] = []
 
     async def cancel(task_id: str, _call: Call) -> None:

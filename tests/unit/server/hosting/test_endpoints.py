@@ -79,7 +79,6 @@ def test_several_shown_are_served_together() -> None:
 
 
 def test_no_prompts_anywhere_declare_none() -> None:
-    """Rather than an empty list of them."""
     assert combine([toolset("a"), toolset("b")]).prompts_list_changed is None
 
 
@@ -98,7 +97,6 @@ def test_nothing_to_show_is_refused() -> None:
 
 
 async def test_lifespans_of_toolsets_together_are_entered_in_order_and_left_in_reverse() -> None:
-    """Each once."""
     entered: list[str] = []
     async with combine([toolset("a", entered=entered), toolset("b", entered=entered)]).lifespan():
         assert entered == ["+a", "+b"]

@@ -34,7 +34,6 @@ def test_a_message_without_an_id_is_a_notification() -> None:
 
 @pytest.mark.parametrize("member", ["result", "error"])
 def test_a_message_with_a_result_or_an_error_is_a_reply(member: str) -> None:
-    """Which nobody here waits for."""
     assert isinstance(as_message({"jsonrpc": "2.0", "id": 1, member: {}}), Reply)
 
 
@@ -60,7 +59,6 @@ def test_a_message_with_a_result_or_an_error_is_a_reply(member: str) -> None:
     ],
 )
 def test_what_is_no_message_is_an_invalid_request(value: object) -> None:
-    """A batch among them."""
     with pytest.raises(InvalidRequestError):
         as_message(value)
 
@@ -74,7 +72,6 @@ def test_an_invalid_request_is_answered_under_its_id_where_it_has_one() -> None:
 
 @given(values)
 def test_every_value_makes_a_message_or_an_invalid_request(value: Any) -> None:
-    """Never another exception."""
     try:
         as_message(value)
     except InvalidRequestError as error:
@@ -116,5 +113,4 @@ def test_params_of_none_are_left_out_of_a_notification() -> None:
     ],
 )
 def test_the_data_of_an_error_names_its_type(code: int, data: Any, told: dict[str, Any]) -> None:
-    """With details, always an object, beside what a client reads there by its own name."""
     assert json.loads(error_bytes(1, code, "words", data))["error"]["data"] == told

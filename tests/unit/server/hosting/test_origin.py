@@ -57,7 +57,6 @@ def test_two_origins_are_refused() -> None:
     ],
 )
 def test_loopback_is_always_a_name_of_this_server(host: str) -> None:
-    """On any port."""
     assert status(host=host) == 200
 
 
@@ -90,7 +89,6 @@ def test_no_host_or_two_are_misdirected() -> None:
 
 
 def test_the_address_listened_on_is_a_name_of_this_server() -> None:
-    """Where it is one address, and with it the host of the public URL."""
     listening = {"host": "192.168.1.5"}
     assert _status(make_mocked_request("POST", "/", headers={"Host": "192.168.1.5:3000"}), listening) == 200
     assert _status(make_mocked_request("POST", "/", headers={"Host": "192.168.1.6:3000"}), listening) == 421
@@ -162,5 +160,4 @@ def test_an_origin_is_loopback_or_allowed(origin: str | None, allowed: list[str]
 
 @given(host=st.text(max_size=30), origin=st.none() | st.text(max_size=30))
 def test_any_headers_pass_or_are_refused(host: str, origin: str | None) -> None:
-    """Never another exception."""
     assert status(host=host, origin=origin) in (200, 403, 421)

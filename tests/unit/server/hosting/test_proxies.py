@@ -46,7 +46,6 @@ def test_the_last_address_that_is_no_proxys_is_the_clients(
 
 
 def test_without_proxies_nobody_is_believed() -> None:
-    """Not even on this machine."""
     assert TrustedProxies().client_of(request("127.0.0.1", "192.0.2.1")) is None
 
 
@@ -60,6 +59,5 @@ def test_connections_of_proxies_and_of_this_machine_have_no_bound() -> None:
 
 
 def test_a_proxy_that_is_no_address_is_refused_at_the_start() -> None:
-    """With the variable's name."""
     with pytest.raises(SettingsError, match="KB_TRUSTED_PROXIES='proxy"):
         ServerSettings.read({"KB_TRUSTED_PROXIES": "10.0.0.1, proxy.example"})

@@ -27,14 +27,12 @@ def read(body: bytes) -> str:
 
 @given(values)
 def test_any_json_value_is_read_as_it_was_written(value: Any) -> None:
-    """Escaped or not."""
     assert parse(json.dumps(value).encode()) == value
     assert parse(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    """Never another exception, and what is read can be written again."""
     try:
         value = parse(body)
     except ParseError:
@@ -74,7 +72,6 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     ],
 )
 def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> None:
-    """With a reason that quotes nothing of the body."""
     with pytest.raises(ParseError) as caught:
         parse(body)
     assert words in str(caught.value)
@@ -83,7 +80,6 @@ def test_what_is_ambiguous_or_dangerous_is_refused(body: bytes, words: str) -> N
 
 @pytest.mark.parametrize("text", ["a, [b], {c}, ", '"quoted", ', "back\\\\slash, ", '\\\\", [', "\n,é,"])
 def test_a_long_text_is_no_crowd_of_values(text: str) -> None:
-    """Whatever stands in it, and however it is escaped."""
     whole = {"text": text * 100_000}
     assert parse(json.dumps(whole).encode()) == whole
     assert parse(json.dumps(whole, ensure_ascii=False).encode()) == whole
@@ -106,7 +102,6 @@ def test_a_whole_surrogate_pair_is_a_character() -> None:
 
 
 def test_the_ends_of_the_integer_range_are_read() -> None:
-    """And can be answered under."""
     for number in (2**63 - 1, -(2**63) + 1, 10**18):
         assert parse(str(number).encode()) == number
         assert json.loads(result_bytes(number, {}))["id"] == number
@@ -156,7 +151,6 @@ def pairs(count: int, *, twice: bool) -> bytes:
 @pytest.mark.parametrize("count", [1, 2, 63, 500, 999, 1000, 1001, 5000])
 @pytest.mark.parametrize("before", [b"", LONG])
 def test_a_key_that_comes_twice_is_found_among_many(count: int, before: bytes) -> None:
-    """However many colons there are to count."""
     assert len(parse(before + pairs(count, twice=False))) == count
     with pytest.raises(ParseError, match="repeats a key"):
         parse(before + pairs(count, twice=True))
@@ -167,7 +161,6 @@ def test_a_key_that_comes_twice_is_found_among_many(count: int, before: bytes) -
     [b'{"a":1,"a":2}', b'{"a":":","\\u0061":2}', b'{"x":[{"a":9223372036854775808}]}', b"[" * 65 + b"]" * 65],
 )
 def test_what_a_short_body_must_not_hold_a_long_one_must_not(body: bytes) -> None:
-    """Where only the quick reader has looked at it."""
     with pytest.raises(ParseError):
         parse(LONG + body)
 

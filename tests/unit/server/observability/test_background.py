@@ -10,7 +10,7 @@ import pytest
 
 from kb_server.observability.background import BackgroundHandler
 
-BOUND = 5.0
+BOUND = 15.0
 
 
 @pytest.fixture

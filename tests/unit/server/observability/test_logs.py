@@ -61,7 +61,6 @@ def test_fields_stand_beside_and_never_in_place_of_the_standing_ones() -> None:
 
 
 def test_a_secret_is_struck_out_wherever_it_turns_up() -> None:
-    """In the message, in fields and in an exception's words."""
     fault = ValueError("key s3cret-key")
     entry = formatted("s3cret-key", secrets=("s3cret-key", ""), fields={"url": "x?s3cret-key"}, fault=fault)
     assert "s3cret" not in json.dumps(entry)
@@ -144,7 +143,6 @@ def test_a_line_for_a_person_cannot_steer_the_terminal() -> None:
 
 
 def test_a_person_is_told_what_was_raised_and_where() -> None:
-    """In the same line, without the frames on the way."""
     stream = Terminal()
     configure_logging("info", stream=stream)
     logging.getLogger("kb_server.test").error("Broke", exc_info=_raised(ValueError("bad")))
@@ -154,7 +152,6 @@ def test_a_person_is_told_what_was_raised_and_where() -> None:
 
 
 def test_a_level_nobody_knows_is_refused() -> None:
-    """By name."""
     with pytest.raises(KeyError):
         configure_logging("loud")
 

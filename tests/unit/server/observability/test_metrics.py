@@ -15,7 +15,6 @@ def samples(metrics: Metrics) -> dict[str, float]:
 
 
 def test_a_success_and_an_error_are_counted_apart() -> None:
-    """By tool and status, and the error by its type."""
     metrics = Metrics()
     metrics.count_call("kb_search", 0.01)
     metrics.count_call("kb_search", 0.02, "timeout")

@@ -50,7 +50,6 @@ def test_a_long_query_is_cut_and_shows_it() -> None:
 
 @given(st.text(max_size=300), st.from_regex(r"[a-z]{1,8}@[a-z]{1,8}\.[a-z]{2,3}", fullmatch=True))
 def test_an_address_between_any_words_is_never_logged(words: str, address: str) -> None:
-    """Also where the cut falls into it."""
     assert address not in sanitised(f"{words} {address} {words}")
 
 

@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from kb_server.engine_client import engine_call
 from kb_server.engine_client.port import TRACE
 from kb_server.hosting.call_context import new_call
 from kb_server.hosting.calls import BrokenToolError
 from kb_server.observability import tracing
 from kb_server.tool import Call
+from kb_server.toolsets.kb.errors import engine_call
 from mcp_aiohttp.protocol.caller import Caller
 from tests.support.stack import clean_environment
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking
@@ -44,7 +44,6 @@ def only(spans: InMemorySpanExporter) -> tuple[ReadableSpan, Mapping[str, object
 
 
 async def test_a_call_that_succeeds_has_no_error(spans: InMemorySpanExporter) -> None:
-    """And no status, as the conventions want it."""
     await calls(found).outcome("find_things", {"query": "q"}, Call("corr"))
     span, attributes = only(spans)
     assert (span.name, span.status.status_code) == ("tools/call find_things", StatusCode.UNSET)
@@ -56,7 +55,6 @@ async def test_a_call_that_succeeds_has_no_error(spans: InMemorySpanExporter) ->
 async def test_an_answer_with_an_error_is_a_tool_error(
     spans: InMemorySpanExporter, arguments: dict[str, str]
 ) -> None:
-    """With its own code beside, and without its words."""
     await calls(lacking).outcome("find_things", arguments, Call())
     span, attributes = only(spans)
     assert attributes["error.type"] == "tool_error"
@@ -76,7 +74,6 @@ async def test_a_tool_that_breaks_is_the_error_of_the_protocol(spans: InMemorySp
 
 
 async def test_a_cancelled_call_ends_its_span(spans: InMemorySpanExporter) -> None:
-    """With what happened."""
     begun = asyncio.Event()
 
     async def waiting(_arguments: Arguments, _call: Call) -> Found:
@@ -122,7 +119,6 @@ def test_what_is_no_header_is_not_sent_on(spans: InMemorySpanExporter, value: st
 
 
 async def test_without_anybody_who_collects_a_call_stands_in_no_trace() -> None:
-    """Whatever its caller sends."""
     call = new_call({"traceparent": TRACEPARENT}, Caller(headers={"traceparent": TRACEPARENT}))
     await calls(found).outcome("find_things", {"query": "q"}, call)
     assert call.trace is None

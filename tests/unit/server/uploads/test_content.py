@@ -43,7 +43,6 @@ def descriptors() -> int:
 
 
 async def test_blocks_arrive_in_their_order(tmp_path: Path) -> None:
-    """Whole, when the context is left."""
     await poured(WriteBehind(tmp_path / "file"))
     assert (tmp_path / "file").read_bytes() == b"onetwothreefour"
 

@@ -58,7 +58,6 @@ def upload(total_size: int = 10) -> Upload:
     ],
 )
 def test_what_may_happen_leads_where_the_table_says(state: State, event: Event, following: State) -> None:
-    """Each line of it."""
     assert advance(state, event, "id") is following
 
 
@@ -79,12 +78,10 @@ def test_nothing_is_added_to_what_is_done(event: Event) -> None:
 
 
 def test_a_chunk_that_is_replaced_counts_once() -> None:
-    """Ten bytes of ten, and the second five again."""
     check_chunk(upload(10), Staged({0: 5, 1: 5}), 1, 5)
 
 
 def test_more_bytes_than_announced_are_refused_with_both_numbers() -> None:
-    """Before they are stored."""
     with pytest.raises(UploadError, match="11 bytes, but 10") as refused:
         check_chunk(upload(10), Staged({0: 5}), 1, 6)
     assert refused.value.code == "size_exceeded"
@@ -121,7 +118,6 @@ def test_gaps_are_named(indexes: list[int], missing: list[int]) -> None:
 
 
 def test_a_gap_is_an_error_that_lists_it() -> None:
-    """In words and as a list."""
     with pytest.raises(UploadError, match="missing: 1, 3") as refused:
         check_whole(upload(), Staged({0: 1, 2: 1, 4: 1}))
     assert refused.value.payload()["missing"] == [1, 3]
@@ -148,14 +144,12 @@ def test_a_body_is_whole_without_chunks() -> None:
 
 
 def test_a_chunk_after_the_body_is_refused() -> None:
-    """One way or the other."""
     with pytest.raises(UploadError, match="through the upload URL already") as refused:
         check_chunk(upload(10), Staged(body=10), 0, 1)
     assert refused.value.code == "contradiction"
 
 
 def test_a_body_after_a_chunk_is_refused() -> None:
-    """One way or the other."""
     with pytest.raises(UploadError, match="begun with kb_upload_chunk") as refused:
         check_body(upload(10), Staged({0: 1}), 10)
     assert refused.value.code == "contradiction"
@@ -189,7 +183,6 @@ def test_a_body_of_another_length_is_refused_before_it_is_read() -> None:
     ],
 )
 def test_a_bare_name_is_taken(name: str) -> None:
-    """Without the space around it."""
     assert check_filename(name) == name.strip()
 
 
@@ -229,7 +222,6 @@ def test_a_name_that_no_form_can_carry_is_refused(name: str) -> None:
 
 @given(st.text(alphabet='a";=\\ .', min_size=1, max_size=8))
 def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
-    """In the header of a form, as the engine reads it."""
     try:
         taken = check_filename(name)
     except UploadError:
@@ -243,7 +235,6 @@ def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "README", ".pdf"])
 def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
-    """With the kinds that are."""
     with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or text \(\.txt") as refused:
         check_format(name)
     assert (refused.value.code, refused.value.status) == ("unsupported_format", 415)
@@ -251,12 +242,10 @@ def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.PDF", "a.htm", "a.b.jpeg", "notes.log"])
 def test_a_kind_of_file_that_is_taken_is_known_by_the_end_of_its_name(name: str) -> None:
-    """In any case, and by each of its names."""
     check_format(name)
 
 
 def test_a_sha256_is_compared_in_lower_case() -> None:
-    """Tools print it either way."""
     assert check_sha256("A" * 64) == "a" * 64
     assert check_sha256(None) is None
 
@@ -274,7 +263,6 @@ def test_another_sha256_is_refused(value: str) -> None:
 def test_a_chunk_is_taken_exactly_while_the_total_allows_it(
     chunks: dict[int, int], index: int, size: int
 ) -> None:
-    """Whatever was there before."""
     plan = upload(40)
     after = Staged({**chunks, index: size}).received
     if after <= plan.total_size:

@@ -83,7 +83,6 @@ class TestTime:
 
     @pytest.mark.requirement("K41")
     async def test_after_ten_minutes_chunks_and_entry_are_removed(self, desk: Desk) -> None:
-        """By the sweeper, which nobody has to call."""
         upload_id = await desk.start(6)
         await desk.send(upload_id, b"abc")
         await asyncio.wait_for(desk.clock.slept.wait(), 5)
@@ -132,7 +131,6 @@ class TestTime:
         await restarted.close()
 
     async def test_closing_leaves_nothing_behind(self, desk: Desk) -> None:
-        """Neither files nor a task."""
         await desk.send(await desk.start(3), b"abc")
         await desk.uploads.close()
         assert list((desk.home / "staging").iterdir()) == []

@@ -30,7 +30,6 @@ class TestStart:
 
     @pytest.mark.requirement("K31")
     async def test_an_upload_has_a_uuid_and_a_staging_entry(self, desk: Desk) -> None:
-        """And says when it expires."""
         new = NewUpload("a.txt", 6, ["collection:documents"], "collection:documents")
         started = await desk.uploads.start(new, "me")
         assert UUID(started.upload.id).version == 4
@@ -46,7 +45,6 @@ class TestStart:
         assert refused.value.code == code
 
     async def test_a_file_over_the_limit_is_refused_with_the_number(self, desk: Desk) -> None:
-        """Before a byte is sent."""
         with pytest.raises(UploadError, match="1001 bytes; at most 1000") as refused:
             await desk.start(1_001)
         assert refused.value.code == "upload_too_large"
@@ -99,7 +97,6 @@ class TestStart:
         await desk.send(await desk.start(1_000), bytes(1_000))
 
     async def test_room_comes_back_with_time(self, desk: Desk) -> None:
-        """With the sweeper, which frees the disk as well."""
         await desk.send(await desk.start(1_000), bytes(1_000))
         desk.clock.seconds += 600
         await desk.uploads.sweep()
@@ -119,7 +116,6 @@ class TestStart:
         await uploads.close()
 
     async def test_an_expired_upload_is_not_counted_among_the_open(self, tmp_path: Path, desk: Desk) -> None:
-        """Even before the sweeper has come by."""
         uploads = Uploads(tmp_path, "two", replace(LIMITS, open_uploads=1), desk.client, desk.clock.clock())
         bounded = replace(desk, uploads=uploads)
         await bounded.start(1)
@@ -128,7 +124,6 @@ class TestStart:
         await uploads.close()
 
     async def test_a_data_folder_that_cannot_be_written_is_told(self, tmp_path: Path, desk: Desk) -> None:
-        """As a setting to mend, not as a broken tool."""
         (tmp_path / "file").write_text("in the way")
         uploads = Uploads(tmp_path / "file", "one", LIMITS, desk.client, desk.clock.clock())
         with pytest.raises(UploadError, match="KB_HOME") as refused:
@@ -141,7 +136,6 @@ class TestChunk:
 
     @pytest.mark.requirement("K33", "K34", "E5")
     async def test_chunks_are_decoded_stored_and_counted(self, desk: Desk) -> None:
-        """In the staging area of their upload."""
         upload_id = await desk.start(6)
         assert (await desk.uploads.chunk(upload_id, 0, encoded(b"abc"))).bytes == 3
         received = await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
@@ -206,7 +200,6 @@ class TestChunk:
         assert refused.value.payload()["error"] == "upload_not_found"
 
     async def test_chunks_sent_together_are_all_kept(self, desk: Desk) -> None:
-        """Twenty at once, in any order."""
         upload_id = await desk.start(20)
         chunks = [desk.uploads.chunk(upload_id, index, encoded(bytes([index]))) for index in range(20)]
         await asyncio.gather(*reversed(chunks))
@@ -214,7 +207,6 @@ class TestChunk:
         assert desk.engine.files == [bytes(range(20))]
 
     async def test_together_they_never_exceed_the_total(self, desk: Desk) -> None:
-        """Of five halves two fit."""
         upload_id = await desk.start(6)
         chunks = [desk.uploads.chunk(upload_id, index, encoded(b"abc")) for index in range(5)]
         outcomes = await asyncio.gather(*chunks, return_exceptions=True)
@@ -295,7 +287,6 @@ class TestFinish:
 
     @pytest.mark.requirement("K40")
     async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
-        """As for a chunk."""
         with pytest.raises(UploadError, match="was not found") as refused:
             await desk.uploads.finish(UNKNOWN)
         assert refused.value.code == "upload_not_found"
@@ -325,7 +316,6 @@ class TestFinish:
         assert desk.engine.files == [b"abcdef"]
 
     async def test_repeated_it_gives_the_same_job(self, desk: Desk) -> None:
-        """Without asking the engine again."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         first = await desk.uploads.finish(upload_id)
@@ -344,7 +334,6 @@ class TestFinish:
         assert desk.engine.files == [b"abc", b"abc"]
 
     async def test_an_engine_out_of_reach_keeps_the_file_too(self, desk: Desk) -> None:
-        """Until the ten minutes are over."""
         client = HttpEngine("http://127.0.0.1:1", clock=JumpingClock().clock())
         uploads = Uploads(desk.home, "two", LIMITS, client, desk.clock.clock())
         away = replace(desk, uploads=uploads)
@@ -365,7 +354,6 @@ class TestFinish:
         assert not [name for name in desk.files() if name.startswith("chunk")]
 
     async def test_while_finishing_chunks_and_finishes_are_refused(self, desk: Desk) -> None:
-        """And the sweeper leaves it alone, even after its time."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         arrived, go_on = asyncio.Event(), asyncio.Event()

@@ -209,7 +209,6 @@ def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:
 def test_a_folder_taken_for_dead_while_it_was_opened_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another server removed it between its making and its locking."""
     staging = Staging(tmp_path, "one")
     acquire = Lock.acquire
     interfered: list[Path] = []
@@ -307,7 +306,6 @@ def test_a_token_is_kept_only_as_its_hash(staging: Staging) -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", "..", "\x00", "\ud800", "x" * 10_000])
 def test_another_token_opens_nothing(staging: Staging, token: str) -> None:
-    """And is not repeated in the answer."""
     add(staging)
     with pytest.raises(UploadError) as refused:
         staging.by_token(token)

@@ -182,7 +182,6 @@ async def test_two_bodies_at_once_do_not_mix(site: Site, monkeypatch: pytest.Mon
 
 
 async def test_chunks_exclude_the_url(site: Site) -> None:
-    """Whichever came first."""
     chunked = await site.start(3)
     await site.uploads.chunk(chunked.upload.id, 0, "YWJj")
     assert (await site.put(chunked.token, b"abc"))[1]["error"] == "contradiction"
@@ -195,7 +194,6 @@ async def test_chunks_exclude_the_url(site: Site) -> None:
 
 @pytest.mark.parametrize("token", ["wrong", "A" * 43, "%00", "é", "A" * 5_000])
 async def test_an_unknown_token_is_not_found(site: Site, token: str) -> None:
-    """And is not repeated."""
     await site.start(3)
     status, answer = await site.put(token, b"abc")
     assert (status, answer["error"]) == (404, "upload_not_found")
@@ -209,7 +207,6 @@ async def test_the_upload_id_is_no_token(site: Site) -> None:
 
 
 async def test_an_expired_url_is_not_found(site: Site) -> None:
-    """Before the sweeper has come by, too."""
     started = await site.start(3)
     site.clock.advance(600)
     assert (await site.put(started.token, b"abc"))[0] == 404
@@ -318,7 +315,6 @@ async def test_what_was_uploaded_cannot_be_read_back(site: Site) -> None:
 
 
 async def test_the_token_is_in_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Of ours, at any level."""
     with caplog.at_level(logging.DEBUG, logger="kb_server"):
         started = await site.start(3)
         await site.put(started.token, b"ab")

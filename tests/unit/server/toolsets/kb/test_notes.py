@@ -49,7 +49,6 @@ class TestAdd:
     async def test_the_collections_tag_comes_before_the_others(
         self, engine: FakeEngine, tools: ToolCaller
     ) -> None:
-        """In exactly this order."""
         await tools.ok(
             "kb_addnote", text="User prefers concise responses", collection="memory", tags=["feedback"]
         )
@@ -65,7 +64,6 @@ class TestAdd:
         assert [tag for tag in tags if tag.startswith("collection:")] == ["collection:memory"]
 
     async def test_everything_given_is_passed_on(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Title, source and metadata; deduplication within the collection."""
         await tools.ok(
             "kb_addnote", text="x", title="T", source_path="p", metadata={"a": [1]}, collection="workspace"
         )
@@ -88,7 +86,6 @@ class TestAdd:
     async def test_with_wait_seconds_it_answers_with_the_document(
         self, engine: FakeEngine, tools: ToolCaller
     ) -> None:
-        """As soon as its job has ended."""
         answer = await tools.ok("kb_addnote", text="x", wait_seconds=30)
         assert answer["status"] == "completed"
         assert answer["document_id"] in engine.documents
@@ -119,7 +116,6 @@ class TestAdd:
 
     @pytest.mark.parametrize("wait", [-1, 51])
     async def test_the_wait_is_bounded(self, tools: ToolCaller, wait: int) -> None:
-        """Under what common clients wait for a call."""
         with pytest.raises(msgspec.ValidationError):
             await tools.ok("kb_addnote", text="x", wait_seconds=wait)
 
@@ -189,7 +185,6 @@ class TestUpdate:
 
     @pytest.mark.requirement("K45")
     async def test_a_missing_document_is_not_found(self, tools: ToolCaller) -> None:
-        """By its number."""
         refused = await tools.refused("kb_update_note", document_id=42, text="x")
         assert refused["error"] == "document_not_found"
         assert "Document 42 was not found" in refused["message"]
@@ -205,7 +200,6 @@ class TestUpdate:
     async def test_another_version_than_expected_is_refused(
         self, engine: FakeEngine, tools: ToolCaller
     ) -> None:
-        """With the one there is now."""
         engine.add("collection:memory", version=3)
         refused = await tools.refused("kb_update_note", document_id=1, text="x", expected_version=2)
         assert refused["error"] == "version_conflict"
@@ -213,14 +207,12 @@ class TestUpdate:
         assert "kb_get" in refused["message"]
 
     async def test_a_collection_moves_it_too(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """The text first, then the old tag off, then the new one on."""
         engine.add("collection:documents")
         answer = await tools.ok("kb_update_note", document_id=1, text="x", title="T", collection="memory")
         assert (answer["collection"], answer["title"]) == ("memory", "T")
         assert [method for method, _ in engine.mutations()] == ["PATCH", "DELETE", "POST"]
 
     async def test_a_wrong_collection_changes_nothing(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Neither the text nor the tags."""
         engine.add("collection:documents")
         refused = await tools.refused("kb_update_note", document_id=1, text="x", collection="No Name")
         assert refused["error"] == "invalid_collection"
@@ -251,14 +243,12 @@ class TestExtra:
 
     @pytest.mark.requirement("K59")
     async def test_any_document_can_be_moved(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """A PDF too; removal first."""
         engine.add("collection:documents", "insurance", doc_type="pdf")
         answer = await tools.ok("kb_move", document_id=1, collection="memory")
         assert (answer["collection"], answer["tags"]) == ("memory", ["insurance"])
         assert [method for method, _ in engine.mutations()] == ["DELETE", "POST"]
 
     async def test_a_move_of_what_is_not_there_is_refused(self, tools: ToolCaller) -> None:
-        """By its number."""
         refused = await tools.refused("kb_move", document_id=7, collection="memory")
         assert "Document 7 was not found" in refused["message"]
 

@@ -44,7 +44,6 @@ class TestGet:
 
     @pytest.mark.requirement("K49", "E8")
     async def test_by_source_path_it_lists_the_documents(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """The documents endpoint, filtered."""
         path = "memory/feedback_testing.md"
         engine.add("collection:memory", source_path=path)
         engine.add(source_path="other.md")
@@ -77,14 +76,12 @@ class TestGet:
     async def test_the_collection_stands_beside_the_tags(
         self, engine: FakeEngine, tools: ToolCaller, by: dict[str, Any]
     ) -> None:
-        """Either way of asking."""
         engine.add("collection:memory", "feedback", source_path="p")
         answer = await tools.ok("kb_get", **by)
         shown = answer["documents"][0] if "documents" in answer else answer
         assert (shown["collection"], shown["tags"]) == ("memory", ["feedback"])
 
     async def test_without_a_collection_it_is_null(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """And there all the same."""
         engine.add("a")
         answer = await tools.ok("kb_get", document_id=1)
         assert answer["collection"] is None
@@ -99,7 +96,6 @@ class TestGet:
         assert engine.asked == []
 
     async def test_a_missing_document_is_not_found(self, tools: ToolCaller) -> None:
-        """By its number."""
         refused = await tools.refused("kb_get", document_id=42)
         assert (refused["error"], refused["document_id"]) == ("document_not_found", 42)
         assert "Document 42 was not found" in refused["message"]
@@ -164,7 +160,6 @@ class TestStatus:
 
     @pytest.mark.requirement("K51", "K52", "E9")
     async def test_it_tells_how_the_engine_is(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Version, model, device, documents, queue and storage, and the server's own version."""
         engine.add()
         answer = await tools.ok("kb_status")
         assert [(asked.method, asked.path) for asked in engine.asked] == [("GET", "/api/v1/status")]
@@ -223,13 +218,11 @@ class TestJobs:
         assert "offset=2" in answer["hint"]
 
     async def test_one_job_can_be_followed(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Until it has ended."""
         added = await tools.ok("kb_addnote", text="x")
         answer = await tools.ok("kb_jobs", job_id=added["job_id"], wait_seconds=30)
         assert answer["jobs"][0]["document_id"] == 1
 
     async def test_an_unknown_job_is_not_found(self, tools: ToolCaller) -> None:
-        """By its id."""
         job_id = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
         refused = await tools.refused("kb_jobs", job_id=job_id)
         assert refused["error"] == "job_not_found"
@@ -241,7 +234,6 @@ class TestJobs:
     async def test_what_does_not_go_together_is_refused(
         self, engine: FakeEngine, tools: ToolCaller, arguments: dict[str, Any]
     ) -> None:
-        """Before anything is asked."""
         refused = await tools.refused("kb_jobs", **arguments)
         assert "job_id" in refused["message"]
         assert engine.asked == []

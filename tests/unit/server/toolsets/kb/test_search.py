@@ -42,7 +42,6 @@ class TestAsking:
 
     @pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
     async def test_a_search_is_posted_to_the_engine(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Query and top, as given."""
         await tools.ok("kb_search", query="pension revaluation", top=5)
         body = posted(engine)
         assert (body["query"], body["top"]) == ("pension revaluation", 5)
@@ -70,7 +69,6 @@ class TestAsking:
 
     @pytest.mark.requirement("K23")
     async def test_fts_only_is_passed_on(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Under its own name."""
         await tools.ok("kb_search", query="error log", fts_only=True)
         assert posted(engine)["fts_only"] is True
 
@@ -118,7 +116,6 @@ class TestAsking:
         }
 
     async def test_the_calls_correlation_id_goes_along(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Into the engine's log."""
         await tools.ok("kb_search", query="x")
         assert engine.of("search")[0].headers["X-Request-ID"] == "call-1"
         assert REQUEST_ID.get() == ""
@@ -160,7 +157,6 @@ class TestAsking:
     async def test_arguments_out_of_range_do_not_fit_the_model(
         self, tools: ToolCaller, arguments: dict[str, Any]
     ) -> None:
-        """Refused, not clamped."""
         with pytest.raises(msgspec.ValidationError):
             await tools.ok("kb_search", **arguments)
 
@@ -292,7 +288,6 @@ class TestAnswering:
     async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
         self, engine: FakeEngine, tools: ToolCaller
     ) -> None:
-        """And this is said on the result."""
         engine.found = [hit(engine.add(metadata={"long": "x" * 5_000}))]
         (result,) = (await tools.ok("kb_search", query="x"))["results"]
         assert (result["metadata"], result["metadata_omitted"]) == ({}, True)

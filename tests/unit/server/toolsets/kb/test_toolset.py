@@ -69,7 +69,6 @@ def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["kb", "kb-extra"])
 def test_every_tool_has_portable_schemas_and_says_what_each_parameter_is(name: str) -> None:
-    """A description on every parameter; no reference, no union."""
     for tool in build_toolset(name, services()).tools:
         schema = input_schema(tool.arguments)
         check_portable(schema)
@@ -161,7 +160,6 @@ SKILL = Path(__file__).parents[5] / "skills" / "kb" / "SKILL.md"
     ],
 )
 def test_the_skill_teaches_the_same_patterns(words: str) -> None:
-    """Expansion, reranking, remembering in place, and uploads past the context."""
     assert words in SKILL.read_text("utf-8").lower()
 
 

@@ -75,7 +75,6 @@ async def test_a_start_answers_with_an_upload_id(engine: FakeEngine, tools: Tool
 
 
 async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> None:
-    """Under the server's own base, with the command to run."""
     start = await tools.ok("kb_upload_start", filename="my report.pdf", total_size=3)
     assert start["upload_url"].startswith("https://kb.example/uploads/")
     assert f"curl -g -T 'my report.pdf' '{start['upload_url']}'" in start["next"]
@@ -92,7 +91,6 @@ async def test_on_bare_stdio_there_is_no_upload_url(engine: FakeEngine, tmp_path
 
 @pytest.mark.requirement("K38", "E6")
 async def test_with_wait_seconds_it_answers_with_the_document(engine: FakeEngine, tools: ToolCaller) -> None:
-    """And says in which collection it is."""
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3, collection="workspace")
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
@@ -134,7 +132,6 @@ async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
 async def test_a_repeated_finish_gives_the_same_job_as_it_is_now(
     engine: FakeEngine, tools: ToolCaller
 ) -> None:
-    """Queued the first time, completed the second."""
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
     first = await tools.ok("kb_upload_finish", upload_id=start["upload_id"])
@@ -145,7 +142,6 @@ async def test_a_repeated_finish_gives_the_same_job_as_it_is_now(
 
 @pytest.mark.requirement("K39", "K40")
 async def test_an_unknown_upload_id_is_not_found(tools: ToolCaller) -> None:
-    """By either tool, and the agent is told to start again."""
     chunk = await tools.refused("kb_upload_chunk", upload_id=UNKNOWN, data="YWJj", chunk_index=0)
     finish = await tools.refused("kb_upload_finish", upload_id=UNKNOWN)
     for refused in (chunk, finish):
@@ -157,7 +153,6 @@ async def test_an_unknown_upload_id_is_not_found(tools: ToolCaller) -> None:
 async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
     engine: FakeEngine, tools: ToolCaller
 ) -> None:
-    """As one of the engine's errors; the next finish succeeds."""
     start = await tools.ok("kb_upload_start", filename="a.svg", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
     engine.fail("createJob", EngineError("unsupported_format", "No extractor for .svg."))
@@ -169,7 +164,6 @@ async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
 
 @pytest.mark.parametrize("index", [-1, 10_000])
 async def test_a_chunk_index_out_of_range_does_not_fit(tools: ToolCaller, index: int) -> None:
-    """From 0 to 9999."""
     with pytest.raises(msgspec.ValidationError):
         await tools.ok("kb_upload_chunk", upload_id=UNKNOWN, data="YWJj", chunk_index=index)
 
@@ -187,7 +181,6 @@ async def test_a_wrong_collection_starts_nothing(tools: ToolCaller, tmp_path: Pa
 async def test_what_the_engine_would_refuse_is_refused_before_it_is_sent(
     tools: ToolCaller, tmp_path: Path, filename: str, code: str
 ) -> None:
-    """Not after a hundred megabytes."""
     refused = await tools.refused("kb_upload_start", filename=filename, total_size=100_000_000)
     assert (refused["error"], refused["parameter"]) == (code, "filename")
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.toolsets.knowledge import add, files
 from kb_simulator import AfterTime, FailAt, Stuck
 from tests.support.documents import docx_of, large_pdf
@@ -50,7 +51,6 @@ async def test_a_call_that_waits_answers_with_the_document(knowledge: Knowledge)
 
 
 async def test_the_same_file_again_is_the_same_document(knowledge: Knowledge) -> None:
-    """And says so."""
     path = knowledge.file("bees.html")
     first = await knowledge.ok("knowledge-add", file_path=path, async_=False)
     again = await knowledge.ok("knowledge-add", file_path=path, async_=False)
@@ -96,7 +96,6 @@ async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
 async def test_arguments_that_do_not_fit_are_refused(
     knowledge: Knowledge, arguments: dict[str, object], parameter: str
 ) -> None:
-    """By name, and before anything is queued."""
     given = {"file_path": knowledge.file("bees.html"), **arguments}
     refused = await knowledge.refused("knowledge-add", **given)
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
@@ -193,7 +192,6 @@ async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
 
 @pytest.mark.requirement("N8")
 async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Knowledge) -> None:
-    """With the document, and beside what else there is to say of it."""
     words, blank = knowledge.file("a.html", b"<p>Granite</p>"), knowledge.file("b.html", b"<p> </p>")
     answer = await knowledge.ok("knowledge-add", file_path=words, force_ocr=True, async_=False)
     assert (answer["chunks_created"], answer["processing_method"]) == (1, "text_extraction")
@@ -212,7 +210,6 @@ async def test_ocr_is_forced_on_what_has(knowledge: Knowledge, name: str) -> Non
 
 
 async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:
-    """With the engine's code and words, and the task."""
     knowledge.engine.set_policy(FailAt(code="file_corrupt", message="The file is damaged."))
     refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     (job,) = knowledge.engine.state().jobs
@@ -225,13 +222,12 @@ async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Kno
 
 
 async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:
-    """Whoever cancelled it."""
     knowledge.engine.set_policy(Stuck())
     knowledge.engine.clock.set_mode("manual")
     path = knowledge.file("a.html")
     waiting = asyncio.ensure_future(knowledge.refused("knowledge-add", file_path=path, async_=False))
     await knowledge.reported.wait()
-    await knowledge.services.engine.cancel_job(knowledge.engine.state().jobs[0].id)
+    await knowledge.services.engine.call(CANCEL_JOB, path={"job_id": knowledge.engine.state().jobs[0].id})
     assert (await waiting)["error"] == "task_cancelled"
 
 

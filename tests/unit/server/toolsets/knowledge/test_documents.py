@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kb_contracts.api.models import NoteRequest
+from kb_contracts.api.operations import CREATE_JOB
 from kb_simulator import Stuck
 from tests.support.knowledge import Knowledge
 
@@ -19,7 +20,6 @@ NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
 @pytest.mark.requirement("N42", "N43")
 async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> None:
-    """And nothing else."""
     document = await knowledge.added("bees.html", "<p>Bees</p>")
     told = await knowledge.ok("knowledge-show")
     assert set(told) == {"success", "documents", "total_count", "limit", "offset"}
@@ -39,7 +39,7 @@ async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> No
 
 async def test_what_other_tools_have_added_is_shown_too(knowledge: Knowledge) -> None:
     """A note has no file: it goes by its title."""
-    await knowledge.services.engine.add_note(NoteRequest(text="Bees", title="On bees"))
+    await knowledge.services.engine.call(CREATE_JOB, body=NoteRequest(text="Bees", title="On bees"))
     (shown,) = (await knowledge.ok("knowledge-show"))["documents"]
     assert (shown["filename"], shown["format"]) == ("On bees", "note")
 
@@ -56,7 +56,6 @@ async def test_a_document_without_text_does_not_read_as_success(knowledge: Knowl
 
 @pytest.mark.requirement("N45")
 async def test_an_empty_base_is_a_success_that_says_so(knowledge: Knowledge) -> None:
-    """No documents, and a message."""
     told = await knowledge.ok("knowledge-show")
     assert (told["success"], told["documents"], told["total_count"]) == (True, [], 0)
     assert told["message"] == "Knowledge base is empty"
@@ -111,7 +110,6 @@ async def test_documents_are_sorted(knowledge: Knowledge) -> None:
 async def test_what_a_list_does_not_take_is_refused(
     knowledge: Knowledge, arguments: dict[str, Any], parameter: str
 ) -> None:
-    """Refused, not clamped."""
     refused = await knowledge.refused("knowledge-show", **arguments)
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
 

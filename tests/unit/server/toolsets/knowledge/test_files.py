@@ -44,7 +44,6 @@ def refused(root: Path, path: Path | str) -> str:
 
 @pytest.mark.requirement("N6")
 def test_a_file_below_the_folder_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By any path that leads there: with dots, over links, from the working folder."""
     (root / "link.html").symlink_to(root / "inner" / "a.html")
     (root / "other").symlink_to("inner")
     monkeypatch.chdir(root)
@@ -127,7 +126,6 @@ def test_a_link_that_goes_while_it_is_resolved_is_a_clear_error(
 
 
 def test_a_path_that_changes_all_the_time_is_read_or_a_clear_error(root: Path) -> None:
-    """Link, file, nothing: whatever is there at each step."""
     path, ended = root / "changing.html", threading.Event()
 
     def change() -> None:
@@ -169,7 +167,6 @@ def test_only_a_regular_file_is_read(root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_may_not_be_read_says_so(root: Path) -> None:
-    """With the system's reason."""
     (root / "inner" / "a.html").chmod(0)
     assert refused(root, root / "inner" / "a.html") == "file_not_readable"
 

@@ -82,7 +82,6 @@ async def test_no_match_is_a_success_without_results(knowledge: Knowledge) -> No
 
 @pytest.mark.requirement("N28")
 async def test_an_empty_base_is_an_error_that_says_what_to_do(knowledge: Knowledge) -> None:
-    """Whatever is looked for."""
     assert await knowledge.refused("knowledge-search", query="bees") == {
         "success": False,
         "error": "empty_knowledge_base",
@@ -180,7 +179,6 @@ async def test_results_under_the_relevance_are_dropped(knowledge: Knowledge) -> 
 @pytest.mark.requirement("N23", "N29")
 @pytest.mark.parametrize("form", ["pdf", "PDF", ".pdf"])
 async def test_a_format_is_a_filter(knowledge: Knowledge, form: str) -> None:
-    """However it is written."""
     await knowledge.added("bees.html", HTML)
     pdf = await knowledge.added("bees.pdf", pdf_of([["Bees keep warm in a cluster."]]))
     told = await knowledge.ok("knowledge-search", query="bees", filters={"format": form})

@@ -25,7 +25,6 @@ MIB = 1024 * 1024
 
 @pytest.mark.requirement("N53", "N54", "N56")
 async def test_the_status_tells_what_the_base_holds_and_how_it_works(knowledge: Knowledge) -> None:
-    """As the engine has it: its folder, its model, its window; the server's limit."""
     await knowledge.added("bees.html", b"<p>bees</p>" + b" " * (MIB - 11))
     told = await knowledge.ok("knowledge-status")
     assert told["success"] is True

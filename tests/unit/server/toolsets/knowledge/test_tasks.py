@@ -104,7 +104,6 @@ async def test_a_completed_task_whose_document_is_gone_is_still_completed(knowle
 
 @pytest.mark.requirement("N65")
 async def test_a_failed_task_is_an_ordinary_result_without_success(knowledge: Knowledge) -> None:
-    """The engine's code and words: to have failed is the task's state, not this call's."""
     words = "OCR processing failed: Tesseract not found"
     knowledge.engine.set_policy(FailAt(code="ocr_failed", message=words))
     task_id = await task(knowledge)
@@ -133,7 +132,6 @@ async def test_the_time_of_a_task_is_told_by_the_engines_clock(
 
 
 async def test_a_cancelled_task_has_the_members_of_any_other(knowledge: Knowledge) -> None:
-    """And has no error."""
     knowledge.engine.set_policy(Stuck())
     task_id = await task(knowledge)
     await cancelled(knowledge, task_id)
@@ -161,7 +159,6 @@ async def test_a_task_is_named_by_a_uuid(knowledge: Knowledge, arguments: dict[s
 
 @pytest.mark.requirement("N86")
 async def test_a_task_that_is_not_there_is_not_found(knowledge: Knowledge) -> None:
-    """By its id."""
     task_id = str(uuid4())
     assert await knowledge.refused("knowledge-task-status", task_id=task_id.upper()) == {
         "success": False,

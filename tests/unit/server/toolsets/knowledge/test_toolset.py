@@ -47,14 +47,12 @@ def toolset() -> Toolset:
 
 @pytest.mark.requirement("N1", "N66", "N82")
 def test_there_are_exactly_seven_tools(toolset: Toolset) -> None:
-    """On a server with a name and a version of its own."""
     assert tuple(tool.name for tool in toolset.tools) == SEVEN
     assert (toolset.server_name, toolset.version) == ("knowledge-server", "1.0.0")
 
 
 @pytest.mark.requirement("N5", "N19", "N30", "N37")
 def test_descriptions_begin_as_agreed(toolset: Toolset) -> None:
-    """And go on to say more."""
     for tool in toolset.tools:
         assert tool.description.startswith(DESCRIPTIONS[tool.name])
         assert len(tool.description) > len(DESCRIPTIONS[tool.name]) + 40
@@ -103,7 +101,6 @@ def test_annotations_say_what_a_call_does(toolset: Toolset) -> None:
 
 
 def test_ocr_is_not_forced_unless_asked_for(toolset: Toolset) -> None:
-    """A boolean, false by default."""
     schema = PublishedTool.of(toolset.by_name()["knowledge-add"]).input["properties"]["force_ocr"]
     assert (schema["type"], schema["default"]) == ("boolean", False)
 

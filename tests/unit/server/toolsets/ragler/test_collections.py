@@ -76,7 +76,6 @@ async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backe
 
 
 async def test_no_collections_are_an_empty_list(tools: RaglerTools, backend: Backend) -> None:
-    """Not an error."""
     backend.answers(LIST, {"collections": []})
     assert await tools.ok("list_collections") == {"collections": []}
 
@@ -123,7 +122,6 @@ async def test_a_list_takes_nothing(tools: RaglerTools) -> None:
 
 @pytest.mark.requirement("R67")
 async def test_a_collection_that_is_not_there_is_not_found(tools: RaglerTools) -> None:
-    """With where to look; counted under that error type."""
     told = await tools.refused("get_collection_info", collection_id=NOWHERE)
     assert (told["error"], told["collection_id"]) == ("not_found", NOWHERE)
     assert "list_collections" in told["message"]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import VectorSearchRequest
-from kb_server.engine_client.answers import RawAnswer
 from kb_server.engine_client.errors import EngineFault
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.ragler_answers import read
+from kb_server.engine_client.ragler_responses import read
+from kb_server.engine_client.responses import RawResponse
 from kb_server.hosting.calls import Calls
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import output_schema
@@ -76,7 +76,7 @@ class _Answering:
     """A backend whose answer is given, read as the client reads it."""
 
     def __init__(self, answer: Any) -> None:
-        self._answer = RawAnswer(200, "application/json", json.dumps(answer).encode())
+        self._answer = RawResponse(200, "application/json", json.dumps(answer).encode())
 
     async def search(self, _request: VectorSearchRequest) -> Passages:
         return read(BY_ID["vectorSearch"], self._answer, Passages)
@@ -131,16 +131,15 @@ def test_odd_answers_are_told_and_break_nothing(answer: Any, tool: str) -> None:
 
 @given(st.binary(max_size=60), st.integers(100, 599), st.sampled_from(["application/json", "text/html", ""]))
 def test_odd_bytes_are_a_fault(body: bytes, status: int, kind: str) -> None:
-    """Of ours, whatever the status."""
     with pytest.raises(EngineFault):
-        read(BY_ID["listCollections"], RawAnswer(status, kind, body), Collections)
+        read(BY_ID["listCollections"], RawResponse(status, kind, body), Collections)
 
 
 def test_numbers_past_all_bounds_are_a_bad_answer() -> None:
     """Rather than a result that nobody can read."""
     for odd in (b'{"results":[],"total":1e999}', b'{"results":[],"executionTime":1e400}'):
         with pytest.raises(EngineFault):
-            read(BY_ID["vectorSearch"], RawAnswer(200, "application/json", odd), Passages)
+            read(BY_ID["vectorSearch"], RawResponse(200, "application/json", odd), Passages)
     assert msgspec.json.encode(
-        read(BY_ID["vectorSearch"], RawAnswer(200, "application/json", b'{"results":[]}'), Passages)
+        read(BY_ID["vectorSearch"], RawResponse(200, "application/json", b'{"results":[]}'), Passages)
     )

@@ -50,7 +50,6 @@ class TestAsked:
     async def test_a_plain_query_is_one_post_with_the_limit(
         self, tools: RaglerTools, backend: Backend
     ) -> None:
-        """Ten results of all collections, and nothing else is asked of anybody."""
         await tools.ok("search_knowledge", query="How do I authenticate?")
         (asked,) = backend.asked
         assert (asked.method, asked.path) == ("POST", SEARCH)
@@ -118,7 +117,6 @@ class TestAsked:
 
     @pytest.mark.requirement("R56")
     async def test_the_correlation_id_goes_along(self, tools: RaglerTools, backend: Backend) -> None:
-        """With every request of the call."""
         await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
         assert [asked.headers["X-Request-ID"] for asked in backend.asked] == ["call-1", "call-1"]
 
@@ -163,7 +161,6 @@ class TestRefused:
     async def test_what_the_backend_finds_wrong_keeps_its_name(
         self, tools: RaglerTools, backend: Backend
     ) -> None:
-        """The contract's code, and the parameter that it names."""
         problem = {
             "code": "invalid_parameter",
             "detail": "A tag has no commas.",
@@ -175,7 +172,6 @@ class TestRefused:
         assert "A tag has no commas." in told["message"]
 
     async def test_a_query_is_required(self, tools: RaglerTools) -> None:
-        """By its own code."""
         assert (await tools.refused("search_knowledge"))["error"] == "missing_required_parameter"
 
     @pytest.mark.requirement("R8", "R9")
@@ -191,7 +187,6 @@ class TestRefused:
     async def test_what_is_no_date_is_told_with_an_example(
         self, tools: RaglerTools, backend: Backend, end: str, date: str
     ) -> None:
-        """And with the name of the end."""
         told = await tools.refused("search_knowledge", query="x", filters={end: date})
         assert (told["error"], told["parameter"]) == ("invalid_parameter", f"filters.{end}")
         assert "2026-01-31T09:30:00Z" in told["message"]
@@ -252,7 +247,6 @@ class TestAnswered:
         assert "omitted" not in told
 
     async def test_what_is_too_long_together_is_told(self, tools: RaglerTools, backend: Backend) -> None:
-        """How many results are not here, and what to do."""
         long = {**PASSAGE, "content": "x" * (MAX_CHARS // 4)}
         backend.answers(SEARCH, {**FOUND, "results": [long] * 10})
         told = await tools.ok("search_knowledge", query="x")
@@ -264,7 +258,6 @@ class TestAnswered:
     async def test_a_single_passage_over_the_bound_is_cut_and_says_so(
         self, tools: RaglerTools, backend: Backend, char: str
     ) -> None:
-        """However many characters of JSON its own take."""
         backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": char * 2 * MAX_CHARS}]})
         result = await tools.call("search_knowledge", query="x")
         assert len(result["content"][0]["text"]) <= MAX_CHARS + 1_000
@@ -313,7 +306,6 @@ class TestNames:
     async def test_who_wants_it_at_once_shares_one_question(
         self, tools: RaglerTools, backend: Backend
     ) -> None:
-        """And one who leaves takes nothing from the others."""
         asked, go = asyncio.Event(), asyncio.Event()
 
         async def slow(_request: web.Request) -> web.Response:
@@ -368,7 +360,6 @@ class TestLogged:
         assert tools.last.log == {"query": "login of ***", "collection_id": API_DOCS, "result_count": 1}
 
     async def test_a_search_that_fails_is_logged_with_what_it_was_for(self, tools: RaglerTools) -> None:
-        """But without a count."""
         await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
         assert tools.last.log == {"query": "x", "collection_id": NOWHERE}
 

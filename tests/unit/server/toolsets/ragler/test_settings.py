@@ -20,7 +20,6 @@ MCP_JSON = ROOT / "deploy" / "ragler" / ".mcp.json"
 
 @pytest.mark.requirement("R35", "R36", "R37", "R38", "R40")
 def test_the_defaults_are_the_documents() -> None:
-    """URL, key, level, metrics and timeout."""
     settings = ServerSettings.read({})
     assert settings.ragler_api_url == "http://localhost:3000"
     assert settings.ragler_api_key == ""
@@ -31,7 +30,6 @@ def test_the_defaults_are_the_documents() -> None:
 
 @pytest.mark.requirement("R36", "R37", "R38", "R40")
 def test_the_variables_are_the_documents() -> None:
-    """By their own names."""
     settings = ServerSettings.read(
         {
             "RAGLER_API_URL": "https://ragler.example",
@@ -49,7 +47,6 @@ def test_the_variables_are_the_documents() -> None:
 @pytest.mark.requirement("R37")
 @pytest.mark.parametrize("level", ["debug", "info", "warn", "error"])
 def test_the_four_levels(level: str) -> None:
-    """And no other."""
     assert ServerSettings.read({"LOG_LEVEL": level}).log_level == level
     for written in (level.upper(), level.title()):
         assert ServerSettings.read({"LOG_LEVEL": written}).log_level == level
@@ -106,7 +103,6 @@ def test_where_the_port_is_from_can_be_read() -> None:
 
 
 def test_a_port_that_is_none_is_refused_by_its_name() -> None:
-    """At the start."""
     with pytest.raises(SettingsError, match="MCP_SERVER_PORT"):
         ServerSettings.read({"MCP_SERVER_PORT": "70000"})
 
@@ -126,7 +122,6 @@ def test_a_port_that_is_none_is_refused_by_its_name() -> None:
 def test_the_engines_key_is_the_backends_where_the_backend_is_the_engine(
     environ: dict[str, str], configured: bool, key: str
 ) -> None:
-    """And goes to nobody else."""
     settings = ServerSettings.read(environ)
     assert Services(settings).ragler_is_configured is configured
     assert ragler_key(settings) == key
@@ -134,13 +129,11 @@ def test_the_engines_key_is_the_backends_where_the_backend_is_the_engine(
 
 @pytest.mark.parametrize("url", ["ragler", "ftp://ragler", "http://", "http://ragler:x", "http://ragler:0"])
 def test_a_backend_url_that_is_none_is_refused_at_start(url: str) -> None:
-    """By the variable's name."""
     with pytest.raises(SettingsError, match="RAGLER_API_URL"):
         Services(ServerSettings(ragler_api_url=url))
 
 
 def test_a_backend_key_that_no_header_takes_is_refused_at_start() -> None:
-    """By the variable's name, and without the key."""
     with pytest.raises(SettingsError, match="RAGLER_API_KEY") as refused:
         Services(ServerSettings(ragler_api_key="se\ncret"))
     assert "cret" not in str(refused.value)

@@ -29,7 +29,6 @@ def published(toolset: Toolset, name: str) -> PublishedTool:
 
 @pytest.mark.requirement("R3", "R16", "R19")
 def test_there_are_exactly_three_tools_with_their_descriptions(toolset: Toolset) -> None:
-    """To the letter, on a server with a name and a version of its own."""
     assert {tool.name: tool.description for tool in toolset.tools} == DESCRIPTIONS
     assert tuple(tool.name for tool in toolset.tools) == THREE
     assert (toolset.server_name, toolset.version) == ("ragler", "1.0.0")
@@ -78,7 +77,6 @@ def test_what_its_filters_take(toolset: Toolset) -> None:
 
 @pytest.mark.requirement("R16", "R19")
 def test_what_the_other_two_take(toolset: Toolset) -> None:
-    """Nothing, and a UUID that is required."""
     assert published(toolset, "list_collections").input["properties"] == {}
     schema = published(toolset, "get_collection_info").input
     assert schema["required"] == ["collection_id"]

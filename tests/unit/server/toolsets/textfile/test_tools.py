@@ -98,7 +98,6 @@ def test_the_tools_take_no_input(tool: type[GetKbInfoTool | GetKbContentTool]) -
 
 @pytest.mark.requirement("F36", "F37")
 def test_each_class_is_named_after_its_protocol_id() -> None:
-    """snake_case in PascalCase plus Tool, by a transformation that anybody can repeat."""
     for tool in over_file("").tools:
         assert type(tool).__name__ == "".join(word.title() for word in tool.name.split("_")) + "Tool"
     assert {type(tool).__name__ for tool in over_file("").tools} == {"GetKbInfoTool", "GetKbContentTool"}
@@ -140,7 +139,6 @@ async def test_a_byte_order_mark_is_a_character_like_any_other(tmp_path: Path) -
 
 @pytest.mark.requirement("F5", "F7", "F11", "F16")
 async def test_a_file_without_bytes_is_empty_and_available(tmp_path: Path) -> None:
-    """To have no content is not to be missing."""
     path = tmp_path / "empty.txt"
     path.touch()
     toolset = over_file(path)
@@ -155,7 +153,6 @@ async def test_a_file_without_bytes_is_empty_and_available(tmp_path: Path) -> No
 
 @pytest.mark.requirement("F4", "F5")
 async def test_info_of_a_missing_file_is_unavailable_with_safe_metadata(tmp_path: Path) -> None:
-    """Zeros, no time, the description, and no path."""
     answer = await call(over_file(tmp_path / "missing.txt", "Sizes"), "get_kb_info")
     assert answer == {
         "status": "unavailable",
@@ -287,7 +284,6 @@ async def test_content_is_what_the_file_held_at_the_start(notes: Path) -> None:
 
 @pytest.mark.requirement("F18", "F24")
 async def test_ten_mebibytes_come_back_whole(tmp_path: Path) -> None:
-    """Bytes, characters and content agree."""
     content = ("0123456789abcde\n" * 655_360)[: 10 * 1024 * 1024]
     path = tmp_path / "large.txt"
     path.write_text(content)
@@ -350,7 +346,6 @@ def test_the_words_for_states_are_the_published_ones() -> None:
 async def test_the_start_logs_plainly_whether_the_file_was_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, level: str, words: str
 ) -> None:
-    """One line with the path, and with the sizes where there are any."""
     path = tmp_path / "notes.txt"
     if content is not None:
         path.write_text(content)

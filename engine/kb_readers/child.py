@@ -1,0 +1,217 @@
+"""One file read in a process of its own, which is killed with everything it started when it breaks a limit.
+
+The child's input is the open file and its output goes to files without a name, so that a crash of either side
+leaves nothing on the disk. Its progress comes through a pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
+
+import msgspec
+
+from kb_contracts.api.formats import Format
+from kb_readers.failures import (
+    ExtractionFailed,
+    crashed,
+    page_too_long,
+    pages_too_long,
+    too_long,
+    too_much_memory,
+    too_much_work,
+)
+from kb_readers.messages import Failure, PageBegun, Progress, Reader, Report, Task
+from kb_readers.model import Extraction, Limits
+from kb_readers.progress_pipe import ProgressPipe, open_progress_pipe
+
+_WORKER = "kb_readers.worker"
+_ERROR_BYTES = 4096
+_REPORT: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
+
+_MEMORY_SIGNS = (b"memory allocation", b"bad_alloc", b"MemoryError", b"Cannot allocate memory")
+
+OnProgress = Callable[[Progress], Awaitable[None]]
+"""Called when the pages are counted, and before one is read by OCR; what it raises ends the reader."""
+
+
+async def read_in_child(
+    source: IO[bytes],
+    fmt: Format,
+    reader: Reader,
+    limits: Limits,
+    on_progress: OnProgress,
+    known: Extraction | None = None,
+) -> Extraction:
+    """The text of an open file, by a reader that may add to what is known.
+
+    `source` has a file descriptor. The child is killed with its whole group when it takes too long or when
+    the awaiting task is cancelled. Raises ExtractionFailed.
+    """
+    with _files(source) as files, open_progress_pipe(limits.ocr_pages) as pipe:
+        if known is not None:
+            await asyncio.to_thread(_write_known, files.known, known)
+        known_fd = None if known is None else files.known.fileno()
+        command = _command(Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd))
+        status = await _run(command, files, pipe, limits, on_progress)
+        return await asyncio.to_thread(_outcome, status, files, limits)
+
+
+class _Files(NamedTuple):
+    source: IO[bytes]
+    known: IO[bytes]
+    report: IO[bytes]
+    errors: IO[bytes]
+
+
+@contextmanager
+def _files(source: IO[bytes]) -> Iterator[_Files]:
+    with TemporaryFile() as known, TemporaryFile() as report, TemporaryFile() as errors:
+        yield _Files(source, known, report, errors)
+
+
+def _write_known(file: IO[bytes], known: Extraction) -> None:
+    file.write(msgspec.msgpack.encode(known))
+    file.seek(0)
+
+
+async def _run(
+    command: list[str], files: _Files, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress
+) -> int:
+    """The exit status, negative for a signal. When this returns or raises, the process is gone."""
+    process = await _start(command, files, pipe)
+    bounds = _Bounds(limits)
+    try:
+        async with asyncio.timeout(limits.wall_seconds) as timeout:
+            while (progress := await pipe.next()) is not None:
+                left = bounds.seconds_until(timeout.when())
+                timeout.reschedule(None)  # `on_progress` may have to wait; the reader has its own alarm
+                await on_progress(progress)
+                timeout.reschedule(
+                    bounds.after_page(progress) if isinstance(progress, PageBegun) else bounds.after(left)
+                )
+            return await process.wait()
+    except TimeoutError:
+        raise bounds.exceeded() from None
+    finally:
+        await _end(process)
+
+
+class _Bounds:
+    """When a reader has taken too long: each page of OCR extends its time, within a bound for all of them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._last: PageBegun | None = None
+        self._end_of_all = 0.0
+
+    def seconds_until(self, end: float | None) -> float:
+        """From now to a time of the loop's clock."""
+        return 0.0 if end is None else end - self._loop.time()
+
+    def after(self, seconds: float) -> float:
+        """The time of the loop's clock then: having counted the pages does not extend a reader's time."""
+        return self._loop.time() + seconds
+
+    def after_page(self, page: PageBegun) -> float:
+        """When the reader must be past this page, by the loop's clock."""
+        now = self._loop.time()
+        if self._last is None:
+            self._end_of_all = now + self._limits.ocr_seconds
+        self._last = page
+        return min(now + self._limits.wall_seconds, self._end_of_all)
+
+    def exceeded(self) -> ExtractionFailed:
+        """The failure of a reader that was too slow."""
+        if self._last is None:
+            return too_long(self._limits.wall_seconds)
+        if self._loop.time() >= self._end_of_all:
+            return pages_too_long(self._last.number, self._last.pages, self._limits.ocr_seconds)
+        return page_too_long(self._last.number, self._limits.wall_seconds)
+
+
+async def _start(command: list[str], files: _Files, pipe: ProgressPipe) -> Process:
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=files.source,
+            stdout=files.report,
+            stderr=files.errors,
+            pass_fds=(pipe.writer, files.known.fileno()),
+            env=_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cancelled half-way there would be nobody to end what had started.
+        await _end(await starting)
+        raise
+    finally:
+        pipe.close_writer()
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        # Its own session is its own group: whatever it started goes with it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _command(task: Task) -> list[str]:
+    return [sys.executable, "-B", "-P", "-s", "-m", _WORKER, msgspec.json.encode(task).decode()]
+
+
+def _environment() -> dict[str, str]:
+    """What the reader needs and no more: the modules of this process, one thread, and no place to write."""
+    nowhere = os.devnull  # not a folder, so that no folder can be made in it
+    return {
+        "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry),
+        "PYTHONUTF8": "1",
+        "HOME": nowhere,
+        "XDG_CACHE_HOME": nowhere,
+        "TMPDIR": nowhere,
+        "TOKIO_WORKER_THREADS": "1",
+        "RAYON_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OPENCV_FOR_THREADS_NUM": "1",
+        "MALLOC_ARENA_MAX": "2",  # each arena reserves address space, which the memory limit counts
+    }
+
+
+def _outcome(status: int, files: _Files, limits: Limits) -> Extraction:
+    files.report.seek(0)
+    try:
+        report: Report = _REPORT.decode(files.report.read())
+    except msgspec.DecodeError:
+        raise _died(status, files.errors, limits) from None
+    if isinstance(report, Failure):
+        raise ExtractionFailed(report.code, report.message)
+    return report
+
+
+def _died(status: int, errors: IO[bytes], limits: Limits) -> ExtractionFailed:
+    """Why a reader that left no report ended. Its output may quote the file, so no message repeats it."""
+    errors.seek(0)
+    printed = errors.read(_ERROR_BYTES)
+    if -status == signal.SIGXCPU:
+        return too_much_work()
+    if -status == signal.SIGALRM:
+        return too_long(limits.wall_seconds)
+    # A kill that was not ours is the system's, which is out of memory.
+    if -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
+        return too_much_memory(limits.memory_bytes)
+    return crashed(f"signal {-status}" if status < 0 else f"status {status}")

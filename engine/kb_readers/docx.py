@@ -1,0 +1,275 @@
+"""DOCX as one text without pages: where a page ends is decided by the program that shows it.
+
+The body comes first, in its order, with headings, lists and tables as Markdown; text boxes stand after their
+paragraph. Then come footnotes and endnotes, and what headers and footers say, each once. Text that is
+formatted as hidden is read; deletions that are tracked, comments, and the words in charts and pictures are
+not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import too_much_text
+from kb_readers.headings import title_of
+from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.package import Attributes, Handler, Package
+
+_FORMAT = FORMATS["docx"]
+_HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)
+_TITLES = frozenset(["title"])
+_LEVELS = 6
+_DEEPEST_STYLE = 20  # styles that are based on one another
+_DEEPEST_INDENT = 6
+# What another element beside it says too, and what a change that is tracked took away.
+_UNREAD = frozenset(["Fallback", "moveFrom", "rt"])
+_BREAKS = {"br": "\n", "cr": "\n", "tab": " ", "ptab": " ", "noBreakHyphen": "-"}
+
+
+def read_docx(data: bytes) -> Extraction:
+    """The whole document as one page without a number. Raises ExtractionFailed."""
+    package = Package(data, _FORMAT, "wordprocessingml")
+    outgoing = list(package.relationships(package.main).values())
+    styles, numbering = _Styles(), _Numbering()
+    for each in outgoing:
+        if each.kind == "styles":
+            package.feed(each.part, styles)
+        elif each.kind == "numbering":
+            package.feed(each.part, numbering)
+
+    def blocks(part: str) -> list[str]:
+        text = _Text(styles, numbering)
+        package.feed(part, text)
+        return text.blocks
+
+    found = blocks(package.main)
+    for kinds, heading in (
+        (("footnotes", "endnotes"), "## Footnotes"),
+        (("header", "footer"), "## Headers and footers"),
+    ):
+        more = [block for each in outgoing if each.kind in kinds for block in blocks(each.part)]
+        if more:
+            found += [heading, *dict.fromkeys(more)]
+    text = "\n\n".join(found)
+    return Extraction(
+        [Page(None, text)], package.title or title_of(text), "text_extraction", _FORMAT.mime_type
+    )
+
+
+@dataclass
+class _Style:
+    """What a style says of its paragraphs; None where the style that it is based on says it."""
+
+    name: str = ""
+    based_on: str = ""
+    level: int | None = None
+    list_id: str | None = None
+    depth: int = 0
+
+
+class _Styles(Handler):
+    def __init__(self) -> None:
+        self._by_id: defaultdict[str, _Style] = defaultdict(_Style)
+        self._open = _Style()
+
+    def level(self, style_id: str) -> int:
+        """Of the heading that a paragraph of this style is; 0 for none."""
+        for style in self._chain(style_id):
+            if style.level is not None:
+                return style.level
+            name = style.name or style_id  # some programs write no styles, and name them as Word does
+            if name.lower() in _TITLES:
+                return 1
+            if heading := _HEADING.fullmatch(name):
+                return min(int(heading[1]), _LEVELS)
+        return 0
+
+    def list_of(self, style_id: str) -> tuple[str, int]:
+        """The list that its paragraphs are items of, and how deep in it; "" for none."""
+        style = next((style for style in self._chain(style_id) if style.list_id is not None), _Style())
+        return style.list_id or "", style.depth
+
+    def _chain(self, style_id: str) -> list[_Style]:
+        chain: list[_Style] = []
+        while (style_id or not chain) and len(chain) < _DEEPEST_STYLE:
+            chain.append(self._by_id.get(style_id, _Style()))
+            style_id = chain[-1].based_on
+        return chain
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        value = _value(attributes)
+        if name == "style":
+            self._open = self._by_id[_value(attributes, "styleId")]
+        elif name == "name":
+            self._open.name = value
+        elif name == "basedOn":
+            self._open.based_on = value
+        elif name == "outlineLvl":
+            self._open.level = int(value) + 1 if int(value) < _LEVELS else 0
+        elif name == "numId":
+            self._open.list_id = value
+        elif name == "ilvl":
+            self._open.depth = int(value)
+
+
+class _Numbering(Handler):
+    """Which lists are numbered, by their ids and the depths of their items."""
+
+    def __init__(self) -> None:
+        self._formats: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        self._definitions: dict[str, str] = {}
+        self._definition = ""
+        self._list = ""
+        self._depth = 0
+
+    def is_numbered(self, list_id: str, depth: int) -> bool:
+        kind = self._formats[self._definitions.get(list_id, "")].get(depth, "bullet")
+        return kind not in ("bullet", "none")
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "abstractNum":
+            self._definition = _value(attributes, "abstractNumId")
+        elif name == "lvl":
+            self._depth = int(_value(attributes, "ilvl"))
+        elif name == "numFmt":
+            self._formats[self._definition][self._depth] = _value(attributes)
+        elif name == "num":
+            self._list = _value(attributes, "numId")
+        elif name == "abstractNumId":
+            self._definitions[self._list] = _value(attributes)
+
+
+@dataclass
+class _Paragraph:
+    """One that is being read; those of a text box are read while the one that holds it is open."""
+
+    parts: list[str] = field(default_factory=list)
+    style: str = ""
+    level: int | None = None
+    list_id: str | None = None
+    depth: int | None = None
+
+
+class _Text(Handler):
+    """The blocks of one part: headings, paragraphs, lists and tables as Markdown."""
+
+    def __init__(self, styles: _Styles, numbering: _Numbering) -> None:
+        self.blocks: list[str] = []
+        self._styles = styles
+        self._numbering = numbering
+        self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)  # of a list's items, by depth
+        self._in_list = False
+        self._paragraphs: list[_Paragraph] = []
+        self._unread = 0
+        self._in_text = False
+        self._tables = 0  # how many are open; one within another is text of its cell
+        self._rows: list[list[str]] = []
+        self._row: list[str] = []
+        self._cell: list[str] = []
+        self._characters = 0
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        self._unread += name in _UNREAD
+        if self._unread:
+            return
+        if name == "p":
+            self._paragraphs.append(_Paragraph())
+        elif name == "tbl":
+            self._tables += 1
+        elif self._paragraphs:
+            self._start_in_paragraph(name, attributes)
+
+    def _start_in_paragraph(self, name: str, attributes: Attributes) -> None:
+        paragraph = self._paragraphs[-1]
+        if name == "t":
+            self._in_text = True
+        elif name in _BREAKS:
+            paragraph.parts.append(_BREAKS[name])
+        elif name == "pStyle":
+            paragraph.style = _value(attributes)
+        elif name == "outlineLvl":
+            paragraph.level = int(_value(attributes)) + 1
+        elif name == "numId":
+            paragraph.list_id = _value(attributes)
+        elif name == "ilvl":
+            paragraph.depth = int(_value(attributes))
+
+    def end(self, name: str) -> None:
+        if self._unread:
+            self._unread -= name in _UNREAD
+        elif name == "t":
+            self._in_text = False
+        elif name == "p" and self._paragraphs:
+            self._end_paragraph(self._paragraphs.pop())
+        elif name == "tbl":
+            self._tables -= 1
+            if not self._tables:
+                self._end_table()
+        elif self._tables == 1 and name == "tc":
+            self._row.append(one_line(" ".join(self._cell)))
+            self._cell = []
+        elif self._tables == 1 and name == "tr":
+            self._rows.append(self._row)
+            self._row = []
+
+    def characters(self, text: str) -> None:
+        if self._in_text and not self._unread and self._paragraphs:
+            self._characters += len(text)
+            if self._characters > DEFAULT_LIMITS.text_bytes:
+                raise too_much_text(DEFAULT_LIMITS.text_bytes)
+            self._paragraphs[-1].parts.append(text)
+
+    def _end_paragraph(self, paragraph: _Paragraph) -> None:
+        lines = [line for line in map(one_line, "".join(paragraph.parts).split("\n")) if line]
+        if not lines:
+            return
+        if self._tables:
+            self._cell += lines
+            return
+        level = self._styles.level(paragraph.style) if paragraph.level is None else paragraph.level
+        list_id, depth = self._styles.list_of(paragraph.style)
+        list_id = list_id if paragraph.list_id is None else paragraph.list_id
+        depth = depth if paragraph.depth is None else paragraph.depth
+        if 0 < level <= _LEVELS:
+            self._add(f"{'#' * level} {' '.join(lines)}")
+        elif list_id not in ("", "0"):  # 0 takes a paragraph out of the list of its style
+            self._add(self._item(list_id, depth, lines), is_item=True)
+        else:
+            self._add("\n".join(map(escaped, lines)))
+
+    def _item(self, list_id: str, depth: int, lines: list[str]) -> str:
+        counts = self._counts[list_id]
+        counts[depth] = counts.get(depth, 0) + 1
+        for deeper in [other for other in counts if other > depth]:
+            del counts[deeper]
+        mark = f"{counts[depth]}." if self._numbering.is_numbered(list_id, depth) else "-"
+        return f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}"
+
+    def _add(self, block: str, *, is_item: bool = False) -> None:
+        """Items of a list follow one another without a blank line."""
+        if is_item and self._in_list:
+            self.blocks[-1] += f"\n{block}"
+        else:
+            self.blocks.append(block)
+        self._in_list = is_item
+
+    def _end_table(self) -> None:
+        rows = [row for row in self._rows if any(row)]
+        self._rows = []
+        if not rows:
+            return
+        if max(map(len, rows)) == 1:  # a frame around text
+            for row in rows:
+                self._add(escaped(row[0]))
+            return
+        header, *others = map(table_row, rows)
+        self._add("\n".join([header, table_rule(len(rows[0])), *others]))
+
+
+def _value(attributes: Attributes, name: str = "val") -> str:
+    """Of an attribute, whatever its namespace; "" where there is none."""
+    return next((value for key, value in attributes.items() if key.rpartition(" ")[2] == name), "")

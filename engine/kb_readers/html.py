@@ -1,0 +1,276 @@
+"""HTML into Markdown as a reader sees it: headings, paragraphs, lists, tables and code; of a link its words.
+
+Written on the standard library's tokenizer, which keeps no tree: no nesting is too deep for it. Converters
+that keep one drop what lies too deep, or overflow their stack.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from html.parser import HTMLParser
+
+from kb_readers.failures import ExtractionFailed
+from kb_readers.headings import title_of
+from kb_readers.markdown import escaped, table_row, table_rule
+from kb_readers.model import Extraction, Page
+from kb_readers.text import decode, encoding_by_mark
+
+_MIME_TYPE = "text/html"
+_HEAD_BYTES = 4096
+_LONGEST_TITLE = 500
+_DEEPEST_INDENT = 6
+
+_DECLARED = re.compile(
+    rb"<\?xml[^>]{0,200}\bencoding\s*=\s*[\"']?\s*([\w.:-]+)|<meta[^>]{0,500}\bcharset\s*=\s*[\"']?\s*([\w.:-]+)",
+    re.IGNORECASE,
+)
+# As browsers do: what says that it is Latin 1 or ASCII is Windows 1252, and what says in ASCII that it is
+# UTF-16 is not.
+_READ_AS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "utf-16": "utf-8",
+    "utf-16-le": "utf-8",
+    "utf-16-be": "utf-8",
+}
+_TAKEN = frozenset(
+    ["utf-8", "cp1252", "gbk", "gb2312", "gb18030", "big5", "big5hkscs", "shift_jis", "cp932", "euc_jp"]
+    + ["iso2022_jp", "euc_kr", "cp949", "koi8-r", "koi8-u", "mac-roman", "cp866", "cp874", "tis-620"]
+    + [f"cp125{n}" for n in range(9)]
+    + [f"iso8859-{n}" for n in range(2, 17)]
+)
+
+_HIDDEN = frozenset(["script", "style", "template", "noscript"])
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_LISTS = frozenset(["ul", "ol", "menu"])
+_CELLS = frozenset(["td", "th"])
+# Elements that end a line of text before and after themselves.
+_BLOCKS = frozenset(
+    """address article aside blockquote body caption center dd details dialog dir div dl dt fieldset
+    figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu nav ol option p
+    pre search section select summary table tbody tfoot thead tr ul""".split()  # noqa: SIM905 - read as words
+)
+# A table cell with one of these lays out a page; it is no cell of data.
+_LAYOUT = frozenset(["table", "pre", "ul", "ol", "blockquote", "hr", "section", "article"]) | frozenset(
+    _HEADINGS
+)
+
+_BACKTICKS = re.compile(r"`{3,}")
+
+
+def read_html(data: bytes) -> Extraction:
+    """The whole file as one page without a number.
+
+    Raises ExtractionFailed "undecodable_text" when the bytes are not in the encoding that the file declares,
+    which is UTF-8 when it declares none.
+    """
+    document = _Document()
+    document.feed(decode(data, _encoding(data)))
+    document.close()
+    text = document.text()
+    title = " ".join(document.title.split())[:_LONGEST_TITLE] or title_of(text)
+    return Extraction([Page(None, text)], title, "text_extraction", _MIME_TYPE)
+
+
+def _encoding(data: bytes) -> str:
+    if marked := encoding_by_mark(data):
+        return marked
+    declared = _DECLARED.search(data, 0, _HEAD_BYTES)
+    if declared is None:
+        return "utf-8"
+    label = (declared[1] or declared[2]).decode("ascii", "replace")
+    try:
+        name = codecs.lookup(label).name
+    except LookupError:
+        name = ""
+    name = _READ_AS.get(name, name)
+    if name not in _TAKEN:
+        raise ExtractionFailed(
+            "undecodable_text",
+            f"The page declares an encoding that is not read: {label[:40]}. Save it as UTF-8 and try again.",
+        )
+    return name
+
+
+class _Document(HTMLParser):
+    """Collects finished blocks of Markdown while the tags go by."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title = ""
+        self._in_title = False
+        self._hidden = ""  # the open element whose text nobody sees, and how many of it are open
+        self._hidden_depth = 0
+        self._parts: list[str] = []  # finished blocks, each behind its separator
+        self._last_kind = ""
+        self._line: list[str] = []  # the block that is being written
+        self._level = 0  # of the open heading
+        self._pre = 0  # how many are open
+        self._lists: list[int] = []  # the open lists: the number of the next item, 0 for a bullet
+        self._item = ""  # the mark of the list item that the next block begins
+        self._row: list[str] | None = None  # the finished cells of the open row of data
+        self._in_cell = False
+
+    def text(self) -> str:
+        """The whole document; call after `close`."""
+        self._end_row()
+        self._end_block()
+        return "".join(self._parts[1:])
+
+    # What the tokenizer calls
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._hidden:
+            self._hidden_depth += tag == self._hidden
+        elif tag in _HIDDEN or (tag == "title" and self.title):
+            self._hidden, self._hidden_depth = tag, 1
+        elif tag == "title":
+            self._in_title = True
+        else:
+            self._in_title = self._in_title and tag not in _BLOCKS
+            self._start_visible(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._hidden:
+            self._hidden_depth -= tag == self._hidden
+            if not self._hidden_depth:
+                self._hidden = ""
+        elif tag == "title":
+            self._in_title = False
+        elif tag in _CELLS:
+            self._end_cell()
+        elif tag == "tr":
+            self._end_row()
+        elif tag in _BLOCKS:
+            self._close_block(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._in_title:
+            self.title = (self.title + data)[:_LONGEST_TITLE]
+        elif not self._hidden:
+            self._line.append(data if self._pre else data.replace("\n", " "))
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Take `<![anything` as the comment that browsers see; the standard one asserts on unknown words."""
+        return self.parse_bogus_comment(i, report)
+
+    # Blocks
+
+    def _start_visible(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "br":
+            self._line.append("\n")
+        elif tag == "img":
+            self._line.append(f" {dict(attrs).get('alt') or ''} ")
+        elif tag in _CELLS:
+            self._start_cell()
+        elif tag == "tr":
+            self._start_row()
+        elif tag in _BLOCKS:
+            self._start_block(tag)
+
+    def _start_block(self, tag: str) -> None:
+        if self._row is not None and tag not in _LAYOUT:
+            self._line.append(" ")  # a paragraph in a cell of data stays on the row's line
+            return
+        self._end_row()
+        self._end_block()
+        if tag in _LISTS:
+            self._lists.append(1 if tag == "ol" else 0)
+        elif tag == "li":
+            self._item = self._next_mark()
+        elif tag == "table":
+            self._last_kind = ""
+        elif tag == "pre":
+            self._pre += 1
+        elif tag == "hr":
+            self._append("---")
+        elif tag in _HEADINGS:
+            self._level = _HEADINGS[tag]
+
+    def _close_block(self, tag: str) -> None:
+        if self._row is not None and tag not in _LAYOUT:
+            self._line.append(" ")
+            return
+        self._end_row()
+        self._end_block()
+        if tag in _LISTS and self._lists:
+            self._lists.pop()
+        elif tag == "li":
+            self._item = ""
+        elif tag == "pre":
+            self._pre = max(0, self._pre - 1)
+        elif tag in _HEADINGS:
+            self._level = 0
+
+    def _end_block(self) -> None:
+        raw = "".join(self._line)
+        self._line.clear()
+        if not raw or raw.isspace():
+            return
+        if self._pre:
+            self._append(_fenced(raw))
+            return
+        lines = [" ".join(line.split()) for line in raw.split("\n") if line and not line.isspace()]
+        if self._level:
+            self._append(f"{'#' * self._level} {' '.join(lines)}")
+            self._level = 0  # a heading that is never closed ends with its first block
+            return
+        indent = "  " * min(len(self._lists), _DEEPEST_INDENT)
+        mark, self._item = self._item, ""
+        text = f"\n{indent}".join(escaped(line) for line in lines)
+        self._append(f"{mark or indent}{text}", "item" if mark else "")
+
+    def _next_mark(self) -> str:
+        indent = "  " * min(max(0, len(self._lists) - 1), _DEEPEST_INDENT)
+        if not self._lists or self._lists[-1] == 0:
+            return f"{indent}- "
+        self._lists[-1] += 1
+        return f"{indent}{self._lists[-1] - 1}. "
+
+    def _append(self, block: str, kind: str = "") -> None:
+        """A finished block; blocks of the same kind that has a name stand without a blank line between."""
+        self._parts += "\n" if kind and kind == self._last_kind else "\n\n", block
+        self._last_kind = kind
+
+    # Rows of data: their cells stand on one line
+
+    def _start_row(self) -> None:
+        self._end_row()
+        self._end_block()
+        if not self._pre:
+            self._row = []
+
+    def _start_cell(self) -> None:
+        self._end_cell()
+        self._in_cell = self._row is not None
+
+    def _end_cell(self) -> None:
+        if self._row is None:
+            self._end_block()
+            return
+        cell = " ".join("".join(self._line).split())
+        self._line.clear()
+        if self._in_cell or cell:
+            self._row.append(cell)
+        self._in_cell = False
+
+    def _end_row(self) -> None:
+        if self._row is None:
+            return
+        self._end_cell()
+        cells, self._row = self._row, None
+        filled = [cell for cell in cells if cell]
+        if len(filled) == 1 and self._last_kind != "row":
+            self._append(escaped(filled[0]))
+        elif filled:
+            line = table_row(cells)
+            if self._last_kind != "row":
+                line += f"\n{table_rule(len(cells))}"
+            self._append(line, "row")
+
+
+def _fenced(code: str) -> str:
+    longest = max((len(run) for run in _BACKTICKS.findall(code)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{code.strip(chr(10))}\n{fence}"

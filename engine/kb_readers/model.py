@@ -1,0 +1,83 @@
+"""What extraction gives, and what bounds it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kb_readers.failures import too_much_text
+
+Method: TypeAlias = Literal["text_extraction", "image_analysis", "mixed_extraction"]
+"""From the file's own text, by OCR, or some pages the one way and some the other."""
+
+PLAIN_TEXT = "text/plain"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The text of one page, without NUL characters; empty where no text was found."""
+
+    number: int | None
+    """From 1; None where the format has no pages."""
+    text: str
+
+
+class Extraction(msgspec.Struct, frozen=True, tag="extraction"):
+    """The text of one file, page by page, in reading order."""
+
+    pages: list[Page]
+    title: str | None
+    """What the file says its title is, or its first heading of the first level."""
+    method: Method
+    mime_type: str
+    """Of the file that was read."""
+    remark: str | None = None
+    """For people: which pages were not read, and why."""
+
+    @classmethod
+    def of_note(cls, text: str) -> Extraction:
+        """The text of a note: agents write Markdown, so its headings count."""
+        return cls([Page(None, text)], None, "text_extraction", "text/markdown")
+
+    @property
+    def page_count(self) -> int | None:
+        """How many pages the file has; None where its format has none."""
+        return max((page.number for page in self.pages if page.number is not None), default=None)
+
+    @property
+    def is_markdown(self) -> bool:
+        """Whether the text has Markdown headings and fences: true of every format but plain text."""
+        return self.mime_type != PLAIN_TEXT
+
+    def within(self, limits: Limits) -> Extraction:
+        """Itself; raises ExtractionFailed "extraction_failed" when the text is over the limit."""
+        # Four bytes are the most that a character takes, so most texts need no second look.
+        if sum(len(page.text) for page in self.pages) * 4 > limits.text_bytes:
+            size = sum(len(page.text.encode()) for page in self.pages)
+            if size > limits.text_bytes:
+                raise too_much_text(limits.text_bytes)
+        return self
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the reading of one file may take before it is stopped."""
+
+    wall_seconds: float = 300.0
+    """From the start of the reader to its end; of one that reads pages by OCR, from each page to the next."""
+    cpu_seconds: float = 20.0
+    """Processor time that a PDF of no size may take for its text, and a second more for each `cpu_bytes`.
+
+    Twenty times what sound files take: a small one that takes longer leads its reader in circles.
+    """
+    cpu_bytes: int = 5_000
+    ocr_seconds: float = 4 * 3600.0
+    """The pages of one file that are read by OCR, all together."""
+    ocr_pages: int = 500
+    """How many pages of one file are read by OCR at the most."""
+    memory_bytes: int = 2 << 30
+    """Address space of the process that reads, the programs it is made of included (about 200 MB)."""
+    text_bytes: int = 64 << 20
+    """The extracted text of a whole file in UTF-8."""
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,250 @@
+"""The text of a PDF, page by page. A page that holds a picture only, such as a scan, has an empty text.
+
+A PDF has glyphs at places, and no paragraphs. PDFium puts them into lines, in the order in which the file
+draws them, and joins words that were hyphenated. What the lines are is told from their size and place:
+
+    larger than most of the text     ─▶ headings; the sizes, from the largest down, are their levels
+    the same columns, line on line   ─▶ a table
+    a wider step, or an indent       ─▶ a new paragraph
+    short, and the next is no middle
+    of a sentence                    ─▶ a line of its own, as in a list or an address
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+import pypdfium2
+from pypdfium2 import raw
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.headings import title_of
+from kb_readers.markdown import escaped, table_row, table_rule
+from kb_readers.messages import Context, PagesCounted
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.pdf_file import declared_title, open_pdf
+
+_FORMAT = FORMATS["pdf"]
+_NO_CONTEXT = Context(_FORMAT.name, DEFAULT_LIMITS)
+
+_HEADING_SIZE = 1.15  # of a heading at least, in sizes of the text
+_LONGEST_HEADING = 200
+_HEADING_LINES = 3
+_LEVELS = 6
+_CELL_GAP = 1.2  # between the columns of a table at least, in sizes of the text: no justified line is as wide
+_LONGEST_STEP = 3.0  # from line to line of one text, in sizes of the text
+_PARAGRAPH_STEP = 1.25  # from one paragraph to the next at least, in steps from line to line
+_INDENTED = (0.8, 4.0)  # how far the first line of a paragraph may stand to the right, in sizes of the text
+_FULL = 0.75  # of the width of its column: a line that takes less was not broken for want of room
+_COLUMN_POINTS = 40.0  # lines that begin within so much of one another are of one column
+_SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
+_LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
+# The hyphen of a word that PDFium joined, characters that are no text, and ligatures of one character.
+_CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
+    0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+}
+
+
+class _Line(NamedTuple):
+    """One line of a page; lengths in points, from the lower left corner."""
+
+    cells: list[str]
+    """Its text, in pieces where there is a wide gap."""
+    size: float
+    left: float
+    right: float
+    first_base: float
+    """Where its first character stands; the last one is lower where a hyphenated word joined two lines."""
+    last_base: float
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.cells)
+
+
+def read_pdf(data: bytes, context: Context = _NO_CONTEXT) -> Extraction:
+    """Pages numbered from 1; their count is reported before they are read. Raises ExtractionFailed."""
+    with open_pdf(data) as document:
+        if len(document):
+            context.report_progress(PagesCounted(len(document)))
+        found = [_lines(document, index) for index in range(len(document))]
+        levels = _heading_levels([line for lines in found for line in lines])
+        pages = [Page(number, "\n\n".join(_blocks(lines, levels))) for number, lines in enumerate(found, 1)]
+        title = declared_title(document) or (title_of(pages[0].text) if pages else None)
+    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
+
+
+def _lines(document: Any, index: int) -> list[_Line]:
+    """The lines of a page; none of one that PDFium cannot load."""
+    try:
+        with closing(document[index]) as page, closing(page.get_textpage()) as textpage:
+            found: list[_Line] = []
+            start = 0  # of the line, in units of UTF-16
+            for line in textpage.get_text_range().split("\r\n"):
+                if line.strip():
+                    found.append(_line(textpage.raw, start, line))
+                start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
+    except pypdfium2.PdfiumError:
+        return []
+    return _with_frame_in_place([line for line in found if line.text])
+
+
+def _with_frame_in_place(lines: list[_Line]) -> list[_Line]:
+    """With a footer that was drawn first moved to the end, and a header that was drawn last to the start."""
+    header = [lines.pop()] if len(lines) > 1 and _is_above(lines[-1], lines[:-1]) else []
+    footer = [lines.pop(0)] if len(lines) > 1 and _is_below(lines[0], lines[1:]) else []
+    return [*header, *lines, *footer]
+
+
+def _is_above(line: _Line, others: Sequence[_Line]) -> bool:
+    return line.last_base > max(other.first_base for other in others)
+
+
+def _is_below(line: _Line, others: Sequence[_Line]) -> bool:
+    return line.first_base < min(other.last_base for other in others)
+
+
+def _line(textpage: Any, start: int, line: str) -> _Line:
+    def character(index: int) -> int:
+        """PDFium's number of the character at an index of the line."""
+        units = index if line.isascii() else len(line[:index].encode("utf-16-le", "surrogatepass")) // 2
+        return int(raw.FPDFText_GetCharIndexFromTextIndex(textpage, start + units))
+
+    first, last = (character(index) for index in (len(line) - len(line.lstrip()), len(line.rstrip()) - 1))
+    matrix = raw.FS_MATRIX()
+    raw.FPDFText_GetMatrix(textpage, first, matrix)
+    size = raw.FPDFText_GetFontSize(textpage, first) * math.hypot(matrix.c, matrix.d)
+    cells, begin = [], 0
+    for gap in re.finditer(" +", line):
+        before, after = character(gap.start() - 1), character(gap.end())
+        if gap.start() and _box(textpage, after).left - _box(textpage, before).right > _CELL_GAP * size:
+            cells.append(line[begin : gap.start()])
+            begin = gap.end()
+    cells.append(line[begin:])
+    cleaned = (" ".join(_LEADERS.sub(" … ", cell.translate(_CLEANED)).split()) for cell in cells)
+    return _Line(
+        list(filter(None, cleaned)),
+        size,
+        _box(textpage, first).left,
+        _box(textpage, last).right,
+        _base(textpage, first),
+        _base(textpage, last),
+    )
+
+
+def _box(textpage: Any, character: int) -> Any:
+    box = raw.FS_RECTF()
+    raw.FPDFText_GetLooseCharBox(textpage, character, box)
+    return box
+
+
+def _base(textpage: Any, character: int) -> float:
+    x, y = ctypes.c_double(), ctypes.c_double()
+    raw.FPDFText_GetCharOrigin(textpage, character, x, y)
+    return y.value
+
+
+def _rounded(size: float) -> float:
+    return round(size * 2) / 2 if math.isfinite(size) else 0.0
+
+
+def _heading_levels(lines: Sequence[_Line]) -> dict[float, int]:
+    """The level of each size that is larger than that of most of the text."""
+    characters: Counter[float] = Counter()
+    for line in lines:
+        characters[_rounded(line.size)] += len(line.text)
+    if not characters:
+        return {}
+    (body, _), *_ = characters.most_common(1)
+    sizes = {_rounded(line.size) for line in lines if _may_be_heading(line)}
+    larger = sorted((size for size in sizes if size >= _HEADING_SIZE * body), reverse=True)
+    return {size: min(level, _LEVELS) for level, size in enumerate(larger, 1)}
+
+
+def _may_be_heading(line: _Line) -> bool:
+    text = line.text
+    return len(line.cells) == 1 and len(text) <= _LONGEST_HEADING and any(map(str.isalpha, text))
+
+
+def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
+    """Headings, tables and paragraphs as Markdown."""
+    lines = _without_lone_rows(lines)
+    steps = [
+        step
+        for before, line in pairwise(lines)
+        if 0 < (step := before.last_base - line.first_base) < _LONGEST_STEP * line.size
+    ]
+    usual_step = median(steps or [0.0])
+    edges: dict[int, float] = {}
+    for line in lines:
+        column = _column(line)
+        edges[column] = max(edges.get(column, line.right), line.right)
+    group: list[_Line] = []
+    for line in lines:
+        if group and not _continues(group, line, levels, usual_step):
+            yield _block(group, levels, edges)
+            group = []
+        group.append(line)
+    if group:
+        yield _block(group, levels, edges)
+
+
+def _without_lone_rows(lines: Sequence[_Line]) -> list[_Line]:
+    """The lines, with only those in columns that have a neighbour in as many: a row alone is no table."""
+    columns = [0, *(len(line.cells) for line in lines), 0]
+    return [
+        line if here in (before, after) else line._replace(cells=[line.text])
+        for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
+    ]
+
+
+def _column(line: _Line) -> int:
+    return int(line.left // _COLUMN_POINTS) if math.isfinite(line.left) else 0
+
+
+def _level(line: _Line, levels: dict[float, int]) -> int:
+    return levels.get(_rounded(line.size), 0) if _may_be_heading(line) else 0
+
+
+def _continues(group: Sequence[_Line], line: _Line, levels: dict[float, int], usual_step: float) -> bool:
+    """Whether a line belongs to the heading, the table or the paragraph of the lines before it."""
+    before = group[-1]
+    level = _level(line, levels)
+    if level != _level(before, levels):
+        return False
+    step = before.last_base - line.first_base
+    if level:
+        return 0 < step < 2 * line.size and len(group) < _HEADING_LINES
+    if len(line.cells) > 1 or len(before.cells) > 1:
+        return len(line.cells) == len(before.cells)
+    is_middle = line.text[0].islower() and not before.text.endswith(_SENTENCE_END)
+    if step <= 0:
+        return is_middle  # the next column, or another place on the page
+    if step > _PARAGRAPH_STEP * usual_step:
+        return is_middle and step < 2 * usual_step
+    low, high = (line.left + share * line.size for share in _INDENTED)
+    is_indented = low - line.left < line.left - before.left < high - line.left
+    return is_middle or not (is_indented and before.text.endswith(_SENTENCE_END))
+
+
+def _block(group: Sequence[_Line], levels: dict[float, int], edges: dict[int, float]) -> str:
+    first = group[0]
+    if level := _level(first, levels):
+        return f"{'#' * level} {' '.join(line.text for line in group)}"
+    if len(first.cells) > 1:
+        header, *rows = (table_row(line.cells) for line in group)
+        return "\n".join([header, table_rule(len(first.cells)), *rows])
+    text = escaped(first.text)
+    for before, line in pairwise(group):
+        edge = max(edges.get(_column(before) + side, 0.0) for side in (-1, 0, 1))
+        is_full = before.right - before.left >= _FULL * (edge - before.left)
+        text += f" {line.text}" if is_full or line.text[0].islower() else f"\n{escaped(line.text)}"
+    return text

@@ -1,0 +1,173 @@
+"""PPTX slide by slide: the title as heading, texts and tables in the order they are read out, then notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import damaged
+from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.model import Extraction, Page
+from kb_readers.package import Attributes, Handler, Package, Relationship, reference
+
+_FORMAT = FORMATS["pptx"]
+_TITLES = frozenset(["title", "ctrTitle"])
+# Placeholders that say what the page says already, and on a page of notes what its slide says.
+_NUMBER = frozenset(["sldNum"])
+_NOTES_FRAME = frozenset(["sldNum", "hdr", "ftr", "dt", "sldImg"])
+
+
+def read_pptx(data: bytes) -> Extraction:
+    """One page a slide, in the order of the presentation; hidden slides say so. Raises ExtractionFailed."""
+    package = Package(data, _FORMAT, "presentationml")
+    slides = [_slide(package, part, number) for number, part in enumerate(_parts(package), start=1)]
+    pages = [Page(number, text) for number, (_, text) in enumerate(slides, start=1)]
+    title = package.title or next((title for title, _ in slides[:1] if title), None)
+    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
+
+
+def _parts(package: Package) -> list[str]:
+    order = _Order()
+    package.feed(package.main, order)
+    outgoing = package.relationships(package.main)
+    try:
+        return [outgoing[each].part for each in order.slides]
+    except KeyError:
+        raise damaged(_FORMAT.label, "a slide is missing") from None
+
+
+def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
+    """The title and the text of a slide; both are empty where it says nothing."""
+    outgoing = package.relationships(part)
+
+    def diagram(id_: str) -> list[str]:
+        return _diagram(package, outgoing.get(id_))
+
+    shapes = _Shapes(unread=_NUMBER, diagram=diagram)
+    package.feed(part, shapes)
+    blocks = [*shapes.blocks, *_notes(package, outgoing)]
+    if not (blocks or shapes.title):
+        return "", ""
+    # A slide without a title gets a heading too: it would stand below that of the slide before.
+    heading = f"# {shapes.title or f'Slide {number}'}{' (hidden slide)' if shapes.is_hidden else ''}"
+    return shapes.title, "\n\n".join([heading, *blocks])
+
+
+def _notes(package: Package, outgoing: dict[str, Relationship]) -> list[str]:
+    part = next((each.part for each in outgoing.values() if each.kind == "notesSlide"), None)
+    if part is None:
+        return []
+    shapes = _Shapes(unread=_NOTES_FRAME)
+    package.feed(part, shapes)
+    blocks = [escaped(shapes.title), *shapes.blocks] if shapes.title else shapes.blocks
+    return ["## Notes", *blocks] if blocks else []
+
+
+def _diagram(package: Package, where: Relationship | None) -> list[str]:
+    """The texts of a SmartArt, which lie in a part of their own."""
+    if where is None:
+        return []
+    shapes = _Shapes()
+    package.feed(where.part, shapes)
+    return shapes.blocks
+
+
+class _Order(Handler):
+    """The slides that a presentation lists, by the ids of their relationships."""
+
+    def __init__(self) -> None:
+        self.slides: list[str] = []
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "sldId":
+            self.slides.append(reference(attributes))
+
+
+class _Shapes(Handler):
+    """Collects the texts of one part, shape by shape, while its elements go by."""
+
+    def __init__(
+        self,
+        *,
+        unread: frozenset[str] = frozenset(),
+        diagram: Callable[[str], list[str]] = lambda _: [],
+    ) -> None:
+        """Pass over placeholders of the types `unread`; `diagram` gives the texts of a SmartArt by its id."""
+        self.title = ""
+        self.is_hidden = False
+        self.blocks: list[str] = []
+        self._unread = unread
+        self._diagram = diagram
+        self._fallbacks = 0  # open copies of what was already read, for programs that could not
+        self._role = ""  # the type of the shape's placeholder
+        self._lines: list[str] = []  # of the open shape, or of the open cell
+        self._line: list[str] = []  # of the open paragraph
+        self._in_text = False
+        self._row: list[str] = []
+        self._rows: list[str] = []
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "Fallback":
+            self._fallbacks += 1
+        elif self._fallbacks:
+            return
+        elif name == "t":
+            self._in_text = True
+        elif name == "br":
+            self._line.append("\n")
+        elif name == "ph":
+            self._role = attributes.get("type", "body")
+        elif name == "relIds":
+            self.blocks += self._diagram(reference(attributes, "dm"))
+        elif name == "sld":
+            self.is_hidden = attributes.get("show") in ("0", "false")
+
+    def end(self, name: str) -> None:
+        if name == "Fallback":
+            self._fallbacks -= 1
+        elif self._fallbacks:
+            return
+        elif name == "t":
+            self._in_text = False
+        elif name == "p":
+            self._end_paragraph()
+        elif name in ("sp", "cxnSp", "pt"):  # `pt` is a shape of a SmartArt
+            self._end_shape()
+        elif name == "tc":
+            self._row.append(" ".join(self._lines))
+            self._lines = []
+        elif name == "tr":
+            self._end_row()
+        elif name == "tbl":
+            self._end_table()
+
+    def characters(self, text: str) -> None:
+        if self._in_text and not self._fallbacks:
+            self._line.append(text)
+
+    def _end_paragraph(self) -> None:
+        lines = map(one_line, "".join(self._line).split("\n"))
+        self._lines += filter(None, lines)
+        self._line = []
+
+    def _end_shape(self) -> None:
+        lines, role = self._lines, self._role
+        self._lines, self._role = [], ""
+        if not lines or role in self._unread:
+            return
+        if role in _TITLES and not self.title:
+            self.title = " ".join(lines)
+        else:
+            self.blocks.append("\n".join(map(escaped, lines)))
+
+    def _end_row(self) -> None:
+        if any(self._row):
+            self._rows.append(table_row(self._row))
+            if len(self._rows) == 1:
+                self._rows.append(table_rule(len(self._row)))
+        self._row = []
+
+    def _end_table(self) -> None:
+        if self._rows:
+            self.blocks.append("\n".join(self._rows))
+        self._rows = []

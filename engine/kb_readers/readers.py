@@ -1,0 +1,82 @@
+"""Which reader reads which format, and the reading of one file by it.
+
+A format is added by its line in `kb_contracts.api.formats`, a module here, and its line in `READERS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import IO
+
+from kb_contracts.api import formats
+from kb_contracts.api.formats import Format
+from kb_readers.child import OnProgress, read_in_child
+from kb_readers.failures import ExtractionFailed, not_installed, too_much_text
+from kb_readers.messages import Progress, Reader
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits
+from kb_readers.text import read_text
+
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "pdf": Reader("kb_readers.pdf", "read_pdf", takes_context=True, cpu_limit="size"),
+        "docx": Reader("kb_readers.docx", "read_docx"),
+        "pptx": Reader("kb_readers.pptx", "read_pptx"),
+        "xlsx": Reader("kb_readers.xlsx", "read_xlsx"),
+        "html": Reader("kb_readers.html", "read_html"),
+        "svg": Reader("kb_readers.svg", "read_svg"),
+    }
+)
+"""By the format's name. A module is imported in the child only, when the first file of its format comes."""
+
+_DECODED_HERE = frozenset(["txt", "md"])
+_PACKAGES = {"pdf": "pypdfium2"}
+
+
+def format_of(filename: str) -> Format:
+    """The format of a file by the end of its name, whatever its case.
+
+    Raises ExtractionFailed "unsupported_format" with the list of what is taken.
+    """
+    try:
+        return formats.format_of(filename)
+    except formats.UnsupportedFormat as error:
+        raise ExtractionFailed("unsupported_format", error.message) from error
+
+
+def require_reader(fmt: Format) -> None:
+    """Raise ExtractionFailed "unsupported_format" where the package for this format is not installed."""
+    package = _PACKAGES.get(fmt.name)
+    if package is not None and find_spec(package) is None:
+        raise not_installed(fmt.label, package)
+
+
+async def ignore_progress(_progress: Progress) -> None:
+    """The `OnProgress` of work that nobody watches."""
+
+
+async def read_file(
+    source: IO[bytes],
+    fmt: Format,
+    limits: Limits = DEFAULT_LIMITS,
+    on_progress: OnProgress = ignore_progress,
+) -> Extraction:
+    """The text of an open file, read as `fmt`.
+
+    Text and Markdown are decoded in a thread, other formats are read in a child, which is killed with its
+    whole group when it breaks a limit or when the awaiting task is cancelled. Raises ExtractionFailed;
+    KeyError for a format without a reader here.
+    """
+    if fmt.name in _DECODED_HERE:
+        return await asyncio.to_thread(_decode, source, fmt, limits)
+    require_reader(fmt)
+    return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress)
+
+
+def _decode(source: IO[bytes], fmt: Format, limits: Limits) -> Extraction:
+    data = source.read(limits.text_bytes + 1)
+    if len(data) > limits.text_bytes:
+        raise too_much_text(limits.text_bytes)
+    return read_text(data, fmt.mime_type).within(limits)

@@ -1,0 +1,129 @@
+"""SVG as its reader finds it: title, descriptions and texts, in the order of the file.
+
+Nothing outside the file is fetched, and nothing in it is run: scripts, styles and links are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.parsers import expat
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import ExtractionFailed, too_much_text, unsafe
+from kb_readers.markdown import escaped, one_line
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.package import DEEPEST, unsound
+
+_FORMAT = FORMATS["svg"]
+_LONGEST_TITLE = 500
+# Drawing programs shorten namespaces by entities. What is short and holds no other entity cannot grow.
+_LONGEST_ENTITY = 1000
+
+# With their namespaces; a drawing without one is taken for what it looks like.
+_SVG = "http://www.w3.org/2000/svg "
+_HTML = "http://www.w3.org/1999/xhtml "
+_TEXTS = frozenset(["title", "desc", "text", "foreignObject"])
+_HIDDEN = frozenset(["script", "style", "metadata"])
+_LINES = frozenset([*_TEXTS, *(_HTML + name for name in ("br", "div", "p", "li", "tr", "td"))])
+
+
+def read_svg(data: bytes) -> Extraction:
+    """The whole drawing as one page without a number. Raises ExtractionFailed."""
+    drawing = _Drawing()
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    parser.StartElementHandler = drawing.start
+    parser.EndElementHandler = drawing.end
+    parser.CharacterDataHandler = drawing.characters
+    parser.EntityDeclHandler = _refuse_what_grows
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter of encodings
+        raise unsound(_FORMAT.label, error) from None
+    heading = [f"# {drawing.title}"] if drawing.title else []
+    text = "\n\n".join([*heading, "\n".join(drawing.lines)]).strip("\n")
+    return Extraction([Page(None, text)], drawing.title or None, "text_extraction", _FORMAT.mime_type)
+
+
+def _refuse_what_grows(*declaration: object) -> None:
+    value = declaration[2]  # None of an entity that lies elsewhere, which is never fetched
+    if isinstance(value, str) and (len(value) > _LONGEST_ENTITY or "&" in value):
+        raise ExtractionFailed(
+            "file_corrupt", "The SVG defines entities that grow when they are put in; it is not read."
+        )
+
+
+class _Drawing:
+    """Collects lines of text while the elements go by."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self.lines: list[str] = []
+        self._size = 0
+        self._depth = 0  # of the innermost open element; the root's is 1
+        self._hidden_depth = 0  # of the outermost open element that is not shown, or 0
+        self._text_depth = 0  # of the outermost open element whose text is collected, or 0
+        self._is_title = False
+        self._switches: dict[int, int] = {}  # how many children each open `switch` has had, by its depth
+        self._parts: list[str] = []
+        self._y = ""  # where the line stands that is being collected
+
+    def start(self, full_name: str, attributes: Mapping[str, str]) -> None:
+        name = full_name.removeprefix(_SVG)
+        self._depth += 1
+        if self._depth == 1 and name != "svg":
+            raise ExtractionFailed("file_corrupt", "The file is no SVG, although its name says so.")
+        if self._depth > DEEPEST:
+            raise unsafe(_FORMAT.label, f"elements {DEEPEST:,} deep")
+        if self._hidden_depth:
+            return
+        if name in _HIDDEN or self._is_second_choice():
+            self._hidden_depth = self._depth
+        elif name == "switch":
+            self._switches[self._depth] = 0
+        else:
+            self._start_visible(name, attributes)
+
+    def end(self, _name: str) -> None:
+        self._switches.pop(self._depth, None)
+        if self._depth == self._hidden_depth:
+            self._hidden_depth = 0
+        elif self._depth == self._text_depth:
+            self._end_text()
+        self._depth -= 1
+
+    def characters(self, text: str) -> None:
+        if self._text_depth and not self._hidden_depth:
+            self._parts.append(text.replace("\n", " "))
+
+    def _is_second_choice(self) -> bool:
+        """Whether this is a further child of a `switch`, of which only one is shown."""
+        if (before := self._switches.get(self._depth - 1)) is None:
+            return False
+        self._switches[self._depth - 1] = before + 1
+        return before > 0
+
+    def _start_visible(self, name: str, attributes: Mapping[str, str]) -> None:
+        if not self._text_depth and name in _TEXTS:
+            self._text_depth = self._depth
+            # The title of the drawing is a child of its root; others are those of its parts.
+            self._is_title = name == "title" and self._depth == 2 and not self.title
+            self._y = attributes.get("y", "")
+        elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):
+            self._parts.append("\n")
+
+    def _is_new_line(self, attributes: Mapping[str, str]) -> bool:
+        """Whether a piece of a text is set below another, not merely beside it."""
+        y, self._y = self._y, attributes.get("y", self._y)
+        return "x" in attributes and (self._y != y or attributes.get("dy", "0") != "0")
+
+    def _end_text(self) -> None:
+        lines = [line for line in map(one_line, "".join(self._parts).split("\n")) if line]
+        self._parts, self._text_depth = [], 0
+        if self._is_title:
+            self.title = " ".join(lines)[:_LONGEST_TITLE]
+            return
+        self._size += sum(map(len, lines))
+        if self._size > DEFAULT_LIMITS.text_bytes:
+            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+        self.lines += map(escaped, lines)

@@ -1,0 +1,267 @@
+"""XLSX sheet by sheet: its name as heading, each row with a value as a line of a table.
+
+Values stand as a reader of the workbook sees them: dates as dates, the results of formulas. What is hidden is
+taken in; a hidden sheet says so in its heading. Empty rows and columns cost nothing, whatever size a sheet
+declares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import damaged, too_much_text, unsafe
+from kb_readers.markdown import one_line, table_row, table_rule
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.number_formats import Formatter, formatter, plain
+from kb_readers.package import Attributes, Handler, Package, reference
+
+MOST_CELLS = 1_000_000
+"""Cells with a value in a whole workbook."""
+
+_FORMAT = FORMATS["xlsx"]
+_MOST_COLUMNS = 16_384
+_WIDEST_GAP = 8  # empty cells in a row that are written out
+_PLACE = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
+_CONTROL = re.compile(r"_x00[01][0-9A-Fa-f]_")  # how Office writes a control character in XML
+
+
+def read_xlsx(data: bytes) -> Extraction:
+    """The whole workbook as one page without a number. Raises ExtractionFailed."""
+    package = Package(data, _FORMAT, "spreadsheetml")
+    book = _Book()
+    package.feed(package.main, book)
+    outgoing = package.relationships(package.main)
+    parts = {each.kind: each.part for each in outgoing.values()}
+    strings, styles = _Strings(), _Styles()
+    if "sharedStrings" in parts:
+        package.feed(parts["sharedStrings"], strings)
+    if "styles" in parts:
+        package.feed(parts["styles"], styles)
+    formatters = styles.of_cells(from_1904=book.from_1904)
+    text = _Text()
+    for sheet in book.sheets:
+        where = outgoing.get(sheet.relationship)
+        if where is None:
+            raise damaged(_FORMAT.label, "a sheet is missing")
+        if where.kind == "worksheet":  # a sheet that is one chart has no cells
+            text.begin(sheet)
+            package.feed(where.part, _Cells(text, strings.values, formatters))
+    return Extraction(
+        [Page(None, "\n".join(text.lines))], package.title, "text_extraction", _FORMAT.mime_type
+    )
+
+
+class _Sheet(NamedTuple):
+    name: str
+    is_hidden: bool
+    relationship: str
+
+
+class _Book(Handler):
+    """The sheets in the order of their tabs, and where days are counted from."""
+
+    def __init__(self) -> None:
+        self.sheets: list[_Sheet] = []
+        self.from_1904 = False
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "sheet":
+            is_hidden = attributes.get("state", "visible") != "visible"
+            self.sheets.append(_Sheet(one_line(attributes.get("name", "")), is_hidden, reference(attributes)))
+        elif name == "workbookPr":
+            self.from_1904 = attributes.get("date1904") in ("1", "true")
+
+
+class _Strings(Handler):
+    """The texts that cells share, which cells name by their place."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self._parts: list[str] = []
+        self._in_text = False
+        self._in_reading_aid = False
+
+    def start(self, name: str, _attributes: Attributes) -> None:
+        if name == "t":
+            self._in_text = not self._in_reading_aid
+        elif name == "rPh":  # how the characters beside it are pronounced
+            self._in_reading_aid = True
+
+    def end(self, name: str) -> None:
+        if name == "t":
+            self._in_text = False
+        elif name == "rPh":
+            self._in_reading_aid = False
+        elif name == "si":
+            self.values.append(_words("".join(self._parts)))
+            self._parts = []
+
+    def characters(self, text: str) -> None:
+        if self._in_text:
+            self._parts.append(text)
+
+
+class _Styles(Handler):
+    """How cells show their numbers, by the place that a cell names."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, str] = {}
+        self._of_cells: list[int] = []
+        self._in_cells = False
+
+    def of_cells(self, *, from_1904: bool) -> list[Formatter]:
+        """In order."""
+        formatters = {
+            number: formatter(number, self._codes.get(number, ""), from_1904=from_1904)
+            for number in set(self._of_cells)
+        }
+        return [formatters[number] for number in self._of_cells]
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "numFmt":
+            self._codes[int(attributes.get("numFmtId", 0))] = attributes.get("formatCode", "")
+        elif name == "cellXfs":
+            self._in_cells = True
+        elif name == "xf" and self._in_cells:
+            self._of_cells.append(int(attributes.get("numFmtId", 0)))
+
+    def end(self, name: str) -> None:
+        if name == "cellXfs":
+            self._in_cells = False
+
+
+class _Text:
+    """The lines of the whole workbook, within bounds."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._heading = ""
+        self._last_row = 0
+        self._cells = 0
+        self._characters = 0
+
+    def begin(self, sheet: _Sheet) -> None:
+        """The next sheet, whose heading is written when it has a row."""
+        self._heading = f"# {sheet.name}{' (hidden sheet)' if sheet.is_hidden else ''}"
+
+    def add(self, row: int, values: Mapping[int, str]) -> None:
+        """A row, its values by their columns from 1; after an empty row another table begins."""
+        self._cells += len(values)
+        if self._cells > MOST_CELLS:
+            raise unsafe(_FORMAT.label, f"more than {MOST_CELLS:,} cells")
+        cells = list(_with_gaps(values))
+        line = table_row(cells)
+        self._characters += len(line)
+        if self._characters > DEFAULT_LIMITS.text_bytes:
+            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+        begins = bool(self._heading) or row != self._last_row + 1
+        if self._heading:
+            self.lines += ["", self._heading] if self.lines else [self._heading]
+            self._heading = ""
+        self.lines += ["", line, table_rule(len(cells))] if begins else [line]
+        self._last_row = row
+
+
+def _with_gaps(values: Mapping[int, str]) -> Iterator[str]:
+    """The cells of a row up to its last value; where very many are empty, a mark stands for them."""
+    last = 0
+    for column in sorted(values):
+        gap = column - last - 1
+        yield from ["…"] if gap > _WIDEST_GAP else [""] * gap
+        yield values[column]
+        last = column
+
+
+class _Cells(Handler):
+    """The values of one sheet, passed on row by row."""
+
+    def __init__(self, text: _Text, strings: Sequence[str], styles: Sequence[Formatter]) -> None:
+        self._text = text
+        self._strings = strings
+        self._styles = styles
+        self._row = 0
+        self._values: dict[int, str] = {}
+        # of the open cell
+        self._column = 0
+        self._kind = ""
+        self._style: Formatter = plain
+        self._pieces: dict[str, list[str]] = {"v": [], "t": [], "f": []}  # value, text, formula
+        self._open: list[str] | None = None
+        self._in_reading_aid = False
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "c":
+            self._begin_cell(attributes)
+        elif name in self._pieces:
+            self._open = None if self._in_reading_aid else self._pieces[name]
+        elif name == "row":
+            self._row = int(attributes.get("r", self._row + 1))
+            self._column = 0
+        elif name == "rPh":
+            self._in_reading_aid = True
+
+    def end(self, name: str) -> None:
+        if name in self._pieces:
+            self._open = None
+        elif name == "c":
+            if value := self._value():
+                self._values[self._column] = value
+        elif name == "row":
+            if self._values:
+                self._text.add(self._row, self._values)
+            self._values = {}
+        elif name == "rPh":
+            self._in_reading_aid = False
+
+    def characters(self, text: str) -> None:
+        if self._open is not None:
+            self._open.append(text)
+
+    def _begin_cell(self, attributes: Attributes) -> None:
+        place = attributes.get("r")
+        self._column = self._column + 1 if place is None else _column(place)
+        self._kind = attributes.get("t", "n")
+        style = int(attributes.get("s", 0))
+        self._style = self._styles[style] if 0 <= style < len(self._styles) else plain
+        for pieces in self._pieces.values():
+            pieces.clear()
+
+    def _value(self) -> str:
+        value, text, formula = ("".join(pieces) for pieces in self._pieces.values())
+        if text:
+            return _words(text)
+        if not value:
+            # Programs that do not calculate leave the formula alone.
+            return _words(f"={formula}") if formula else ""
+        match self._kind:
+            case "s":
+                return self._shared(int(value))
+            case "b":
+                return "TRUE" if value == "1" else "FALSE"
+            case "n":
+                return self._style(value)
+            case _:
+                return _words(value)
+
+    def _shared(self, number: int) -> str:
+        if not 0 <= number < len(self._strings):
+            raise damaged(_FORMAT.label, "a text is missing")
+        return self._strings[number]
+
+
+def _column(place: str) -> int:
+    """From 1: of "AB7" it is 28."""
+    found = _PLACE.fullmatch(place)
+    column = 0
+    for letter in found[1] if found else "":
+        column = column * 26 + ord(letter) - ord("A") + 1
+    if not 1 <= column <= _MOST_COLUMNS:
+        raise damaged(_FORMAT.label, "a cell has no place")
+    return column
+
+
+def _words(text: str) -> str:
+    return one_line(_CONTROL.sub(" ", text))

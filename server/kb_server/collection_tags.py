@@ -1,0 +1,115 @@
+"""The tags of collections, by the convention of one tag `collection:<name>` on every document.
+
+The engine knows tags and no collections, so that what belongs together is kept together here: names are
+checked, and a submission carries exactly one collection tag. The command line goes through this module too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kb_contracts.api.ragler import PREFIX as PREFIX
+from kb_server.tool import ToolError
+
+DEFAULT = "documents"
+"""Where what names no collection goes."""
+
+CONVENTIONAL = (DEFAULT, "memory", "workspace")
+"""The names that agents agree on; any valid name is a collection."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_NO_TAG = re.compile(r"[\x00-\x1f\x7f,/]|^ | $")
+_MAX_TAG_CHARS = 200
+
+
+class SplitTags(NamedTuple):
+    """The collection's name, None where there is none, and the other tags."""
+
+    collection: str | None
+    tags: list[str]
+
+
+def tag_of(collection: str) -> str:
+    """The tag that stands for a collection.
+
+    Raises:
+        ToolError: `invalid_collection`.
+    """
+    if not _NAME.fullmatch(collection):
+        raise ToolError(
+            "invalid_collection",
+            f"{collection[:80]!r} is no collection name. The parameter `collection` takes 1 to 63 lower-case "
+            "letters, digits, hyphens and underscores, the first a letter or a digit; such as `documents`, "
+            "`memory` or `workspace`.",
+            parameter="collection",
+        )
+    return PREFIX + collection
+
+
+def tags_for_submission(collection: str | None, tags: Sequence[str]) -> list[str]:
+    """The tags of a new document: its collection's first (default `documents`), then the others, each once.
+
+    Raises:
+        ToolError: `invalid_collection`, or `invalid_tag` where a tag is a collection's or is none.
+    """
+    return [tag_of(DEFAULT if collection is None else collection), *validate_tags(tags)]
+
+
+def tags_for_search(collection: str | None, tags: Sequence[str]) -> list[str]:
+    """The tags that a search asks for, all of them: the given ones, then the collection's, if any.
+
+    Raises:
+        ToolError: as `tags_for_submission`.
+    """
+    return [*validate_tags(tags), *([] if collection is None else [tag_of(collection)])]
+
+
+def validate_tags(tags: Sequence[str]) -> list[str]:
+    """The tags, each once and in order.
+
+    Raises:
+        ToolError: `invalid_tag`.
+    """
+    for tag in tags:
+        _check_tag(tag)
+    return list(dict.fromkeys(tags))
+
+
+def split_tags(tags: Sequence[str]) -> SplitTags:
+    """The collection and the other tags. Of several collections the one added last is the document's."""
+    collection, others = None, []
+    for tag in tags:
+        if tag.startswith(PREFIX):
+            collection = tag.removeprefix(PREFIX)
+        else:
+            others.append(tag)
+    return SplitTags(collection, others)
+
+
+def has_conflicting_collections(tags: Sequence[str]) -> bool:
+    """Whether a document with these tags is in more than one collection and needs `repair`."""
+    return len(collections_in(tags)) > 1
+
+
+def _check_tag(tag: str) -> None:
+    if tag.startswith(PREFIX):
+        raise ToolError(
+            "invalid_tag",
+            f"The tag {tag[:80]!r} names a collection. Leave it out of `tags` and pass its name in the "
+            "parameter `collection`.",
+            parameter="tags",
+        )
+    if not 1 <= len(tag) <= _MAX_TAG_CHARS or tag in (".", "..") or _NO_TAG.search(tag):
+        raise ToolError(
+            "invalid_tag",
+            f"{tag[:80]!r} is no tag: 1 to {_MAX_TAG_CHARS} characters, no control characters, commas or "
+            "slashes, no space at either end.",
+            parameter="tags",
+        )
+
+
+def collections_in(tags: Sequence[str]) -> list[str]:
+    """The tags among them that stand for collections."""
+    return [tag for tag in tags if tag.startswith(PREFIX)]

@@ -1,0 +1,260 @@
+"""DOCX: the whole document in its order, and a clear answer for what is not what its name says."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_readers import Extraction, ExtractionFailed
+from kb_readers.docx import read_docx
+from tests.support.documents import LOCKED_OFFICE, docx_of, docx_package
+from tests.support.office_files import encrypted
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
+MAIN = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+WORD = f'xmlns:w="{MAIN}"'
+PARAGRAPH = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
+
+
+def body(inner: str, before: str = "", parts: Mapping[str, str] | None = None) -> bytes:
+    """A DOCX whose body is this XML, and whose other parts are these, by their kinds."""
+    links = "".join(
+        f'<Relationship Id="r{kind}" Type="{OFFICE}/{kind}" Target="{kind}.xml"/>' for kind in parts or {}
+    )
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    more = {f"word/{kind}.xml": xml.encode() for kind, xml in (parts or {}).items()}
+    more["word/_rels/document.xml.rels"] = (
+        f'<Relationships xmlns="{package}">{links}</Relationships>'.encode()
+    )
+    return docx_package(f"{before}<w:document {WORD}><w:body>{inner}</w:body></w:document>", more)
+
+
+def text(data: bytes) -> str:
+    """The text of a document."""
+    (page,) = read_docx(data).pages
+    assert page.number is None
+    return page.text
+
+
+def refused(data: bytes) -> ExtractionFailed:
+    """How reading these bytes fails; the message ends with what to do."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read_docx(data)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def paragraph(words: str, properties: str = "") -> str:
+    """One paragraph of a body."""
+    return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t xml:space='preserve'>{words}</w:t></w:r></w:p>"
+
+
+def test_a_docx_is_one_text_with_its_headings() -> None:
+    """A character that would make a heading is escaped."""
+    data = docx_of(
+        [("Heading1", "Guide"), ("", "a_b *c* <d> `e` \\f & 1. g!"), ("Heading2", "Part"), ("", "# h")]
+    )
+    extraction = read_docx(data)
+    assert extraction.title == "Guide"
+    assert text(data) == "# Guide\n\na_b *c* <d> `e` \\f & 1. g!\n\n## Part\n\n\\# h"
+
+
+def test_a_heading_is_known_by_its_style_whatever_its_id_or_what_it_is_based_on() -> None:
+    """Word names styles in the language of its user, and people make their own of them."""
+    styles = (
+        f'<w:styles {WORD}><w:style w:styleId="berschrift2"><w:name w:val="heading 2"/></w:style>'
+        '<w:style w:styleId="Mine"><w:name w:val="Mine"/><w:basedOn w:val="berschrift2"/></w:style>'
+        '<w:style w:styleId="Loop"><w:name w:val="Loop"/><w:basedOn w:val="Loop"/></w:style>'
+        '<w:style w:styleId="Deep"><w:name w:val="Deep"/><w:pPr><w:outlineLvl w:val="2"/></w:pPr></w:style>'
+        "</w:styles>"
+    )
+    names = ["Title", "berschrift2", "Mine", "Deep", "Loop", "Unknown"]
+    inner = "".join(paragraph(name, f'<w:pStyle w:val="{name}"/>') for name in names)
+    assert text(body(inner, parts={"styles": styles})) == (
+        "# Title\n\n## berschrift2\n\n## Mine\n\n### Deep\n\nLoop\n\nUnknown"
+    )
+
+
+def test_lists_have_their_marks_and_numbers() -> None:
+    """Items stand without a blank line, those below them indented; numbers go on after a paragraph."""
+    numbering = (
+        f'<w:numbering {WORD}><w:abstractNum w:abstractNumId="4">'
+        '<w:lvl w:ilvl="0"><w:numFmt w:val="decimal"/></w:lvl>'
+        '<w:lvl w:ilvl="1"><w:numFmt w:val="bullet"/></w:lvl></w:abstractNum>'
+        '<w:num w:numId="1"><w:abstractNumId w:val="4"/></w:num></w:numbering>'
+    )
+    item = '<w:numPr><w:ilvl w:val="{}"/><w:numId w:val="1"/></w:numPr>'
+    inner = paragraph("one", item.format(0)) + paragraph("deeper", item.format(1))
+    inner += paragraph("two", item.format(0)) + paragraph("between") + paragraph("three", item.format(0))
+    inner += paragraph("out", '<w:numPr><w:numId w:val="0"/></w:numPr>')
+    assert text(body(inner, parts={"numbering": numbering})) == (
+        "1. one\n  - deeper\n2. two\n\nbetween\n\n3. three\n\nout"
+    )
+
+
+def test_a_table_is_a_table_and_a_frame_is_text() -> None:
+    """What is in a table within a cell is text of the cell."""
+    cell = "<w:tc>{}</w:tc>"
+    row = "<w:tr>" + cell * 2 + "</w:tr>"
+    inner = "<w:tbl>" + row.format(PARAGRAPH.format("a|b"), PARAGRAPH.format("c") + PARAGRAPH.format("d"))
+    within = "<w:tbl><w:tr>" + cell.format(PARAGRAPH.format("inner")) + "</w:tr></w:tbl>"
+    inner += row.format(within, "<w:p/>") + "</w:tbl>"
+    frame = "<w:tbl><w:tr>" + cell.format(PARAGRAPH.format("framed")) + "</w:tr></w:tbl>"
+    assert text(body(inner + frame)) == "| a\\|b | c d |\n| --- | --- |\n| inner |  |\n\nframed"
+
+
+def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
+    """Those of a first page and of even pages are often the same."""
+
+    def part(name: str, inner: str) -> str:
+        return f"<w:{name} {WORD}>{inner}</w:{name}>"
+
+    note = f"<w:footnote><w:p/></w:footnote><w:footnote>{PARAGRAPH.format('a note')}</w:footnote>"
+    parts = {
+        "footnotes": part("footnotes", note),
+        "header": part("hdr", PARAGRAPH.format("ACME")),
+        "footer": part("ftr", PARAGRAPH.format("ACME") + PARAGRAPH.format("Page 1")),
+    }
+    assert text(body(PARAGRAPH.format("words"), parts=parts)) == (
+        "words\n\n## Footnotes\n\na note\n\n## Headers and footers\n\nACME\n\nPage 1"
+    )
+
+
+def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
+    """A text box and its copy for older programs; a change that is tracked; links, tabs and line breaks."""
+    box = f"<w:r><w:pict><w:txbxContent>{PARAGRAPH.format('boxed')}</w:txbxContent></w:pict></w:r>"
+    choice = (
+        '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
+    )
+    changed = (
+        "<w:p><w:del><w:r><w:delText>old</w:delText></w:r></w:del><w:ins><w:r><w:t>new</w:t></w:r></w:ins>"
+        "<w:moveFrom><w:r><w:t>moved</w:t></w:r></w:moveFrom>"
+        "<w:hyperlink><w:r><w:t> linked</w:t></w:r></w:hyperlink>"
+        "<w:r><w:tab/><w:t>tabbed</w:t><w:br/><w:t>below</w:t></w:r></w:p>"
+    )
+    assert text(body(f"<w:p>{choice}</w:p>{changed}")) == "boxed\n\nnew linked tabbed\nbelow"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [PARAGRAPH.format(" "), '<w:p><w:r><w:drawing><docPr name="Picture 1"/></w:drawing></w:r></w:p>'],
+    ids=["white space", "a picture alone"],
+)
+def test_a_docx_without_words_is_empty_and_no_error(inner: str) -> None:
+    """There was no text to lose, and none is made up."""
+    assert text(body(inner)) == ""
+
+
+def laughs() -> bytes:
+    """A billion of them, by entities that hold entities."""
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
+    return body(PARAGRAPH.format("&e9;"), f'<!DOCTYPE x [<!ENTITY e0 "ha">{entities}]>')
+
+
+def outsider() -> bytes:
+    """An entity that wants a file of this machine."""
+    return body(PARAGRAPH.format("&e;"), '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>')
+
+
+def large_body() -> bytes:
+    """A hundred megabytes of one letter."""
+    return body(PARAGRAPH.format("a" * (101 << 20)))
+
+
+def long_part() -> bytes:
+    """Three hundred megabytes of white space, which are no text."""
+    return body(" " * (300 << 20))
+
+
+def deep() -> bytes:
+    """A table in a table in a table."""
+    tables = 1000
+    inner = PARAGRAPH.format("x")
+    return body("<w:tbl><w:tr><w:tc>" * tables + inner + "</w:tc></w:tr></w:tbl>" * tables)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "code", "message"),
+    [
+        (laughs, "file_corrupt", "entities"),
+        (outsider, "file_corrupt", "entities"),
+        (large_body, "extraction_failed", "67,108,864 bytes of text"),
+        (long_part, "extraction_failed", "unpacks to more than 268,435,456 bytes"),
+        (deep, "extraction_failed", "safe to read"),
+    ],
+)
+def test_a_docx_bomb_is_refused(bomb: Callable[[], bytes], code: str, message: str) -> None:
+    """By its depth, its first entity, or once it is longer than any text may be."""
+    failure = refused(bomb())
+    assert failure.code == code
+    assert message in failure.message
+
+
+def zip_without_a_body() -> bytes:
+    """A zip file that is no document."""
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", "x")
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "damaged"),
+        (b"just words", "damaged"),
+        (docx_of([("", "x" * 5000)])[:-100], "damaged"),
+        (body("<w:p><w:r><w:t>never closed"), "damaged"),
+        (zip_without_a_body(), "no DOCX"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "before 2007"),
+    ],
+)
+def test_a_docx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
+    """Cut off, broken inside, another zip, an old Word file."""
+    failure = refused(data)
+    assert failure.code == "file_corrupt"
+    assert message in failure.message
+
+
+@pytest.mark.parametrize("data", [LOCKED_OFFICE, encrypted(docx_of([("", "secret")]), "word/document.xml")])
+def test_a_locked_docx_is_not_a_damaged_one(data: bytes) -> None:
+    """As Word locks it, and as a ZIP."""
+    assert refused(data).code == "file_encrypted"
+
+
+def test_pictures_of_any_size_cost_nothing() -> None:
+    """They are not unpacked."""
+    data = docx_package(
+        f"<w:document {WORD}><w:body>{PARAGRAPH.format('x')}</w:body></w:document>",
+        {"word/media/x.png": bytes(300 << 20)},
+    )
+    assert text(data) == "x"
+
+
+SOUND = docx_of([("Heading1", "Guide"), ("", "feldspar")])
+
+
+@given(st.binary(max_size=200), st.integers(0, len(SOUND)))
+def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
+    """Bytes overwritten anywhere leave a text, or a failure with a code."""
+    data = bytearray(SOUND)
+    data[place : place + len(noise)] = noise
+    with suppress(ExtractionFailed):
+        assert isinstance(read_docx(bytes(data)), Extraction)
+
+
+def test_the_example_is_read_whole() -> None:
+    """The committed document, with a heading and a row of its table."""
+    bees = read_docx((EXAMPLES / "honey-bees.docx").read_bytes())
+    assert bees.title == "A Year with Honey Bees"
+    assert "### How bees talk" in bees.pages[0].text
+    assert "| Queen | 16 |" in bees.pages[0].text

@@ -1,0 +1,125 @@
+"""HTML: what a reader sees becomes Markdown, whatever the nesting and the encoding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kb_readers import ExtractionFailed
+from kb_readers.headings import headings
+from kb_readers.html import read_html
+
+SOUP = [
+    "<p>", "</p>", "<h1>", "</h1>", "<table>", "<tr>", "<td>", "</td>", "</tr>", "</table>", "<br>", "<hr>",
+    "<ul>", "<li>", "</ul>", "<ol>", "<pre>", "</pre>", "<title>", "</title>", "<script>", "</script>",
+    "<template>", "</template>", "<![", "<!--", "-->", "</", "<", ">", "&", "word", "#", "```", "---",
+]  # fmt: skip
+
+
+def text_of(html: str) -> str:
+    """The text of a page in UTF-8."""
+    (page,) = read_html(html.encode()).pages
+    assert page.number is None
+    return page.text
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        ("<h1>A</h1><p>x  y\n z</p><h6>B", "# A\n\nx y z\n\n###### B"),
+        ("a<b>b</b>c <i>d</i>", "abc d"),
+        ("one<br>two<div>three</div>four", "one\ntwo\n\nthree\n\nfour"),
+        ("<ul><li>a<li>b<ul><li>c</ul></ul>d", "- a\n- b\n  - c\n\nd"),
+        ("<ol><li><p>a</p><p>more</p><li>b</ol>", "1. a\n\n  more\n\n2. b"),
+        ("<pre># x\n  y</pre>", "```\n# x\n  y\n```"),
+        ("<pre>```\nx</pre>", "````\n```\nx\n````"),
+        ("<table><tr><th>a<th>b<tr><td>1|2<td></table>", "| a | b |\n| --- | --- |\n| 1\\|2 |  |"),
+        ("<tr><td><p>a</p><p>b</p><td>c</tr>", "| a b | c |\n| --- | --- |"),
+        ("<table><tr><td>alone</table>", "alone"),
+        ("<table><tr><td><h2>T</h2>x<td>y</table>", "## T\n\nx\n\ny"),
+        ("<p># no</p><p>```</p><p>x<br>---</p>", "\\# no\n\n\\```\n\nx\n\\---"),
+        ("&lt;p&gt; &amp;amp; &#x41; &nbsp; &copy;", "<p> &amp; A ©"),
+        ("<script>x='<p>no'</script><style>p{}</style><template>no</template><noscript>no</noscript>y", "y"),
+        ("<img alt='a cat' src=x><a href='http://e.com'>link</a>", "a cat link"),
+        ("<form><p>in a form</p><textarea>t</textarea></form>", "in a form\n\nt"),
+        ("<h1>never closed<p>text<p>more", "# never closed\n\ntext\n\nmore"),
+        ("a<![if x]>b<![foo[c]]>d<!-- e -->f<?php g ?>h", "abdfh"),
+        ("<hr>x<hr>", "---\n\nx\n\n---"),
+        ("", ""),
+        ("<p> \n </p>", ""),
+    ],
+)
+def test_html_becomes_markdown(html: str, markdown: str) -> None:
+    assert text_of(html) == markdown
+
+
+@pytest.mark.parametrize(
+    ("html", "title"),
+    [
+        ("<title> The &amp;\n title </title><h1>H</h1>", "The & title"),
+        ("<title></title><h1>H</h1>", "H"),
+        ("<h2>H</h2>", None),
+        ("<head><title>never closed<body><h1>H</h1>", "never closed"),
+        ("<title>A</title><svg><title>icon</title></svg><h1>H</h1>", "A"),
+    ],
+)
+def test_the_title_is_the_pages_own_or_its_first_heading(html: str, title: str | None) -> None:
+    """None of either is None; the title is no part of the text."""
+    extraction = read_html(html.encode())
+    assert extraction.title == title
+    assert "icon" not in extraction.pages[0].text
+
+
+@pytest.mark.parametrize("tag", ["div", "ul><li", "table><tr><td", "b", "blockquote", "svg", "p"])
+def test_no_nesting_is_too_deep(tag: str) -> None:
+    """A tree would run out of stack; what is below would be lost."""
+    assert "the bottom" in text_of(f"<{tag}>" * 20_000 + "the bottom")
+
+
+@pytest.mark.parametrize(
+    ("html", "encoding"),
+    [
+        ("<p>Grüße</p>", "utf-8"),
+        ("<p>Grüße</p>", "utf-8-sig"),
+        ("<p>Grüße</p>", "utf-16"),
+        ("<meta charset=iso-8859-1><p>Grüße “so”</p>", "cp1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS"><p>日本語</p>', "shift_jis"),
+        ('<?xml version="1.0" encoding="ISO-8859-2"?><p>žluťoučký</p>', "iso8859-2"),
+        ('<meta charset="utf-16"><p>Grüße</p>', "utf-8"),
+    ],
+)
+def test_the_declared_encoding_is_read(html: str, encoding: str) -> None:
+    """By mark, by declaration, and as browsers understand a declaration; else UTF-8."""
+    words = html.rpartition("<p>")[2].removesuffix("</p>")
+    assert read_html(html.encode(encoding)).pages[0].text == words
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "<p>Grüße</p>".encode("cp1252"),
+        b"<meta charset=utf-7><p>x</p>",
+        b"<meta charset=no-such><p>x</p>",
+        b"<meta charset=rot13><p>x</p>",
+        b"<p>\0</p>",
+        b"\x89PNG\r\n\x1a\n\xff\xff",
+    ],
+)
+def test_what_cannot_be_decoded_is_refused(data: bytes) -> None:
+    with pytest.raises(ExtractionFailed) as failed:
+        read_html(data)
+    assert failed.value.code == "undecodable_text"
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.sampled_from(SOUP),
+        max_size=30,
+    )
+)
+def test_any_soup_of_tags_is_read(pieces: list[str]) -> None:
+    text = text_of(" ".join(pieces))
+    assert text == text.strip("\n")
+    assert len(list(headings(text))) <= sum(piece == "<h1>" for piece in pieces)

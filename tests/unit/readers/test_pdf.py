@@ -1,0 +1,210 @@
+"""PDF: pages, order, headings, tables, titles, and a clear answer for what is not what its name says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_readers import ExtractionFailed, Limits, PagesCounted, Progress
+from kb_readers.messages import Context
+from kb_readers.pdf import read_pdf
+from kb_readers.pdf_file import check_page_tree
+from tests.support.documents import (
+    LOCKED_TRAILER,
+    bushy_pdf,
+    large_pdf,
+    looping_pdf,
+    pdf_file,
+    pdf_of,
+    pdf_stream,
+    sentence_of_page,
+)
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
+
+
+def refused(data: bytes) -> ExtractionFailed:
+    """How reading these bytes fails; the message ends with what to do."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read_pdf(data)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def text_of(content: str) -> str:
+    """The text of a page with this content, in a font that has the fi ligature at octal 223."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /MacRomanEncoding >>"
+    page = (
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
+        b"/Resources << /Font << /F1 5 0 R >> >> >>"
+    )
+    tree = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
+    stream = pdf_stream(f"BT /F1 10 Tf {content} ET".encode())
+    (only,) = read_pdf(pdf_file([b"<< /Type /Catalog /Pages 2 0 R >>", tree, page, stream, font])).pages
+    return only.text
+
+
+def test_every_page_of_a_pdf_has_its_text_and_number() -> None:
+    """In order, from 1, each known sentence on its page alone."""
+    pages = read_pdf(large_pdf(30, filler_bytes=100_000, seed=3)).pages
+    assert [page.number for page in pages] == list(range(1, 31))
+    for page in pages:
+        at = [n for n in range(1, 31) if sentence_of_page(n, 3) in page.text]
+        assert at == [page.number]
+
+
+def test_the_known_sentences_are_unique_and_repeat_with_the_seed() -> None:
+    """So that a test elsewhere may search for one."""
+    sentences = {sentence_of_page(n) for n in range(1, 2001)}
+    assert len(sentences) == 2000
+    assert large_pdf(2, seed=5) == large_pdf(2, seed=5) != large_pdf(2, seed=6)
+    with pytest.raises(ValueError, match="from 1"):
+        sentence_of_page(0)
+    with pytest.raises(ValueError, match="at least one page"):
+        large_pdf(0)
+
+
+def test_a_page_without_text_is_empty_and_no_error() -> None:
+    """A scan is a document with nothing in it, and is told so by whoever stores it."""
+    assert [page.text for page in read_pdf(pdf_of([[], [], []])).pages] == ["", "", ""]
+
+
+def test_a_pdf_whose_page_tree_loops_is_refused_at_once() -> None:
+    """Whatever reads it would follow it for ever."""
+    assert len(looping_pdf()) == 576
+    failed = refused(looping_pdf())
+    assert failed.code == "file_corrupt"
+    assert "object 2 of its page tree holds itself" in failed.message
+
+
+def test_a_page_tree_that_was_mended_is_read() -> None:
+    """Of a node that a later part of the file replaces the later one counts."""
+    sound = pdf_of([["granite"]])
+    assert sound.count(b"\n2 0 obj\n") == 1
+    mended = sound.replace(b"\n2 0 obj\n", b"\n2 0 obj\n<< /Kids [2 0 R] >>\nendobj\n2 0 obj\n")
+    check_page_tree(mended)
+    with pytest.raises(ExtractionFailed):
+        check_page_tree(mended.replace(b"\n2 0 obj\n<< /Type", b"\n9 0 obj\n<< /Type"))
+
+
+def test_headings_and_title_of_a_pdf_come_from_its_letters() -> None:
+    """What is set larger is a heading."""
+    lines = [f"This is line {n} of the text below the heading." for n in range(20)]
+    extraction = read_pdf(pdf_of([["# Cooking with Gas", "", *lines]]))
+    assert extraction.title == "Cooking with Gas"
+    assert extraction.pages[0].text.startswith("# Cooking with Gas\n\nThis is line 0")
+
+
+def test_the_words_of_a_sound_pdf_stay_as_they_are() -> None:
+    """Also what ends with f before what begins with a letter of a ligature, and marks between letters."""
+    line = "The chief financial officer of life, half life, C#sharp and a*b*c on behalf of it."
+    (page,) = read_pdf(pdf_of([[line, "It was a leaf", "left on the roof if it fell."]])).pages
+    assert line in page.text
+    assert "a leaf left on the roof if it fell" in page.text
+
+
+def test_the_number_of_pages_is_reported_before_they_are_read() -> None:
+    """Whoever follows the work then knows how much there is."""
+    reported: list[Progress] = []
+    read_pdf(large_pdf(3), Context("pdf", Limits(), reported.append))
+    assert reported == [PagesCounted(3)]
+
+
+def test_lines_become_paragraphs_and_hyphenated_words_whole() -> None:
+    """A line is joined to the one before unless that was short, or a wider step or an indent lies between."""
+    line = "The granite quarry above the river opened in the spring"
+    content = (
+        f"12 TL 50 700 Td ({line} and exam-) Tj T* (ined {line.lower()} and there.) Tj T* ({line}) Tj T* "
+        f"(Feldspar) Tj T* (Zircon) Tj 0 -24 Td (Apart from it.) Tj 10 -12 Td (Indented.) Tj"
+    )
+    assert text_of(content) == (
+        f"{line} and examined {line.lower()} and there. {line} Feldspar\nZircon\n\n"
+        "Apart from it.\n\nIndented."
+    )
+
+
+def test_columns_are_a_table_and_one_wide_gap_is_none() -> None:
+    """Rows with as many cells, one below the other; bars in a cell are escaped."""
+    rows = [("Stone", "Weight", "Colour"), ("feld|spar", "12.5 kg", "pink"), ("zircon", "3", "red")]
+    cells = " ".join(
+        f"1 0 0 1 {50 + 100 * column} {700 - 14 * row} Tm ({cell}) Tj"
+        for row, each in enumerate(rows)
+        for column, cell in enumerate(each)
+    )
+    gap = " 1 0 0 1 50 600 Tm (left) Tj 1 0 0 1 150 600 Tm (right) Tj"
+    assert text_of(cells + gap) == (
+        "| Stone | Weight | Colour |\n| --- | --- | --- |\n| feld\\|spar | 12.5 kg | pink |\n"
+        "| zircon | 3 | red |\n\nleft right"
+    )
+
+
+def test_a_footer_drawn_first_comes_last_and_a_header_drawn_last_comes_first() -> None:
+    """As programs draw them; what is between keeps the order in which it is drawn."""
+    content = (
+        "1 0 0 1 50 30 Tm (page 7) Tj 1 0 0 1 50 700 Tm (Body.) Tj 1 0 0 1 50 686 Tm (More.) Tj "
+        "1 0 0 1 50 820 Tm (Running head) Tj"
+    )
+    assert text_of(content) == "Running head\n\nBody.\nMore.\n\npage 7"
+
+
+def test_ligatures_are_letters_and_leaders_are_a_mark() -> None:
+    """So that words are found, and a table of contents holds no rows of dots."""
+    assert text_of(r"50 700 Td (The \336rst \337ow) Tj") == "The first flow"
+    assert text_of(f"50 700 Td (Chapter {'. ' * 30}7) Tj") == "Chapter … 7"
+
+
+def test_a_line_that_looks_like_markup_is_text() -> None:
+    """Only what is set larger is a heading."""
+    assert text_of("50 700 Td (# 7 of the list) Tj") == "\\# 7 of the list"
+
+
+def test_a_tree_that_branches_without_end_is_counted_as_the_file_says() -> None:
+    """Its pages are none, and none is read twice."""
+    assert {page.text for page in read_pdf(bushy_pdf()).pages} == {""}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not a PDF"),
+        (b"just words", "not a PDF"),
+        (bytes(range(256)) * 20, "not a PDF"),
+        (large_pdf(3)[:5000], "cut off"),
+        (large_pdf(3)[:-20], "cut off"),
+        (b"%PDF-1.7\n" + bytes(range(256)) * 20 + b"%%EOF", "damaged"),
+    ],
+)
+def test_a_pdf_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
+    """Empty, another kind, cut off, damaged."""
+    failure = refused(data)
+    assert failure.code == "file_corrupt"
+    assert message in failure.message
+
+
+def test_a_locked_pdf_is_not_a_damaged_one() -> None:
+    """Whoever sent it can send it without its password."""
+    failure = refused(pdf_of([["secret"]], trailer=LOCKED_TRAILER))
+    assert failure.code == "file_encrypted"
+    assert "without one and send it again" in failure.message
+
+
+def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
+    """As disks and mail programs leave it."""
+    assert read_pdf(pdf_of([["text"]]) + b"\0" * 10_000).pages[0].text == "text"
+
+
+def test_the_example_is_read_whole() -> None:
+    """The committed document, with a sentence of each page, and its table."""
+    soil = read_pdf((EXAMPLES / "garden-soil.pdf").read_bytes())
+    assert soil.title == "A Short Guide to Garden Soil"
+    phrases = [
+        "leaf litter",
+        "jar test",
+        "field capacity",
+        "Ground limestone",
+        "wrung-out sponge",
+        "rhizobia",
+    ]
+    assert [next(p.number for p in soil.pages if each in p.text) for each in phrases] == [1, 2, 3, 4, 5, 6]
+    assert "| Clay | sticky when wet | slowly | well | late |" in soil.pages[1].text

@@ -1,0 +1,236 @@
+"""PPTX: slide by slide with titles, tables and notes, and a clear answer where there is no sound file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pptx import Presentation
+from pptx.util import Inches
+
+from kb_contracts.api.formats import FORMATS
+from kb_engine.chunk import chunk
+from kb_readers import Extraction, ExtractionFailed, package
+from kb_readers.pptx import read_pptx
+from tests.support.documents import LOCKED_OFFICE, docx_of
+from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
+from tests.support.reading import read_path
+
+SLIDE = "ppt/slides/slide1.xml"
+TITLE_AND_BODY, TITLE_ONLY, BLANK = 1, 5, 6
+MACROS = b"application/vnd.ms-powerpoint.presentation.macroEnabled.main+xml"
+PLAIN = b"application/vnd.openxmlformats-officedocument.presentationml.presentation.main+xml"
+
+
+def saved(presentation: Any) -> bytes:
+    """The file of a presentation."""
+    file = BytesIO()
+    presentation.save(file)
+    return file.getvalue()
+
+
+def titled(presentation: Any, title: str, body: str = "", notes: str = "") -> Any:
+    """A new slide with these words."""
+    slide = presentation.slides.add_slide(presentation.slide_layouts[TITLE_AND_BODY])
+    slide.shapes.title.text = title
+    slide.placeholders[1].text = body
+    if notes:
+        slide.notes_slide.notes_text_frame.text = notes
+    return slide
+
+
+def one_slide(body: str = "pale feldspar") -> bytes:
+    """A presentation of one slide."""
+    presentation = Presentation()
+    titled(presentation, "Quarry", body)
+    return saved(presentation)
+
+
+ONE = one_slide()
+
+
+def texts(data: bytes) -> list[str]:
+    """The text of each slide."""
+    return [page.text for page in read_pptx(data).pages]
+
+
+def refused(data: bytes) -> ExtractionFailed:
+    """How reading these bytes fails; the message ends with what to do."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read_pptx(data)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes_below() -> None:
+    """Numbered from 1; what Markdown would take for a heading is none."""
+    presentation = Presentation()
+    titled(presentation, "Granite", "First point\n# Second point", "Remember the zircon")
+    titled(presentation, "Basalt", "Third point")
+    extraction = read_pptx(saved(presentation))
+    assert [(page.number, page.text) for page in extraction.pages] == [
+        (1, "# Granite\n\nFirst point\n\\# Second point\n\n## Notes\n\nRemember the zircon"),
+        (2, "# Basalt\n\nThird point"),
+    ]
+    assert (extraction.method, extraction.title) == ("text_extraction", "Granite")
+
+
+def test_a_passage_knows_its_slide_and_heading() -> None:
+    """So that a hit in the notes is told from one on the slide."""
+    presentation = Presentation()
+    titled(presentation, "Granite", "word " * 150, "note " * 150)
+    passages = chunk(read_pptx(saved(presentation)))
+    assert {(each.page, each.heading) for each in passages} == {(1, "Granite"), (1, "Granite > Notes")}
+
+
+def test_slides_come_in_the_order_they_are_shown() -> None:
+    presentation = Presentation()
+    for title in ("one", "two", "three"):
+        titled(presentation, title)
+    order = presentation.slides._sldIdLst
+    order.append(order[0])
+    assert texts(saved(presentation)) == ["# two", "# three", "# one"]
+
+
+def test_tables_are_rows_of_cells_and_groups_are_looked_into() -> None:
+    """Shapes in the order they are read out."""
+    presentation = Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[TITLE_ONLY])
+    box = slide.shapes.add_group_shape().shapes.add_textbox(0, 0, Inches(1), Inches(1))
+    box.text_frame.text = "in a group\vnext line"
+    table = slide.shapes.add_table(2, 2, 0, 0, Inches(5), Inches(1)).table
+    for row, column, text in [(0, 0, "Stone"), (0, 1, "Weight"), (1, 0, "a|b\nc"), (1, 1, "12.5")]:
+        table.cell(row, column).text = text
+    slide.shapes.title.text = "Weights"
+    assert texts(saved(presentation)) == [
+        "# Weights\n\nin a group\nnext line\n\n| Stone | Weight |\n| --- | --- |\n| a\\|b c | 12.5 |"
+    ]
+
+
+def test_a_slide_without_title_and_a_hidden_one_say_so() -> None:
+    """A slide without a title never stands under that of the slide before; an empty one is empty."""
+    presentation = Presentation()
+    titled(presentation, "Granite")._element.set("show", "0")
+    untitled = presentation.slides.add_slide(presentation.slide_layouts[BLANK])
+    untitled.shapes.add_textbox(0, 0, Inches(1), Inches(1)).text_frame.text = "loose words"
+    presentation.slides.add_slide(presentation.slide_layouts[BLANK])
+    assert texts(saved(presentation)) == ["# Granite (hidden slide)", "# Slide 2\n\nloose words", ""]
+
+
+def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
+    presentation = Presentation()
+    titled(presentation, "Granite")
+    presentation.core_properties.title = "All about stones"
+    assert read_pptx(saved(presentation)).title == "All about stones"
+    presentation.core_properties.title = "PowerPoint Presentation"
+    assert read_pptx(saved(presentation)).title == "Granite"
+
+
+def test_what_only_older_programs_show_is_not_read_twice() -> None:
+    """A newer shape has a copy of itself for them."""
+    both = (
+        b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
+        b"<mc:Choice><a:r><a:t>once</a:t></a:r></mc:Choice>"
+        b"<mc:Fallback><a:r><a:t>twice</a:t></a:r></mc:Fallback></mc:AlternateContent>"
+    )
+    data = rewritten(one_slide("HERE"), {SLIDE: lambda xml: xml.replace(b"<a:r><a:t>HERE</a:t></a:r>", both)})
+    assert texts(data) == ["# Quarry\n\nonce"]
+
+
+def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
+    """They lie in a part of their own."""
+    main = "http://schemas.openxmlformats.org/drawingml/2006/main"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    diagrams = "http://schemas.openxmlformats.org/drawingml/2006/diagram"
+    frame = (
+        f'<p:graphicFrame><a:graphic><a:graphicData><d:relIds xmlns:d="{diagrams}" xmlns:r="{office}" '
+        'r:dm="rIdD"/></a:graphicData></a:graphic></p:graphicFrame></p:spTree>'
+    )
+    points = "".join(
+        f"<d:pt><d:t><a:p><a:r><a:t>{word}</a:t></a:r></a:p></d:t></d:pt>" for word in ("dig", "cut")
+    )
+    link = f'<Relationship Id="rIdD" Type="{office}/diagramData" Target="../diagrams/data1.xml"/>'
+    data = rewritten(
+        one_slide(""),
+        {
+            SLIDE: lambda xml: xml.replace(b"</p:spTree>", frame.encode()),
+            "ppt/slides/_rels/slide1.xml.rels": lambda xml: xml.replace(
+                b"</Relationships>", f"{link}</Relationships>".encode()
+            ),
+        },
+        {"ppt/diagrams/data1.xml": f'<d:m xmlns:d="{diagrams}" xmlns:a="{main}">{points}</d:m>'},
+    )
+    assert texts(data) == ["# Quarry\n\ndig\n\ncut"]
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        (b"", "file_corrupt", "damaged"),
+        (b"just words", "file_corrupt", "damaged"),
+        (ONE[:-100], "file_corrupt", "damaged"),
+        (ONE[: len(ONE) // 2], "file_corrupt", "damaged"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
+        (LOCKED_OFFICE, "file_encrypted", "without one"),
+        (encrypted(ONE, SLIDE), "file_encrypted", "password"),
+        (docx_of([("", "words")]), "file_corrupt", "no PPTX"),
+        (with_part(ONE, SLIDE, b"<p:sld"), "file_corrupt", "damaged"),
+        (rewritten(ONE, {SLIDE: None}), "file_corrupt", "slide1.xml is missing"),
+        (rewritten(ONE, {"ppt/_rels/presentation.xml.rels": None}), "file_corrupt", "is missing"),
+        (rewritten(ONE, {"_rels/.rels": None}), "file_corrupt", "no PPTX"),
+        (rewritten(ONE, {SLIDE: laughs}), "file_corrupt", "entities"),
+        (
+            rewritten(ONE, {SLIDE: outside}),
+            "file_corrupt",
+            "entities",
+        ),
+        (
+            rewritten(ONE, {"[Content_Types].xml": lambda xml: xml.replace(PLAIN, MACROS)}),
+            "unsupported_format",
+            "macros",
+        ),
+    ],
+)
+def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
+    """Cut off, locked, of another kind, with a part missing or broken, with entities, with macros."""
+    failure = refused(data)
+    assert failure.code == code
+    assert message in failure.message
+
+
+def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
+    large = rewritten(ONE, {SLIDE: lambda xml: xml + b" " * (1 << 20)})
+    again = rewritten(ONE, {"ppt/presentation.xml": repeated})
+    for data in (large, again):
+        failure = refused(data)
+        assert failure.code == "extraction_failed"
+        assert "1,048,576 bytes" in failure.message
+
+
+def repeated(xml: bytes) -> bytes:
+    """A presentation that shows its slide a thousand times."""
+    slide = xml[xml.index(b"<p:sldId ") : xml.index(b"</p:sldIdLst>")]
+    return xml.replace(slide, slide * 1000)
+
+
+async def test_a_pptx_is_read_in_the_child(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(ONE)
+    extraction = await read_path(path, FORMATS["pptx"])
+    assert extraction == read_pptx(ONE)
+    assert "pale feldspar" in extraction.pages[0].text
+
+
+@given(st.binary(max_size=200), st.integers(0, 40_000))
+def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
+    """Bytes overwritten anywhere leave a text, or a failure with a code."""
+    data = bytearray(ONE)
+    data[place : place + len(noise)] = noise
+    with suppress(ExtractionFailed):
+        assert isinstance(read_pptx(bytes(data)), Extraction)

@@ -1,0 +1,184 @@
+"""Plain text and Markdown: formats by name, strict decoding, headings."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers import ExtractionFailed, Limits, format_of
+from kb_readers.headings import headings, title_of
+from tests.support.reading import read_path
+
+TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]
+
+
+async def read(folder: Path, data: bytes, limits: Limits | None = None) -> str:
+    """The text of a plain text file with these bytes."""
+    path = folder / "file"
+    path.write_bytes(data)
+    extraction = await read_path(path, TEXT, limits or Limits())
+    assert [page.number for page in extraction.pages] == [None]
+    return extraction.pages[0].text
+
+
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        ("a.txt", "txt"),
+        ("a.LOG", "txt"),
+        ("notes.text", "txt"),
+        ("README.Md", "md"),
+        ("x.markdown", "md"),
+        ("x.htm", "html"),
+        ("x.y.HTML", "html"),
+        ("report.PDF", "pdf"),
+        ("letter.docx", "docx"),
+        ("talk.pptx", "pptx"),
+        ("sums.XLSX", "xlsx"),
+        ("plan.svg", "svg"),
+        ("photo.jpeg", "jpg"),
+        ("photo.JPG", "jpg"),
+        ("scan.png", "png"),
+    ],
+)
+def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str) -> None:
+    assert format_of(filename) is FORMATS[name]
+
+
+@pytest.mark.parametrize(
+    "filename",
+    ["a.xyz", "a.doc", "a.pptm", "a.xlsm", "a.xls", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
+)
+def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
+    """The message lists every format with its extensions."""
+    with pytest.raises(ExtractionFailed) as failed:
+        format_of(filename)
+    assert failed.value.code == "unsupported_format"
+    taken = [extension for each in FORMATS.values() for extension in each.extensions]
+    assert all(extension in failed.value.message for extension in taken)
+
+
+def test_no_two_formats_share_an_extension() -> None:
+    """So that a name tells one format."""
+    taken = [extension for each in FORMATS.values() for extension in each.extensions]
+    assert len(taken) == len(set(taken))
+    assert all(key == each.name for key, each in FORMATS.items())
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        "Grüße, 世界 🐝\r\n".encode(),
+        codecs.BOM_UTF8 + "Grüße, 世界 🐝\r\n".encode(),
+        codecs.BOM_UTF16_LE + "Grüße, 世界 🐝\r\n".encode("utf-16-le"),
+        codecs.BOM_UTF16_BE + "Grüße, 世界 🐝\r\n".encode("utf-16-be"),
+        codecs.BOM_UTF32_LE + "Grüße, 世界 🐝\r\n".encode("utf-32-le"),
+        codecs.BOM_UTF32_BE + "Grüße, 世界 🐝\r\n".encode("utf-32-be"),
+    ],
+)
+async def test_a_byte_order_mark_tells_the_encoding_and_goes(tmp_path: Path, encoded: bytes) -> None:
+    """Without one it is UTF-8. Line ends stay as they are."""
+    assert await read(tmp_path, encoded) == "Grüße, 世界 🐝\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "Grüße".encode("cp1252"),
+        b"\x80\x81\x82",
+        "plain".encode("utf-16-le"),
+        b"text with a \0 in it",
+        codecs.BOM_UTF16_LE + b"\x00\xd8x\x00",
+        b"\xed\xa0\x80",
+    ],
+)
+async def test_what_is_not_text_is_refused_and_never_guessed(tmp_path: Path, data: bytes) -> None:
+    """Windows encodings, binary, UTF-16 without a mark and halves of surrogates."""
+    with pytest.raises(ExtractionFailed) as failed:
+        await read(tmp_path, data)
+    assert failed.value.code == "undecodable_text"
+    assert "UTF-8" in failed.value.message
+
+
+async def test_text_at_the_limit_is_taken_and_a_byte_more_is_not(tmp_path: Path) -> None:
+    """The limit is in bytes of UTF-8."""
+    limits = Limits(text_bytes=1000)
+    assert len(await read(tmp_path, b"x" * 1000, limits)) == 1000
+    assert len(await read(tmp_path, "é".encode() * 500, limits)) == 500
+    utf16 = codecs.BOM_UTF16_LE + ("世" * 400).encode("utf-16-le")
+    for data in (b"x" * 1001, utf16):
+        with pytest.raises(ExtractionFailed, match="1,000 bytes") as failed:
+            await read(tmp_path, data, limits)
+        assert failed.value.code == "extraction_failed"
+
+
+async def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:
+    """It is no error: the document has nothing in it."""
+    assert await read(tmp_path, b"") == ""
+    assert await read(tmp_path, codecs.BOM_UTF8) == ""
+
+
+async def test_the_first_heading_is_the_title_of_markdown_only(tmp_path: Path) -> None:
+    """In plain text a `#` is a character like any other."""
+    path = tmp_path / "file"
+    path.write_text("intro\n\n## Second\n\n# The *Title* of `it` #\n")
+    assert (await read_path(path, MARKDOWN)).title == "The *Title* of it"
+    assert (await read_path(path, TEXT)).title is None
+
+
+def found(text: str) -> list[tuple[int, str]]:
+    """Level and title of each heading."""
+    return [(heading.level, heading.title) for heading in headings(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# A\n## B ##\n###### C\n", [(1, "A"), (2, "B"), (6, "C")]),
+        ("   # three blanks\n    # four are code\n", [(1, "three blanks")]),
+        ("#no blank\n####### seven\n#\n", [(1, "")]),
+        ("Title\n=====\n\nPart\n---\r\n", [(1, "Title"), (2, "Part")]),
+        ("one\ntwo\n---\n", []),
+        ("- item\n---\n\n---\n\n> quote\n---\n", []),
+        ("---\ntitle: x\n---\n# A\n", [(1, "A")]),
+        ("---\nnever closed\n# A\n", [(1, "A")]),
+        ("```sh\n# comment\n```\n# A\n", [(1, "A")]),
+        ("~~~\n```\n# no\n~~~~\n# A\n", [(1, "A")]),
+        ("````\n```\n# no\n````\n# A\n", [(1, "A")]),
+        ("```\n# never closed\n", []),
+        ("``` inline ``` code\n# A\n", [(1, "A")]),
+        ("# CRLF\r\ntext\r\n", [(1, "CRLF")]),
+        ("\\# escaped\n# **Bold** \\*x\\*\n", [(1, "Bold *x*")]),
+        ("# A\n---\nx\n", [(1, "A")]),
+    ],
+)
+def test_headings_are_found_as_markdown_has_them(text: str, expected: list[tuple[int, str]]) -> None:
+    """Marked and underlined ones; none in fences, front matter, lists or quotes."""
+    assert found(text) == expected
+
+
+def test_a_heading_without_end_is_cut() -> None:
+    """Else every chunk below it would carry it whole."""
+    (heading,) = headings("# " + "x" * 100_000)
+    assert len(heading.title) == 200
+    assert heading.title.endswith("…")
+
+
+def test_a_title_has_words() -> None:
+    """An empty heading is passed over."""
+    assert title_of("#\n\n# Real") == "Real"
+    assert title_of("## Only a second level") is None
+
+
+@given(st.text(alphabet="#=-~`> \n\rab\t\\", max_size=200))
+def test_headings_lie_in_order_and_never_overlap(text: str) -> None:
+    last = 0
+    for heading in headings(text):
+        assert last <= heading.start < heading.end <= len(text)
+        assert 1 <= heading.level <= 6
+        last = heading.end

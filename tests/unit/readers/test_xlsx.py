@@ -1,0 +1,328 @@
+"""XLSX: sheets and rows as their reader sees them, and bounds on what a workbook may cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from datetime import time as clock
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openpyxl import Workbook
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers import Extraction, ExtractionFailed, Limits, package, xlsx
+from kb_readers.number_formats import formatter
+from kb_readers.xlsx import read_xlsx
+from tests.support.documents import LOCKED_OFFICE, docx_of
+from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
+from tests.support.reading import read_path
+
+SHEET = "xl/worksheets/sheet1.xml"
+STRINGS = "xl/sharedStrings.xml"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+PLAIN = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
+MACROS = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
+
+
+def saved(book: Workbook) -> bytes:
+    """The file of a workbook."""
+    file = BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+def book_of(*rows: list[Any], name: str = "Stones") -> bytes:
+    """A workbook of one sheet with these rows."""
+    book = Workbook()
+    sheet: Any = book.active
+    sheet.title = name
+    for row in rows:
+        sheet.append(row)
+    return saved(book)
+
+
+ONE = book_of(["Stone", "Weight"], ["feldspar", 12.5])
+
+
+def with_sheet(rows: str, before: str = "") -> bytes:
+    """A workbook whose one sheet is written in XML by hand."""
+    xml = f'<?xml version="1.0"?><worksheet {MAIN}>{before}<sheetData>{rows}</sheetData></worksheet>'
+    return with_part(ONE, SHEET, xml.encode())
+
+
+def with_strings(cells: str, strings: str) -> bytes:
+    """A workbook whose cells share texts; both are written in XML by hand."""
+    link = f'<Relationship Id="rIdS" Type="{OFFICE}/sharedStrings" Target="sharedStrings.xml"/>'
+    return rewritten(
+        with_sheet(f"<row>{cells}</row>"),
+        {
+            "xl/_rels/workbook.xml.rels": lambda xml: xml.replace(
+                b"</Relationships>", f"{link}</Relationships>".encode()
+            )
+        },
+        {STRINGS: f"<sst {MAIN}>{strings}</sst>"},
+    )
+
+
+SHARED = with_strings('<c t="s"><v>0</v></c>', "<si><t>feldspar</t></si>")
+
+
+def text(data: bytes) -> str:
+    """The text of a workbook."""
+    (page,) = read_xlsx(data).pages
+    assert page.number is None
+    return page.text
+
+
+def rows(data: bytes) -> list[str]:
+    """The lines of a workbook's only sheet, without its heading and the rule below the first."""
+    return [line for line in text(data).split("\n")[2:] if line and not line.startswith("| ---")]
+
+
+def refused(data: bytes) -> ExtractionFailed:
+    """How reading these bytes fails; the message ends with what to do."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read_xlsx(data)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def test_a_sheet_is_a_heading_and_a_table_of_its_rows() -> None:
+    """Cells stand apart, on one line, and an empty row ends the table."""
+    data = book_of(["Stone", "Weight"], ["feld|spar", 12.5], [], ["# no\nheading", None, "right"])
+    assert text(data) == (
+        "# Stones\n\n| Stone | Weight |\n| --- | --- |\n| feld\\|spar | 12.5 |\n\n"
+        "| # no heading |  | right |\n| --- | --- | --- |"
+    )
+
+
+def test_sheets_come_in_the_order_of_their_tabs_and_hidden_ones_say_so() -> None:
+    """An empty sheet is not told of."""
+    book = Workbook()
+    first: Any = book.active
+    first["A1"] = "first"
+    book.create_sheet("Empty")
+    book.create_sheet("Away")["A1"] = "hidden words"
+    book["Away"].sheet_state = "veryHidden"
+    book.create_sheet("Front", 0)["A1"] = "front"
+    headings = [line for line in text(saved(book)).split("\n") if line.startswith("#")]
+    assert headings == ["# Front", "# Sheet", "# Away (hidden sheet)"]
+
+
+def test_values_are_shown_as_their_reader_sees_them() -> None:
+    book = Workbook()
+    sheet: Any = book.active
+    values = [date(2024, 5, 17), datetime(2024, 5, 17, 13, 30), clock(4, 5), timedelta(hours=30), 0.07]
+    sheet.append([*values, True])
+    sheet.append([0.1 + 0.2, 1e6, 123456789012345, -5])
+    sheet["E1"].number_format = "0.0%"
+    assert rows(saved(book)) == [
+        "| 2024-05-17 | 2024-05-17 13:30 | 04:05 | 30:00:00 | 7% | TRUE |",
+        "| 0.3 | 1000000 | 123456789012345 | -5 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "raw", "shown"),
+    [
+        (0, "", "45429.5", "45429.5"),
+        (14, "", "45429", "2024-05-17"),
+        (22, "", "45429.520833333336", "2024-05-17 12:30"),
+        (46, "", "1.25", "30:00:00"),
+        (10, "", "0.125", "12.5%"),
+        (164, "[$-409]d. mmm yyyy;@", "45429", "2024-05-17"),
+        (164, "[h]:mm", "1.25", "30:00:00"),
+        (164, '"day" 0', "45429", "45429"),
+        (164, "[Red]0.00;[Black]0.00", "45429", "45429"),
+        (164, "General", "45429", "45429"),
+        (164, r"\d0_d", "45429", "45429"),
+        (164, "0.00E+00", "1e100", "1e+100"),
+        (14, "", "1", "1900-01-01"),
+        (14, "", "59", "1900-02-28"),
+        (14, "", "61", "1900-03-01"),
+        (14, "", "-1", "-1"),
+        (14, "", "1e300", "1e+300"),
+        (14, "", "2958464.9999999", "9999-12-31"),
+        (46, "", "1e300", "1e+300"),
+    ],
+)
+def test_the_number_format_says_what_a_number_is(number: int, code: str, raw: str, shown: str) -> None:
+    """By its code where it has one, else by its number; what is no day stays a number."""
+    assert formatter(number, code, from_1904=False)(raw) == shown
+
+
+def test_days_may_be_counted_from_1904() -> None:
+    data = with_sheet('<row r="1"><c r="A1" s="1"><v>43967</v></c></row>')
+    styles = f'<styleSheet {MAIN}><cellXfs><xf numFmtId="0"/><xf numFmtId="14"/></cellXfs></styleSheet>'
+    book = b"<workbookPr date1904='1'/><sheets>"
+    changed = rewritten(
+        with_part(data, "xl/styles.xml", styles.encode()),
+        {"xl/workbook.xml": lambda xml: xml.replace(b"<workbookPr/>", b"").replace(b"<sheets>", book)},
+    )
+    assert rows(changed) == ["| 2024-05-17 |"]
+
+
+def test_shared_inline_and_rich_texts_are_texts() -> None:
+    book = Workbook()
+    sheet: Any = book.active
+    sheet["A1"] = CellRichText("plain ", TextBlock(InlineFont(b=True), "bold"))
+    shared = "<si><r><t>one </t></r><r><t>two</t></r><rPh><t>aloud</t></rPh></si>"
+    inline = '<c t="inlineStr"><is><t>in_x000D_line</t><rPh><t>aloud</t></rPh></is></c>'
+    by_hand = with_strings(f'<c t="s"><v>0</v></c>{inline}', shared)
+    assert rows(saved(book)) == ["| plain bold |"]
+    assert rows(by_hand) == ["| one two | in line |"]
+
+
+def test_a_formula_is_its_result() -> None:
+    """Where no program has calculated it, it is the formula; an error is what it says."""
+    data = with_sheet(
+        '<row r="1"><c r="A1"><f>B1*2</f><v>84</v></c><c r="B1" t="str"><f>A1</f><v>forty-two</v></c>'
+        '<c r="C1"><f>SUM(A1:B1)</f></c><c r="D1" t="e"><f>1/0</f><v>#DIV/0!</v></c>'
+        '<c r="E1" t="b"><v>0</v></c><c r="F1" t="d"><v>2024-05-17T00:00:00</v></c></row>'
+    )
+    assert rows(data) == ["| 84 | forty-two | =SUM(A1:B1) | #DIV/0! | FALSE | 2024-05-17T00:00:00 |"]
+
+
+def test_cells_without_places_follow_one_another() -> None:
+    data = with_sheet("<row><c><v>1</v></c><c><v>2</v></c></row><row><c><v>3</v></c></row>")
+    assert rows(data) == ["| 1 | 2 |", "| 3 |"]
+
+
+def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
+    """A value in each far corner; what is empty in between is a mark."""
+    data = with_sheet(
+        '<row r="1"><c r="A1"><v>1</v></c><c r="D1"><v>4</v></c></row>'
+        '<row r="1048576"><c r="A1048576"><v>5</v></c><c r="XFD1048576"><v>6</v></c></row>',
+        '<dimension ref="A1:XFD1048576"/>',
+    )
+    began = time.process_time()
+    assert rows(data) == ["| 1 |  |  | 4 |", "| 5 | … | 6 |"]
+    assert time.process_time() - began < 2
+
+
+def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with a value count, of all sheets together."""
+    monkeypatch.setattr(xlsx, "MOST_CELLS", 3)
+    assert len(rows(book_of(["a", "b", None, "c"]))) == 1
+    failure = refused(book_of(["a", "b"], ["c", "d"]))
+    assert (failure.code, "more than 3 cells" in failure.message) == ("extraction_failed", True)
+
+
+def test_a_long_text_in_very_many_cells_is_refused() -> None:
+    """It lies in the file once."""
+    data = with_strings('<c t="s"><v>0</v></c>' * 100, f"<si><t>{'x' * (1 << 20)}</t></si>")
+    failure = refused(data)
+    assert (failure.code, "bytes of text" in failure.message) == ("extraction_failed", True)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        '<c r="A1" t="s"><v>7</v></c>',
+        '<c r="A1" t="s"><v>-1</v></c>',
+        '<c r="A1"><v>twelve</v></c>',
+        '<c r="XFE1"><v>1</v></c>',
+        '<c r="nowhere"><v>1</v></c>',
+        '<c r="A1" s="x"><v>1</v></c>',
+        f'<c r="A1" t="s"><v>{"9" * 5000}</v></c>',
+    ],
+)
+def test_a_cell_that_makes_no_sense_is_damage(cell: str) -> None:
+    """A text that is not there, a number that is none, a place outside the sheet."""
+    failure = refused(with_sheet(f'<row r="1">{cell}</row>'))
+    assert (failure.code, "damaged" in failure.message) == ("file_corrupt", True)
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        (b"", "file_corrupt", "damaged"),
+        (b"name,weight\nzircon,1\n", "file_corrupt", "damaged"),
+        (ONE[:-100], "file_corrupt", "damaged"),
+        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
+        (LOCKED_OFFICE, "file_encrypted", "without one"),
+        (encrypted(ONE, SHEET), "file_encrypted", "password"),
+        (docx_of([("", "words")]), "file_corrupt", "no XLSX"),
+        (with_part(ONE, SHEET, b"<worksheet>"), "file_corrupt", "damaged"),
+        (rewritten(ONE, {SHEET: None}), "file_corrupt", "sheet1.xml is missing"),
+        (rewritten(ONE, {"xl/_rels/workbook.xml.rels": None}), "file_corrupt", "a sheet is missing"),
+        (
+            rewritten(SHARED, {STRINGS: outside}),
+            "file_corrupt",
+            "entities",
+        ),
+        (rewritten(SHARED, {STRINGS: None}), "file_corrupt", "sharedStrings.xml is missing"),
+        (rewritten(ONE, {"xl/workbook.xml": laughs}), "file_corrupt", "entities"),
+        (
+            rewritten(ONE, {"[Content_Types].xml": lambda xml: xml.replace(PLAIN, MACROS)}),
+            "unsupported_format",
+            "macros",
+        ),
+    ],
+)
+def test_an_xlsx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
+    """Cut off, locked, of another kind, with a part missing or broken, with entities, with macros."""
+    failure = refused(data)
+    assert failure.code == code
+    assert message in failure.message
+
+
+def test_a_part_deeper_than_any_is_refused() -> None:
+    """The parser would take minutes for it."""
+    failure = refused(with_sheet("<a>" * (20 << 20)))
+    assert (failure.code, "1,000 deep" in failure.message) == ("extraction_failed", True)
+
+
+def empty_cells() -> bytes:
+    """A sheet of very many cells that have a style and no value."""
+    return with_sheet('<row><c s="1"/></row>' * 60_000)
+
+
+def long_part() -> bytes:
+    """A sheet that unpacks to a thousand times its size."""
+    return with_sheet(" " * (2 << 20))
+
+
+@pytest.mark.parametrize("bomb", [empty_cells, long_part])
+def test_a_part_that_unpacks_without_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, bomb: Callable[[], bytes]
+) -> None:
+    monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
+    failure = refused(bomb())
+    assert (failure.code, "1,048,576 bytes" in failure.message) == ("extraction_failed", True)
+
+
+async def test_a_workbook_is_read_in_the_child(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(SHARED)
+    extraction = await read_path(path, FORMATS["xlsx"])
+    assert extraction == read_xlsx(SHARED)
+    assert "feldspar" in extraction.pages[0].text
+
+
+async def test_texts_that_fill_the_memory_cost_their_own_job(tmp_path: Path) -> None:
+    """The reader has as much as it may have."""
+    path = tmp_path / "x"
+    path.write_bytes(with_strings("", f"<si><t>{'x' * 40}</t></si>" * 1_000_000))
+    with pytest.raises(ExtractionFailed) as failed:
+        await read_path(path, FORMATS["xlsx"], Limits(memory_bytes=60 << 20))
+    assert failed.value.code == "extraction_memory"
+
+
+@given(st.binary(max_size=200), st.integers(0, len(ONE)))
+def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
+    """Bytes overwritten anywhere leave a text, or a failure with a code."""
+    data = bytearray(ONE)
+    data[place : place + len(noise)] = noise
+    with suppress(ExtractionFailed):
+        assert isinstance(read_xlsx(bytes(data)), Extraction)

@@ -1,0 +1,67 @@
+"""Importing a module does nothing: no log level or handler, no thread, path or signal changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+
+from tests.support.stack import ROOT, clean_environment
+
+WATCH = """
+import gc, importlib, json, logging, os, signal, sys, threading
+
+OURS = ("kb_", "mcp_aiohttp", "mcp", "aiohttp", "anyio", "asyncio")  # libraries set levels of their own
+
+def state():
+    loggers = {
+        name: [logger.level, len(logger.handlers), len(logger.filters)]
+        for name, logger in [*logging.root.manager.loggerDict.items(), ("root", logging.root)]
+        if isinstance(logger, logging.Logger) and (name == "root" or name.startswith(OURS))
+    }
+    return {
+        "loggers": {name: found for name, found in loggers.items() if name == "root" or any(found)},
+        "sys.path": list(sys.path),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "environment": dict(os.environ),
+        "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
+        "garbage collector": [gc.isenabled(), *gc.get_threshold()],
+    }
+
+changed, imported = [], 0
+for name in sys.argv[1:]:
+    before = state()
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name.startswith(("kb_", "mcp_aiohttp")):
+            raise
+        continue  # of an extra that is not installed
+    imported += 1
+    after = state()
+    changed += [f"{name}: {part}" for part in after if after[part] != before[part]]
+print(json.dumps([imported, changed]))
+"""
+
+
+def test_no_module_does_anything_when_it_is_imported() -> None:
+    """All modules of all packages, one after the other in a process of their own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    folders = [ROOT / package for package in project["targets"]["wheel"]["packages"]]
+    names = [
+        ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+        for folder in folders
+        for file in sorted(folder.rglob("*.py"))
+    ]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WATCH, *names],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported, changed = json.loads(done.stdout.splitlines()[-1])
+    assert changed == []
+    assert imported > len(names) // 2

@@ -17,7 +17,7 @@ from kb_config.installing import install_command
 from kb_engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from kb_engine.embed import Embedder, Vectors
+    from kb_engine.embed.protocol import Embedder, Vectors
 
 _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between attempts at one batch."""
@@ -26,7 +26,8 @@ _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 def run(options: argparse.Namespace, out: Output) -> int:
     """Embed every chunk with the embedder of the settings and make it the base's own."""
     settings = read(EngineSettings, options, home=options.home, embedder=options.embedder)
-    from kb_engine.embed import EmbedderUnavailable, TextRefused, embedder_from
+    from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
+    from kb_engine.embed.registry import embedder_from
     from kb_engine.store import BaseRefused
 
     try:
@@ -68,7 +69,7 @@ def _reindex(settings: EngineSettings, embedder: Embedder, progress: Callable[[i
 
 def _patiently(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
     """The vectors; an endpoint that is out of order for a minute or two does not end the work."""
-    from kb_engine.embed import EmbedderUnavailable
+    from kb_engine.embed.protocol import EmbedderUnavailable
 
     for wait in _WAITS:
         try:

@@ -48,6 +48,11 @@ class Described:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The parent of each part's settings."""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values of the settings that are secrets, which no log line may hold."""
+        return tuple(getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
+
     @classmethod
     def read(
         cls: type[S],

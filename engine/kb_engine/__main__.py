@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
+from kb_config.logs import configure_logging
 from kb_config.settings import SettingsError
 from kb_engine.app import StartError, serve
-from kb_engine.logs import configure_logging
 from kb_engine.settings import EngineSettings
 from kb_engine.store import BaseRefused
 
@@ -39,7 +39,7 @@ def start(settings: EngineSettings, *, on_ready: Callable[[str], object] = str) 
     Raises:
         StartError, kb_engine.store.BaseRefused: it cannot start.
     """
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, part="engine", secrets=settings.secrets)
     try:
         run: Callable[[Coroutine[Any, Any, None]], None] = import_module("uvloop").run
     except ImportError:

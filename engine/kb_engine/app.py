@@ -35,15 +35,15 @@ from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import refuse_pages
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
 from kb_engine.api.engine import Phase
-from kb_engine.embed import Embedder, OpenAIEmbedder, embedder_from
+from kb_engine.embed.protocol import Embedder
+from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.endpoint_settings import OPENAI
 from kb_engine.extract import Limits
 from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
-from kb_engine.logs import AccessLogger
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import Store, open_sqlite
@@ -132,8 +132,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
 
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     store, spool = await _open(settings, EmbedderIdentity(embedder.name, embedder.dimensions))
-    if isinstance(embedder, OpenAIEmbedder):
-        embedder.expect(store.dimensions)
+    embedder.expect(store.dimensions)
     ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
     limits = Limits(
@@ -213,10 +212,8 @@ async def _stop(engine: Engine) -> None:
 
 
 def _embedder(settings: EngineSettings) -> Embedder:
-    if settings.embedder != OPENAI and settings.embedding_url:
-        logger.warning("KB_EMBEDDING_URL is not asked: set KB_EMBEDDER=openai for that")
-    if settings.embedder == OPENAI and settings.sends_key_in_the_clear:
-        logger.warning("OPENAI_API_KEY is sent without encryption; give KB_EMBEDDING_URL with https")
+    for warning in settings.embedder_warnings():
+        logger.warning(warning)
     try:
         return embedder_from(settings.embedder, settings)
     except ValueError as error:

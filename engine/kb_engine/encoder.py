@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed import Embedder, EmbedderUnavailable, TextRefused, Vectors
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
 from kb_engine.index.port import Scoring
 from kb_engine.turns import Turns
 
@@ -44,7 +44,7 @@ _NICENESS = 10
 _PROBE = "kb"
 
 
-class OutOfOrder(EngineError):
+class EmbedderOutage(EngineError):
     """The embedder cannot be used at the moment: whoever can wait `seconds` may try again."""
 
     def __init__(self, why: str, seconds: float) -> None:
@@ -80,7 +80,7 @@ class Encoder:
         self._background = _TurnsPool(workers, "ingest", _NICENESS)
         self._workers = workers
         self._loading: asyncio.Task[None] | None = None
-        self._rests_until: float | None = None
+        self._backoff_until: float | None = None
         self.failure: str | None = None
 
     @property
@@ -127,9 +127,9 @@ class Encoder:
         """Have the model at hand; callers at the same time share one attempt.
 
         Raises:
-            OutOfOrder: for some seconds after a failure without trying again.
+            EmbedderOutage: for some seconds after a failure without trying again.
         """
-        if self._rests:
+        if self._backing_off:
             raise self._unavailable()
         if self._embedder.loaded:
             return
@@ -145,11 +145,15 @@ class Encoder:
             self._loading = asyncio.create_task(self._load())
 
     def begin_recovery(self) -> None:
-        """Where the embedder is out of order, find out whether it still is, and return at once.
+        """Where the embedder is out of service, find out whether it still is, and return at once.
 
-        Nobody may be asking it for anything, and whoever looks wants to know how it is now.
+        Nothing else may be using it, and a status has to show how it is now.
         """
-        if self.failure is None or self._rests or (self._loading is not None and not self._loading.done()):
+        if (
+            self.failure is None
+            or self._backing_off
+            or (self._loading is not None and not self._loading.done())
+        ):
             return
         self._loading = asyncio.create_task(self._try() if self._embedder.loaded else self._load())
 
@@ -157,7 +161,7 @@ class Encoder:
         """The vector of a query, shape (dimensions,).
 
         Raises:
-            OutOfOrder: the embedder is.
+            EmbedderOutage: the embedder is.
             EngineError: `embedder_unavailable`, it takes other texts.
         """
         await self.load()
@@ -168,7 +172,7 @@ class Encoder:
         await self.load()
         return await self._run(partial(self._pool(owner).submit, owner.caller), self._embedder.embed, texts)
 
-    async def answers(self) -> bool:
+    async def probe(self) -> bool:
         """Whether the embedder takes a plain short text."""
         try:
             await self.query(_PROBE)
@@ -210,9 +214,9 @@ class Encoder:
     def _pool(self, owner: Owner) -> _TurnsPool:
         return self._short if owner.short else self._background
 
-    async def _run(self, submit: _Submit, work: Callable[[A], T], asked: A) -> T:
+    async def _run(self, submit: _Submit, work: Callable[[A], T], argument: A) -> T:
         try:
-            answer = await asyncio.wrap_future(submit(partial(work, asked)))
+            answer = await asyncio.wrap_future(submit(partial(work, argument)))
         except EmbedderUnavailable as error:
             self._failed(error, error.retry_after)
             raise self._unavailable() from error
@@ -223,24 +227,24 @@ class Encoder:
         return answer
 
     @property
-    def _rests(self) -> bool:
-        """Whether it makes no sense to ask the embedder yet."""
-        return self._rests_until is not None and self._clock() < self._rests_until
+    def _backing_off(self) -> bool:
+        """Whether it is too early to try the embedder again."""
+        return self._backoff_until is not None and self._clock() < self._backoff_until
 
     def _succeeded(self) -> None:
         if self.failure is not None:
             logger.info("the embedding model can be used again")
-        self.failure = self._rests_until = None
+        self.failure = self._backoff_until = None
 
-    def _failed(self, error: Exception, rest: float) -> None:
+    def _failed(self, error: Exception, pause: float) -> None:
         if self.failure != str(error):
             logger.warning("the embedding model cannot be used", extra={"why": str(error)})
         self.failure = str(error)
-        self._rests_until = self._clock() + rest
+        self._backoff_until = self._clock() + pause
 
-    def _unavailable(self) -> OutOfOrder:
-        left = 0.0 if self._rests_until is None else self._rests_until - self._clock()
-        return OutOfOrder(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
+    def _unavailable(self) -> EmbedderOutage:
+        left = 0.0 if self._backoff_until is None else self._backoff_until - self._clock()
+        return EmbedderOutage(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
 
 
 class _Submit(Protocol):

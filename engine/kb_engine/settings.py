@@ -11,7 +11,7 @@ import msgspec
 from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connection_limits import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
-from kb_engine.endpoint_settings import OPENAI, EndpointSettings
+from kb_engine.embed.registry import EmbedderSettings
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -24,8 +24,8 @@ def _default_workers() -> int:
     return max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) - 1))
 
 
-class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
-    """Settings of the engine and of its embedding endpoint. Sizes are bytes, times are seconds."""
+class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
+    """Settings of the engine and of its embedder. Sizes are bytes, times are seconds."""
 
     home: Annotated[Path, Setting("KB_HOME", "data folder; the engine keeps to its folder `engine`")] = Path(
         "~/.local/share/kb"
@@ -55,9 +55,6 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
             shown=shown,
         ),
     ] = ""
-    embedder: Annotated[
-        str, Setting("KB_EMBEDDER", "minilm, hash, or openai: an endpoint of OpenAI's API")
-    ] = "minilm"
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
     ] = 100 * MEBIBYTE
@@ -105,8 +102,7 @@ class EngineSettings(EndpointSettings, frozen=True, kw_only=True):
     ] = "info"
 
     def __post_init__(self) -> None:
-        if self.embedder == OPENAI:
-            self.check_endpoint()
+        super().__post_init__()
         if self.store == _SQLITE:
             raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kb_config.logs import configure_logging
 from kb_contracts.http.connection_limits import connections_within_descriptors
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve as serve_app
 from kb_server.observability.counters import MmapCounters
-from kb_server.observability.logs import configure_logging
 from kb_server.observability.metrics import Metrics
 from kb_server.observability.tracing import exporting
 from kb_server.services import Services, http_base, misses_public_url
@@ -55,7 +55,7 @@ def start(
         StartError: the address cannot be listened on.
     """
     checked_names(settings.toolsets)
-    configure_logging(settings.log_level, secrets=settings.secrets)
+    configure_logging(settings.log_level, part="server", secrets=settings.secrets)
     try:
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())

@@ -90,7 +90,7 @@ async def repair(engine: Engine, document: Tagged) -> Document | None:
     except EngineFault as fault:
         logger.warning(
             "a document in several collections could not be repaired",
-            extra={"fields": {"document_id": document.id, "error": fault.code}},
+            extra={"document_id": document.id, "error": fault.code},
         )
     return repaired
 

@@ -148,11 +148,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True):
         """Whether RAGler's backend is the engine: then `KB_API_KEY` is its key, and there need not be one."""
         return self.ragler_api_url.rstrip("/") == self.engine_url.rstrip("/")
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What no log line may hold."""
-        return (self.engine_api_key, self.ragler_api_key, self.api_key)
-
     @classmethod
     def _gather(
         cls, environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]

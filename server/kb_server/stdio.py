@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from kb_server.observability.logs import configure_logging
+from kb_config.logs import configure_logging
 from kb_server.observability.tracing import exporting
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
@@ -22,7 +22,7 @@ def start(settings: ServerSettings) -> None:
         SettingsError: a setting cannot be used.
     """
     names = checked_names(settings.toolsets)
-    configure_logging(settings.log_level, secrets=settings.secrets)
+    configure_logging(settings.log_level, part="server", secrets=settings.secrets)
     with exporting(os.environ):
         asyncio.run(_serve(settings, names))
 

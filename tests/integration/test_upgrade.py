@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_engine.embed import embedder_from
+from kb_engine.embed.registry import embedder_from
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.integration.conftest import Images
 from tests.integration.containers import Engine, Lab, Server, fill

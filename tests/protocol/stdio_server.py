@@ -9,8 +9,8 @@ import asyncio
 import logging
 import sys
 
+from kb_config.logs import configure_logging
 from kb_server.hosting.toolset_server import hosted
-from kb_server.observability import configure_logging
 from kb_server.tool import Call
 from mcp_aiohttp.options import MAX_MESSAGE_BYTES
 from mcp_aiohttp.transport.stdio import serve_stdio
@@ -34,5 +34,5 @@ async def main(argument: str) -> None:
 
 
 if __name__ == "__main__":
-    configure_logging("info")
+    configure_logging("info", part="server")
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from kb_config.logs import fields_of
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
@@ -157,7 +158,7 @@ async def test_a_refusal_and_a_fault_are_logged_by_their_route(
     for headers in ({}, {"Host": "evil.example"}):
         async with http.put(f"{served.base}/upload/one-time-token", headers=headers):
             pass
-    told = [record.__dict__["fields"] for record in caplog.records if "equest" in record.message]
+    told = [fields_of(record) for record in caplog.records if "equest" in record.message]
     assert told[0] == {"method": "PUT", "route": "/upload/{token}"}
     assert told[1] == {"status": 421, "error": "host_not_allowed", "route": "/upload/{token}"}
     assert "one-time-token" not in caplog.text

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kb_config.logs import fields_of
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
@@ -302,7 +303,7 @@ async def test_a_call_is_logged_and_counted_as_any(
     await wire.ask(call("echo", text="words of a document", meta={"correlation_id": "abc"}))
     await wire.ask(call("refusing", 2))
     await wire.socket.close()
-    ended = [r.__dict__["fields"] for r in caplog.records if r.message == "Tool echo (EchoTool) ended"]
+    ended = [fields_of(r) for r in caplog.records if r.message == "Tool echo (EchoTool) ended"]
     assert len(ended) == 1
     assert (ended[0]["correlation_id"], ended[0]["user_agent"]) == ("abc", "agent/1")
     text = metrics.render()
@@ -314,7 +315,7 @@ async def test_a_call_is_logged_and_counted_as_any(
         seconds=BOUND,
         what="the last line",
     )
-    said = caplog.text + "".join(str(record.__dict__.get("fields")) for record in caplog.records)
+    said = caplog.text + "".join(str(fields_of(record)) for record in caplog.records)
     for secret in (KEY, "words of a document", "token-of-a-client"):
         assert secret not in said
 

@@ -16,7 +16,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from kb_engine.embed import HashEmbedder
+from kb_engine.embed.hashing import HashEmbedder
 from tests.support.stack import free_port
 
 Json = dict[str, Any]

@@ -12,7 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 from kb_contracts.api import models as m
-from kb_engine.embed import EmbedderUnavailable, HashEmbedder, Vectors
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.protocol import EmbedderUnavailable, Vectors
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
 from kb_engine.ingest import JobEnds, Pipeline, Workers

@@ -43,6 +43,9 @@ class HashEmbedder:
     # questions on other subjects and 93 % of gibberish.
     weights = ScoreWeights(w=0.15, k=6.0, floor=0.45, cosine_floor=0.35)
 
+    def expect(self, dimensions: int) -> None:
+        """Its dimensions are fixed."""
+
     def load(self) -> None:
         """Nothing to load."""
 

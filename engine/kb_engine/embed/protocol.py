@@ -96,6 +96,12 @@ class Embedder(Protocol):
     def queries_at_once(self) -> int:
         """How many threads may well ask at the same time for the vector of a query."""
 
+    def expect(self, dimensions: int) -> None:
+        """Give vectors of this length only, which the base has; 0: any. Called once, before the first use.
+
+        An embedder that knows its dimensions has been compared with the base by then.
+        """
+
     def load(self) -> None:
         """Load the model now; does nothing when it is loaded. Raises EmbedderUnavailable."""
 

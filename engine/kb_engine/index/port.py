@@ -8,9 +8,15 @@ so that scores mean the same whatever index found the candidates.
     search(query)                 candidates with cosine and BM25, how many match, and whether that is exact
     create, drop, stats           for a rebuild, for another embedder, for checks
 
+RAGler's vector adapter has its four methods here: `search` is `search`, `upsert` and `deleteByFilter` are
+`apply` (the store knows which documents a filter means), `createCollection` is `create`.
+
 Nothing here gives an index access to the store, its database or its transactions: all that an index may need
-to know of a document is in `IndexedDocument`. How an index is kept in step is in `follower.py`; which indexes
-live in the store's own database, and take part in its transactions instead, is in `__init__.py`.
+to know of a document is in `IndexedDocument`. How an index is kept in step is in `follower.py`. `embedded/`
+and `postgres/` live in the store's own database and take part in its transactions instead: a second
+transaction doubles what a commit costs (1.6 to 4.3 ms for five chunks in SQLite, which syncs each to the
+disk), and a search reads rows, words and vectors in one state. They answer the same `IndexQuery` with the
+same `Candidates`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import numpy as np
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.chunk import Chunk, chunks
-from kb_engine.embed import Vectors
-from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
+from kb_engine.embed.protocol import Vectors
+from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from kb_engine.extract import Extraction, Limits, PageBegun, PagesCounted, extract, format_of
 from kb_engine.ingest.steps import Progress, Steps
 from kb_engine.store.port import Prepared, PreparedChunk
@@ -148,7 +148,7 @@ class Pipeline:
         while True:
             try:
                 return await work()
-            except OutOfOrder as error:
+            except EmbedderOutage as error:
                 await steps.waiting()
                 await self._pause(max(wait, error.seconds))
                 wait = min(2 * wait, _MOST_WAIT_SECONDS)
@@ -164,11 +164,11 @@ class _Batch:
         self._blamed = 0
 
     async def embed(self) -> Vectors:
-        """Their vectors; raises OutOfOrder, and EngineError where they are at fault."""
+        """Their vectors; raises EmbedderOutage, and EngineError where they are at fault."""
         try:
             return await self._encoder.passages(self.texts, self._owner)
-        except OutOfOrder as error:
-            if await self._encoder.answers():
+        except EmbedderOutage as error:
+            if await self._encoder.probe():
                 self._blamed += 1
             if self._blamed < _BLAMED:
                 raise

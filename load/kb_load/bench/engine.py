@@ -33,7 +33,7 @@ from faker import Faker
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
-from kb_engine.embed import embedder_from
+from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.store import (
     EmbedderIdentity,

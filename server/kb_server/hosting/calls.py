@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from kb_config import logs
 from kb_server.hosting.arguments import read_arguments
-from kb_server.observability import logs, tracing
+from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import Call, Tool, ToolError, Toolset
@@ -107,7 +108,7 @@ class Calls:
         if published is None:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             fields = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
-            log.warning("There is no such tool", extra={"fields": fields})
+            log.warning("There is no such tool", extra=fields)
             raise UnknownToolError(f"Unknown tool: {name[:64]}. The tools are {', '.join(self._tools)}.")
         logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
@@ -163,9 +164,9 @@ class _Ending:
         took = {"response_time": round(seconds * 1000, 3)}
         fields = {**_fields(self.published, self.call), **outcome, **took, **self.call.log}
         if self.fault is not None:
-            log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra={"fields": fields})
+            log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra=fields)
         elif self.answered:
-            log.warning("Tool %s ended", self.published.label, extra={"fields": fields})
+            log.warning("Tool %s ended", self.published.label, extra=fields)
         else:
             logs.info(log, "Tool %s ended", self.published.label, fields)
 

@@ -64,7 +64,7 @@ def build_app(
 
     def unfinished(request: web.Request) -> web.Response:
         """The answer to a request whose body has not arrived whole by the time the server stops."""
-        log.info("Refused a request", extra={"fields": {"error": SERVER_STOPS, "route": route_of(request)}})
+        log.info("Refused a request", extra={"error": SERVER_STOPS, "route": route_of(request)})
         words = "The server is stopping, and the request had not arrived whole: nothing of it was kept."
         if gate.is_mcp(request):
             return refusal_response(
@@ -113,9 +113,7 @@ def hosting_options(settings: ServerSettings, options: HostingOptions) -> Hostin
 
 
 def _no_room(request: web.Request) -> web.Response:
-    log.info(
-        "Refused a request: too many connections are in use", extra={"fields": {"route": route_of(request)}}
-    )
+    log.info("Refused a request: too many connections are in use", extra={"route": route_of(request)})
     words = "As many connections are in use as this server keeps open, in all or for your address. Try again."
     headers: dict[str, str] = {hdrs.RETRY_AFTER: str(RETRY_SECONDS)}
     return refusal_response(

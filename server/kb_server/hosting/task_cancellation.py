@@ -52,7 +52,7 @@ class TaskCancellation:
         except ValidationError:
             log.info("A notification to cancel a task names none")
         except MCPError as error:
-            log.info("A task was not cancelled", extra={"fields": {"error": error.error.data}})
+            log.info("A task was not cancelled", extra={"error": error.error.data})
 
     async def _on_request(self, context: _Context, params: _Params) -> dict[str, Any]:
         await self._run(params.task_id, context.params, context.request or Caller())
@@ -65,7 +65,7 @@ class TaskCancellation:
             MCPError: with the toolset's error, or without words where it broke.
         """
         call = new_call((params or {}).get("_meta"), caller)
-        fields = {"fields": {"correlation_id": call.correlation_id}}
+        fields = {"correlation_id": call.correlation_id}
         try:
             await self._cancel(task_id, call)
         except ToolError as error:

@@ -1,9 +1,8 @@
-"""What the server tells about itself: structured logs on stderr, and counts for Prometheus.
+"""What the server reports of itself: counts for Prometheus, and spans. `kb_config.logs` configures its log.
 
-No secret and no document text enters either.
+No secret and no document text enters any of them.
 """
 
-from kb_server.observability.logs import JsonFormatter, configure_logging
 from kb_server.observability.metrics import Metrics
 
-__all__ = ["JsonFormatter", "Metrics", "configure_logging"]
+__all__ = ["Metrics"]

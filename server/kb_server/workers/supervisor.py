@@ -123,7 +123,7 @@ class WorkerSupervisor:
             if loop.time() - began > LONG_LIVED:
                 slot.pause = FIRST_PAUSE
             fields = {"worker": slot.number, "seconds": slot.pause}
-            log.error("A worker %s; starting another", how, extra={"fields": fields})
+            log.error("A worker %s; starting another", how, extra=fields)
             await asyncio.sleep(slot.pause)
             slot.pause = min(2 * slot.pause, LONGEST_PAUSE)
 
@@ -147,7 +147,7 @@ class WorkerSupervisor:
         self._listening = True
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
         url = http_base(self._settings, self._port)
-        log.info("Listening", extra={"fields": {"url": url, "workers": len(self._slots)}})
+        log.info("Listening", extra={"url": url, "workers": len(self._slots)})
         self._on_ready(url)
 
     def _stop_accepting(self) -> None:

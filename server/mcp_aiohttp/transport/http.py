@@ -135,13 +135,13 @@ class Gate:
                 "error": refusal.data["error_type"],
                 "route": route_of(request),
             }
-            log.info("Refused a request", extra={"fields": fields})
+            log.info("Refused a request", extra=fields)
             response = refusal_response(refusal)
         except web.HTTPException as error:
             response = self._http_error(request, error)
         except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
             fields = {"method": request.method, "route": route_of(request)}
-            log.exception("A request broke", extra={"fields": fields})
+            log.exception("A request broke", extra=fields)
             body = error_bytes(None, INTERNAL_ERROR, "Internal error")
             response = web.Response(status=500, body=body, content_type="application/json")
         if asks_for_websocket(request):

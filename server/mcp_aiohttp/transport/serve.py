@@ -100,11 +100,11 @@ async def serve(
                 if error.errno == errno.EADDRINUSE:
                     raise PortInUse(host, port, "another process listens there already") from error
                 raise CannotListen(host, port, error.strerror or str(error)) from error
-            log.info("Listening", extra={"fields": {"host": bound[0], "port": bound[1]}})
+            log.info("Listening", extra={"host": bound[0], "port": bound[1]})
             if on_bound is not None:
                 on_bound(*bound)
             with on_stop_signal(stop.set):
                 await stop.wait()
-                log.info("Stopping: calls in flight may end", extra={"fields": {"seconds": drain_seconds}})
+                log.info("Stopping: calls in flight may end", extra={"seconds": drain_seconds})
     finally:
         await runner.cleanup()

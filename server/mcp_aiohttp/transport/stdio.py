@@ -37,7 +37,7 @@ async def serve_stdio(server: HostedServer, *, max_line_bytes: int = MAX_MESSAGE
     lifespan is left in every case. What is printed by accident goes to stderr, never to the client.
     """
     async with server.lifespan():
-        log.info("Serving on stdio", extra={"fields": {"server": server.sdk.name}})
+        log.info("Serving on stdio", extra={"server": server.sdk.name})
         try:
             with anyio.CancelScope() as scope, on_stop_signal(scope.cancel):
                 await _serve(server, max_line_bytes)

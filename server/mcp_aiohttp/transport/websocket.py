@@ -324,7 +324,7 @@ class _Connection:
         try:
             await self._close(await self._converse(server, bounds))
         except Exception:  # the boundary: an HTTP answer, as other faults have, cannot be given any more
-            log.exception("A WebSocket broke", extra={"fields": self._fields()})
+            log.exception("A WebSocket broke", extra=self._fields())
             await self._close(WSCloseCode.INTERNAL_ERROR)
         finally:
             transport = self.http.transport
@@ -334,7 +334,7 @@ class _Connection:
                 # The peer has left, which cancels the handler: without this a timer of the heartbeat would
                 # hold all that belongs to the connection until it next asks whether the peer is there.
                 await self.socket.close()
-            log.info("A WebSocket ended", extra={"fields": self._fields()})
+            log.info("A WebSocket ended", extra=self._fields())
 
     async def _converse(self, server: HostedServer, bounds: Bounds) -> int:
         """Serve until there is no more to read; the code to close with.

@@ -62,6 +62,9 @@ class MiniLM:
         """Whether the model is in memory."""
         return self._parts is not None
 
+    def expect(self, dimensions: int) -> None:
+        """Its dimensions are fixed."""
+
     def load(self) -> None:
         """Load tokenizer and model, about 23 MB read and checked; does nothing the second time."""
         self._ready()

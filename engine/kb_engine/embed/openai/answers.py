@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from kb_engine.embed.openai.settings import MOST_DIMENSIONS
 from kb_engine.embed.protocol import Vectors
-from kb_engine.endpoint_settings import MOST_DIMENSIONS
 
 _MOST_WORDS = 200
 

@@ -87,14 +87,14 @@ def _read(source: DataSource) -> Text | SourceError:
     try:
         text = source.read()
     except NotConfigured as state:
-        log.info("No knowledge base text: none is configured", extra={"fields": fields})
+        log.info("No knowledge base text: none is configured", extra=fields)
         return state
     except SourceError as error:
-        log.error("Reading the knowledge base text failed: %s", error, extra={"fields": fields})
+        log.error("Reading the knowledge base text failed: %s", error, extra=fields)
         return error
     except Exception:  # the boundary: no source, whatever it raises, may keep the server from starting
-        log.exception("Reading the knowledge base text failed", extra={"fields": fields})
+        log.exception("Reading the knowledge base text failed", extra=fields)
         return SourceError("The text could not be read; the server's log says why.")
     figures = {"bytes": text.size, "characters": len(text.content)}
-    log.info("Read the knowledge base text", extra={"fields": {**fields, **figures}})
+    log.info("Read the knowledge base text", extra={**fields, **figures})
     return text

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import msgspec
 import pytest
 
 from kb_config.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
-from kb_engine.logs import JsonFormatter, TerminalFormatter, configure_logging
 from kb_engine.settings import EngineSettings
 
 
@@ -150,44 +147,3 @@ async def test_without_a_key_beyond_loopback_there_is_a_warning(
     with pytest.raises(CannotListen):
         await serve(settings, on_ready=nobody)
     assert "KB_API_KEY" in caplog.text
-
-
-def test_a_log_line_is_json_with_the_records_fields() -> None:
-    """Time in ISO 8601, the level by its setting's name, the fields beside them."""
-    record = logging.makeLogRecord(
-        {
-            "name": "kb_engine",
-            "levelno": logging.WARNING,
-            "levelname": "WARNING",
-            "msg": "a %s",
-            "args": ("b",),
-        }
-    )
-    record.job = "j1"
-    entry = msgspec.json.decode(JsonFormatter().format(record))
-    assert (entry["level"], entry["message"], entry["job"]) == ("warn", "a b", "j1")
-    assert entry["timestamp"].endswith("+00:00")
-
-
-def test_a_line_for_a_person_at_a_terminal_is_short_and_cannot_steer_it() -> None:
-    """Time of day, level, message and fields; control characters are shown as their escapes."""
-    record = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": "a\nb"})
-    record.job = "\x1b[2J"
-    moment, words = TerminalFormatter().format(record).split(" ", 1)
-    assert moment.count(":") == 2
-    assert words == "engine warn  a\\nb job=\\x1b[2J"
-
-
-@pytest.mark.parametrize(("tty", "expected"), [(True, TerminalFormatter), (False, JsonFormatter)])
-def test_only_a_terminal_gets_lines_for_people(
-    tty: bool, expected: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    monkeypatch.setattr("sys.stderr.isatty", lambda: tty, raising=False)
-    try:
-        configure_logging("info")
-        assert type(root.handlers[0].formatter) is expected
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)

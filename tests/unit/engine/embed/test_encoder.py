@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed import EmbedderUnavailable, HashEmbedder
-from kb_engine.encoder import RETRY_SECONDS, Encoder, OutOfOrder, Owner
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.protocol import EmbedderUnavailable
+from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from tests.support.ingesting import HELD, SECONDS, TestEmbedder
 
 
@@ -157,7 +158,7 @@ async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbe
     embedder.failures, embedder.rest = 1, 40.0
     for now, left in ((0.0, 40.0), (30.0, 10.0)):
         clock.now = now
-        with pytest.raises(OutOfOrder) as raised:
+        with pytest.raises(EmbedderOutage) as raised:
             await encoder.query("granite")
         assert (raised.value.seconds, raised.value.members["retry_after"]) == (left, left)
     assert embedder.texts == ["granite"]
@@ -174,7 +175,7 @@ async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool
     encoder = Encoder(embedder, workers=1, clock=clock)
     encoder.begin_recovery()
     assert embedder.attempts == 0
-    with pytest.raises(OutOfOrder):
+    with pytest.raises(EmbedderOutage):
         await encoder.load()
     embedder.loaded = loaded
     encoder.begin_recovery()
@@ -190,7 +191,7 @@ async def test_a_failed_recovery_is_told_as_before(held: tuple[Encoder, TestEmbe
     """Nobody waits for it, so nobody is bothered."""
     encoder, embedder = held
     embedder.failures = 2
-    with pytest.raises(OutOfOrder):
+    with pytest.raises(EmbedderOutage):
         await encoder.query("granite")
     encoder.begin_recovery()
     await encoder.close()

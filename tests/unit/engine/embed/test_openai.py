@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kb_engine.embed import EmbedderUnavailable, HashEmbedder, MiniLM, OpenAIEmbedder
+from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai import calibration
+from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.settings import OpenAISettings
 from kb_engine.embed.openai.window import estimated_tokens
-from kb_engine.endpoint_settings import EndpointSettings
+from kb_engine.embed.protocol import EmbedderUnavailable
 from tests.support.embedding_endpoint import (
     MODEL,
     EmbeddingEndpoint,
@@ -37,7 +40,7 @@ def served() -> Iterator[EmbeddingEndpoint]:
 def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
     """An embedder that asks it."""
     chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
-    with closing(OpenAIEmbedder(EndpointSettings(**chosen))) as embedder:
+    with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
         yield embedder
 
 

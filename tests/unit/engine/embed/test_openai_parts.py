@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.embed import MiniLM
+from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai.answers import BadAnswer, vectors_of, words_of
+from kb_engine.embed.openai.settings import OpenAISettings
 from kb_engine.embed.openai.window import cut, estimated_tokens
 from kb_engine.embed.openai.wire import MOST_RETRY_AFTER, seconds_of
-from kb_engine.endpoint_settings import EndpointSettings
 
 TEXTS = {
     "english": "Honey bees keep the brood nest at 35 degrees, and the queen lays up to 2,000 eggs a day. "
@@ -38,7 +38,7 @@ def test_tokens_are_estimated_at_no_fewer_than_a_tokenizer_counts(text: str) -> 
 
 def test_a_chunk_of_english_fits_the_default_window() -> None:
     """Chunks of 1,100 characters stay whole at 512 tokens."""
-    assert estimated_tokens(TEXTS["english"][:1100]) <= EndpointSettings().embedding_max_tokens
+    assert estimated_tokens(TEXTS["english"][:1100]) <= OpenAISettings().embedding_max_tokens
 
 
 @given(st.text(max_size=400), st.integers(3, 100))

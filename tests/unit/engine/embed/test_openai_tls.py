@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from kb_engine.embed import EmbedderUnavailable, OpenAIEmbedder
-from kb_engine.endpoint_settings import EndpointSettings
+from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.protocol import EmbedderUnavailable
 from tests.support.embedding_endpoint import (
     MODEL,
 )
@@ -31,7 +32,7 @@ def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
     with tls_server(tmp_path) as (port, seen):
         settings = {"embedding_url": f"https://127.0.0.1:{port}/v1", "embedding_model": MODEL}
         with (
-            closing(OpenAIEmbedder(EndpointSettings(**settings, embedding_key=KEY))) as embedder,
+            closing(OpenAIEmbedder(OpenAISettings(**settings, embedding_key=KEY))) as embedder,
             pytest.raises(EmbedderUnavailable, match="its certificate is not trusted"),
         ):
             embedder.load()

@@ -11,7 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed import EmbedderUnavailable, TextRefused
+from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
 from kb_engine.store import Idempotency, SqliteStore
 from kb_engine.store.port import NewJob

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
 
+from kb_config.logs import fields_of
 from kb_server.hosting.calls import BrokenToolError, Calls, UnknownToolError
 from kb_server.observability import Metrics
 from kb_server.tool import Annotations, Call, Tool, ToolError, Toolset
@@ -69,12 +69,6 @@ async def breaking(_arguments: Arguments, _call: Call) -> Found:
     raise ZeroDivisionError("within")
 
 
-def fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The structured fields of a log record."""
-    kept: dict[str, Any] = record.__dict__["fields"]
-    return kept
-
-
 @pytest.mark.requirement("F38")
 async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_at_its_end(
     caplog: pytest.LogCaptureFixture,
@@ -84,7 +78,7 @@ async def test_a_call_is_announced_with_both_forms_of_its_name_and_logged_once_a
     start, end = caplog.records
     assert start.getMessage() == "Executing tool find_things (FindThingsTool)"
     assert end.levelname == "INFO"
-    told = fields(end)
+    told = fields_of(end)
     assert told["response_time"] >= 0
     assert {key: told[key] for key in ("tool", "status", "correlation_id", "result_count")} == {
         "tool": "find_things",
@@ -100,7 +94,7 @@ async def test_an_error_for_the_caller_is_a_warning_with_its_code(caplog: pytest
     answer = (await calls(lacking).outcome("find_things", {"query": "q"}, Call())).as_result()
     assert answer["isError"] is True
     assert caplog.records[-1].levelname == "WARNING"
-    assert fields(caplog.records[-1])["error"] == "not_found"
+    assert fields_of(caplog.records[-1])["error"] == "not_found"
     assert "There is none" not in caplog.text
 
 
@@ -113,14 +107,14 @@ async def test_what_does_not_fit_is_logged_with_the_parameter(
     await calls(found).outcome("find_things", arguments, Call())
     record = caplog.records[-1]
     assert record.levelname == "WARNING"
-    assert fields(record).get("parameter") == parameter
+    assert fields_of(record).get("parameter") == parameter
 
 
 async def test_a_call_of_no_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It never got as far as a tool."""
     with pytest.raises(UnknownToolError):
         await calls(found).outcome("find_nothing", {}, Call())
-    assert fields(caplog.records[-1])["error"] == "unknown_tool"
+    assert fields_of(caplog.records[-1])["error"] == "unknown_tool"
     assert caplog.records[-1].levelname == "WARNING"
 
 

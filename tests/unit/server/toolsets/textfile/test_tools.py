@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kb_config.logs import fields_of
 from kb_server.schema import input_schema, output_schema
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, NoArguments, Toolset
@@ -352,7 +353,7 @@ async def test_the_start_logs_plainly_whether_the_file_was_read(
     with caplog.at_level("INFO", "kb_server.toolsets.textfile"):
         await call(over_file(path), "get_kb_info")
     [record] = caplog.records
-    fields = getattr(record, "fields")  # noqa: B009 - it stands there by `extra`
+    fields = fields_of(record)
     assert (record.levelname, fields["source"]) == (level, str(path))
     assert record.getMessage().startswith(words)
     assert content is None or (fields["bytes"], fields["characters"]) == (4, 4)

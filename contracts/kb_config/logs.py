@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object a line, on stderr, so that stdout stays the protocol's on stdio.
+"""Structured logs of server and engine: a JSON object a line, on stderr: stdout is the protocol's on stdio.
 
-On a terminal, where a person reads them, the lines are short ones in words instead. A record's fields
-come in `extra={"fields": {...}}` and stand beside `timestamp`, `level` and `message`.
+On a terminal, where a person reads them, the lines are short ones in words instead. A record's fields come in
+`extra={...}`, as `logging` has it, and stand beside `timestamp`, `level`, `message` and `logger`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from kb_server.observability.background import BackgroundHandler
+from kb_config.log_writer import BackgroundHandler
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -32,7 +32,8 @@ _NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error",
 _FOREIGN = ("aiohttp", "anyio", "asyncio", "mcp")
 _MAX_WORDS = 200
 _MIN_SECRET = 4
-_UNTOLD = {"timestamp", "level", "message", "logger", "correlation_id", "user_agent"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_NOT_FOR_PEOPLE = {"timestamp", "level", "message", "logger", "correlation_id", "user_agent"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,19 +50,19 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line without its newline."""
-        entry = _standing(record.created, record.levelname, record.getMessage(), record.name)
-        for name, value in getattr(record, "fields", {}).items():
+        entry = _standard_fields(record.created, record.levelname, record.getMessage(), record.name)
+        for name, value in fields_of(record).items():
             entry.setdefault(name, value)
         if record.exc_info and record.exc_info[1] is not None:
-            entry["exception"] = _described(record.exc_info[1])
-        return self._struck(self._line(entry))
+            entry["exception"] = _exception_fields(record.exc_info[1])
+        return self._redacted(self._line(entry))
 
     def info_line(self, logger: str, message: str, fields: Mapping[str, Any]) -> str:
         """What `format` makes of such a record at `info`, without the record: less than half its cost."""
-        standing = _standing(time.time(), "INFO", message, logger)
-        return self._struck(self._line({**standing, **fields, **standing}))
+        standard = _standard_fields(time.time(), "INFO", message, logger)
+        return self._redacted(self._line({**standard, **fields, **standard}))
 
-    def _struck(self, line: str) -> str:
+    def _redacted(self, line: str) -> str:
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return line
@@ -73,18 +74,28 @@ class JsonFormatter(logging.Formatter):
 class TerminalFormatter(JsonFormatter):
     """Formats a record for a person at a terminal: local time, part, level, message, fields."""
 
+    def __init__(self, part: str, secrets: Iterable[str] = ()) -> None:
+        """`part` is the part of kb that writes."""
+        super().__init__(secrets)
+        self._part = part
+
     def _line(self, entry: dict[str, Any]) -> str:
         moment = datetime.fromisoformat(entry["timestamp"]).astimezone()
-        fields = [f"{name}={_plain(value)}" for name, value in entry.items() if name not in _UNTOLD]
-        words = [f"{moment:%H:%M:%S}", "server", f"{entry['level']:5}", entry["message"], *fields]
+        fields = [f"{name}={_plain(value)}" for name, value in entry.items() if name not in _NOT_FOR_PEOPLE]
+        words = [f"{moment:%H:%M:%S}", self._part, f"{entry['level']:5}", entry["message"], *fields]
         # A field may hold what a caller sent; escaped, it cannot steer the terminal.
         return "".join(
             sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in " ".join(words)
         )
 
 
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller added to the record by `extra`."""
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
+
+
 def configure_logging(
-    level: str = "info", *, secrets: Iterable[str] = (), stream: TextIO | None = None
+    level: str, *, part: str, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
     """Send every log of the process to `stream` (stderr): JSON, or words where that is a terminal.
 
@@ -94,7 +105,7 @@ def configure_logging(
     threshold = LEVELS[level.lower()]
     stream = stream or sys.stderr
     handler = _handler_for(stream)
-    handler.setFormatter((TerminalFormatter if stream.isatty() else JsonFormatter)(secrets))
+    handler.setFormatter(TerminalFormatter(part, secrets) if stream.isatty() else JsonFormatter(secrets))
     root = logging.getLogger()
     for old in root.handlers:
         old.flush()
@@ -114,7 +125,7 @@ def info(logger: logging.Logger, message: str, argument: str, fields: Mapping[st
         return
     handler, formatter = _only_handler(logger)
     if handler is None or formatter is None:
-        logger.info(message, argument, extra={"fields": fields})
+        logger.info(message, argument, extra=fields)
     else:
         handler.write_line(formatter.info_line(logger.name, message % argument, fields))
 
@@ -139,7 +150,7 @@ def _handler_for(stream: TextIO) -> logging.Handler:
         return logging.StreamHandler(stream)  # in memory: it cannot block
 
 
-def _standing(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
+def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
     second, fraction = divmod(created, 1)
     return {
         "timestamp": f"{_second(int(second))}.{int(fraction * 1000):03d}Z",
@@ -154,16 +165,16 @@ def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _described(error: BaseException) -> dict[str, Any]:
+def _exception_fields(error: BaseException) -> dict[str, Any]:
     words = str(error).partition("\n")[0][:_MAX_WORDS]
     frames = [
         f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
     ]
-    described: dict[str, Any] = {"type": type(error).__qualname__, "message": words, "traceback": frames}
+    fields: dict[str, Any] = {"type": type(error).__qualname__, "message": words, "traceback": frames}
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
-        described["cause"] = _described(cause)
-    return described
+        fields["cause"] = _exception_fields(cause)
+    return fields
 
 
 def _encoded(entry: dict[str, Any]) -> str:

@@ -1,17 +1,19 @@
 """The settings of an embedding endpoint: where it is, what is asked of it, and what it makes of scores.
 
-They count where `KB_EMBEDDER=openai`. Nothing here imports an embedder, so that reading settings is quick.
+They count where `KB_EMBEDDER=openai`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 
-from kb_config.settings import Setting, Settings, SettingsError
+from kb_config.settings import Setting, SettingsError
+from kb_engine.embed.settings import OwnSettings
 
 OPENAI = "openai"
 """The value of `KB_EMBEDDER` that names an endpoint which speaks OpenAI's API."""
@@ -24,7 +26,7 @@ _EXAMPLE = "http://127.0.0.1:11434/v1"
 _PATH = "/embeddings"
 
 
-class EndpointSettings(Settings, frozen=True, kw_only=True):
+class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
     """Settings of an OpenAI-compatible endpoint. Times are seconds."""
 
     embedding_url: Annotated[
@@ -67,8 +69,8 @@ class EndpointSettings(Settings, frozen=True, kw_only=True):
         Setting("KB_EMBEDDING_SCORING", "constants of the score, like cosine_floor=0.7,w=0.6; else measured"),
     ] = ""
 
-    def check_endpoint(self) -> None:
-        """Raises SettingsError where these settings name no endpoint that could be asked."""
+    def check(self) -> None:
+        """Raises SettingsError where these settings name no endpoint that could be called."""
         for variable, value, example in (
             ("KB_EMBEDDING_URL", self.embedding_url, _EXAMPLE),
             ("KB_EMBEDDING_MODEL", self.embedding_model, "nomic-embed-text"),
@@ -89,13 +91,14 @@ class EndpointSettings(Settings, frozen=True, kw_only=True):
         base = self.embedding_url.rstrip("/")
         return base if base.endswith(_PATH) else base + _PATH
 
-    @property
-    def sends_key_in_the_clear(self) -> bool:
-        """Whether the key goes over a network without TLS."""
+    def warnings(self, *, chosen: bool) -> Iterator[str]:
+        """What is wrong with these settings without being refused; `chosen`: this embedder is used."""
         parts = urlsplit(self.embedding_url)
-        return (
-            bool(self.embedding_key) and parts.scheme == "http" and not _is_this_machine(parts.hostname or "")
-        )
+        if not chosen and self.embedding_url:
+            yield f"KB_EMBEDDING_URL is not used: set KB_EMBEDDER={OPENAI} for that"
+        local = _is_this_machine(parts.hostname or "")
+        if chosen and self.embedding_key and parts.scheme == "http" and not local:
+            yield "OPENAI_API_KEY is sent without encryption; give KB_EMBEDDING_URL with https"
 
     @property
     def scoring(self) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kb_config.settings import SettingsError
-from kb_engine.embed import embedder_from
-from kb_engine.endpoint_settings import EndpointSettings
+from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.registry import embedder_from
 from kb_engine.settings import EngineSettings
 
 ENDPOINT = {
@@ -83,5 +83,5 @@ def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
 )
 def test_a_key_on_a_network_without_tls_is_noticed(url: str, key: str, clear: bool) -> None:
     """This machine is no network."""
-    settings = EndpointSettings(embedding_url=url, embedding_model="m", embedding_key=key)
-    assert settings.sends_key_in_the_clear is clear
+    settings = OpenAISettings(embedding_url=url, embedding_model="m", embedding_key=key)
+    assert any("encryption" in each for each in settings.warnings(chosen=True)) is clear

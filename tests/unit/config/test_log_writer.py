@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kb_server.observability.background import BackgroundHandler
+from kb_config.log_writer import BackgroundHandler
 
 BOUND = 15.0
 

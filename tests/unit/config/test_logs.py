@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kb_server.observability import JsonFormatter, configure_logging
+from kb_config.logs import JsonFormatter, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +56,13 @@ def test_a_record_says_when_how_bad_and_what() -> None:
 
 def test_fields_stand_beside_and_never_in_place_of_the_standing_ones() -> None:
     """A field called `level` does not change the level."""
-    entry = formatted("x", fields={"tool": "kb_search", "response_time": 1.5, "level": "none"})
+    entry = formatted("x", tool="kb_search", response_time=1.5, level="none")
     assert (entry["tool"], entry["response_time"], entry["level"]) == ("kb_search", 1.5, "warn")
 
 
 def test_a_secret_is_struck_out_wherever_it_turns_up() -> None:
     fault = ValueError("key s3cret-key")
-    entry = formatted("s3cret-key", secrets=("s3cret-key", ""), fields={"url": "x?s3cret-key"}, fault=fault)
+    entry = formatted("s3cret-key", secrets=("s3cret-key", ""), url="x?s3cret-key", fault=fault)
     assert "s3cret" not in json.dumps(entry)
     assert entry["message"] == "***"
 
@@ -98,7 +98,7 @@ def test_the_cause_of_an_exception_is_told_too() -> None:
 @pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, object(), b"\xff", float("nan")])
 def test_an_odd_value_still_makes_a_line(value: object) -> None:
     """Half a surrogate pair, a number past 64 bits, an object of no JSON type."""
-    assert formatted("odd", fields={"value": value})["level"] in ("warn", "'warn'")
+    assert formatted("odd", value=value)["level"] in ("warn", "'warn'")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_odd_value_still_makes_a_line(value: object) -> None:
 def test_the_level_decides_what_is_written(level: str, shown: str) -> None:
     """`LOG_LEVEL` takes debug, info, warn and error, in any case."""
     stream = io.StringIO()
-    configure_logging(level, stream=stream)
+    configure_logging(level, part="server", stream=stream)
     log = logging.getLogger("kb_server.test")
     log.debug("d")
     log.info("i")
@@ -126,9 +126,9 @@ class Terminal(io.StringIO):
 def test_a_person_at_a_terminal_gets_words() -> None:
     """Time of day, level, message and fields; no ids that only programs follow, and no secret."""
     stream = Terminal()
-    configure_logging("info", secrets=("s3cret-key",), stream=stream)
+    configure_logging("info", part="server", secrets=("s3cret-key",), stream=stream)
     fields = {"port": 3000, "key": "s3cret-key", "correlation_id": "0ff8", "user_agent": "x"}
-    logging.getLogger("kb_server.test").warning("Listening", extra={"fields": fields})
+    logging.getLogger("kb_server.test").warning("Listening", extra=fields)
     moment, words = stream.getvalue().split(" ", 1)
     assert datetime.strptime(moment, "%H:%M:%S").second >= 0
     assert words == "server warn  Listening port=3000 key=***\n"
@@ -137,14 +137,14 @@ def test_a_person_at_a_terminal_gets_words() -> None:
 def test_a_line_for_a_person_cannot_steer_the_terminal() -> None:
     """Control characters, newlines and half surrogate pairs are shown as their escapes."""
     stream = Terminal()
-    configure_logging("info", stream=stream)
-    logging.getLogger("kb_server.test").info("a\nb", extra={"fields": {"name": "\x1b[2J\u202e\ud800\x9b"}})
-    assert stream.getvalue().endswith("a\\nb name=\\x1b[2J\\u202e\\ud800\\x9b\n")
+    configure_logging("info", part="server", stream=stream)
+    logging.getLogger("kb_server.test").info("a\nb", extra={"file": "\x1b[2J\u202e\ud800\x9b"})
+    assert stream.getvalue().endswith("a\\nb file=\\x1b[2J\\u202e\\ud800\\x9b\n")
 
 
 def test_a_person_is_told_what_was_raised_and_where() -> None:
     stream = Terminal()
-    configure_logging("info", stream=stream)
+    configure_logging("info", part="server", stream=stream)
     logging.getLogger("kb_server.test").error("Broke", exc_info=_raised(ValueError("bad")))
     (line,) = stream.getvalue().splitlines()
     assert "Broke exception=ValueError: bad (" in line
@@ -153,13 +153,13 @@ def test_a_person_is_told_what_was_raised_and_where() -> None:
 
 def test_a_level_nobody_knows_is_refused() -> None:
     with pytest.raises(KeyError):
-        configure_logging("loud")
+        configure_logging("loud", part="server")
 
 
 def test_other_libraries_stay_quiet_below_a_warning() -> None:
     """Their debug lines quote whole messages."""
     stream = io.StringIO()
-    configure_logging("debug", stream=stream)
+    configure_logging("debug", part="server", stream=stream)
     logging.getLogger("mcp.server.runner").debug("a whole document")
     logging.getLogger("aiohttp.access").info("GET /upload/one-time-token")
     assert stream.getvalue() == ""

@@ -1,0 +1,299 @@
+"""An embedder behind an OpenAI-compatible endpoint: Ollama, vLLM, TEI, llama.cpp, OpenAI and the like.
+
+    load    a few texts of our own ──▶ the dimensions, and how near its vectors lie to one another
+    embed   texts, each cut to the model's window ──▶ batches ──▶ vectors of length 1
+            a refused batch ──▶ one text at a time ──▶ half of it, a quarter ... ──▶ TextRefused
+
+Nothing waits here: an endpoint that is out of order is told at once, and whoever has time tries again.
+What an endpoint says went wrong is passed on only where it was asked about texts of our own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from threading import Lock
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_engine.embed.openai import calibration
+from kb_engine.embed.openai.answers import BadAnswer, WrongLength, vectors_of, words_of
+from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
+from kb_engine.embed.openai.window import cut, estimated_tokens
+from kb_engine.embed.openai.wire import NoAnswer, Reply, Wire
+from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
+
+__all__ = ["OpenAIEmbedder"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH_CHARS = 100_000
+_QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
+_REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
+_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
+_BYTES_BESIDE = 256 * 1024
+_LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
+_SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
+_PROBE = "kb"
+_BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
+# What endpoints say with a status of 500 of a text that is longer than they can take, and of one that their
+# model makes numbers of that are none.
+_ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
+
+
+class _Refused(Exception):
+    """The endpoint does not take these texts, and may take others, or parts of them.
+
+    `words` are its own, empty where it may quote a document.
+    """
+
+    def __init__(self, what: str, words: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.words = words
+
+
+class OpenAIEmbedder:
+    """The model of one endpoint. Its dimensions are known once it has answered, or by `expect`."""
+
+    revision = ""
+    device = "remote"
+    queries_at_once = 16
+
+    def __init__(self, settings: OpenAISettings) -> None:
+        """Raises SettingsError where the settings name no endpoint."""
+        settings.check()
+        self._settings = settings
+        self._wire = Wire(settings.embeddings_url, settings.embedding_key)
+        self._lock = Lock()
+        self._dimensions = settings.embedding_dimensions
+        self._weights = calibration.weights(None, settings.scoring)
+        self._at_once = settings.embedding_batch
+        self.loaded = False
+
+    @property
+    def name(self) -> str:
+        """The model, and the prefix of passages, which changes their vectors."""
+        prefix = self._settings.embedding_document_prefix
+        model = f"openai:{self._settings.embedding_model}"
+        return f"{model} with {prefix!r}" if prefix else model
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has; 0 until the endpoint or the base has told."""
+        return self._dimensions
+
+    @property
+    def max_tokens(self) -> int:
+        """The window, by the setting."""
+        return self._settings.embedding_max_tokens
+
+    @property
+    def batch_size(self) -> int:
+        """The most texts in one request, by the setting."""
+        return self._settings.embedding_batch
+
+    @property
+    def weights(self) -> ScoreWeights:
+        """Those of the settings; the others measured at loading, MiniLM's until then."""
+        return self._weights
+
+    def expect(self, dimensions: int) -> None:
+        """Refuse vectors of another length than that of the base. 0: any."""
+        self._dimensions = dimensions or self._dimensions
+
+    def load(self) -> None:
+        """Ask for the vectors of a few texts; does nothing once that has succeeded."""
+        if self.loaded:
+            return
+        with self._lock:
+            if not self.loaded:
+                self._load()
+
+    def count_tokens(self, text: str) -> int:
+        """An estimate, rather too high, with the prefix of passages."""
+        return estimated_tokens(self._settings.embedding_document_prefix + text)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a passage; of one beyond the window only its beginning counts."""
+        self.load()
+        asked = [self._within_window(self._settings.embedding_document_prefix, text) for text in texts]
+        rows = [self._batch(batch) for batch in _batches(asked, self._at_once)]
+        return np.concatenate(rows) if rows else np.empty((0, self._dimensions), np.float32)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """The vector of a question, with the prefix of questions; within 15 seconds, or not at all."""
+        self.load()
+        asked = self._within_window(self._settings.embedding_query_prefix, text)
+        try:
+            vector: NDArray[np.float32] = self._vectors([asked], self._query_seconds)[0]
+        except NoAnswer as error:
+            # The next ones would line up behind one another, each for as long.
+            raise EmbedderUnavailable(str(error), retry_after=_REST_SECONDS) from error
+        return vector
+
+    def close(self) -> None:
+        """End what is under way; calls after that raise EmbedderUnavailable."""
+        self._wire.close()
+
+    @property
+    def _query_seconds(self) -> float:
+        return min(_QUERY_SECONDS, self._settings.embedding_timeout)
+
+    def _within_window(self, prefix: str, text: str) -> str:
+        room = self.max_tokens - estimated_tokens(prefix)
+        return prefix + (cut(text, max(room, 1)) if text.strip() else _BLANK)
+
+    def _load(self) -> None:
+        settings = self._settings
+        questions = [settings.embedding_query_prefix + text for text in calibration.QUESTIONS]
+        passages = [settings.embedding_document_prefix + text for text in calibration.PASSAGES]
+        self._prove_in_order(settings.embedding_timeout)
+        rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
+        vectors = np.concatenate(rows)
+        self._weights = calibration.weights(
+            calibration.measured(vectors[: len(questions)], vectors[len(questions) :]), settings.scoring
+        )
+        self.loaded = True
+        logger.info(
+            "the embedding endpoint answers",
+            extra={
+                "model": settings.embedding_model,
+                "dimensions": self._dimensions,
+                **msgspec.structs.asdict(self._weights),
+            },
+        )
+
+    def _batch(self, texts: list[str]) -> Vectors:
+        """The vectors of a batch; how many texts the next one has follows what the endpoint can do in time.
+
+        Fewer after a batch that took too long, then by and by more again: a slow endpoint does its work in
+        small portions, and one that hung for a moment is soon given large ones.
+        """
+        try:
+            vectors = self._vectors(texts, self._settings.embedding_timeout)
+        except NoAnswer:
+            self._ask_for_less(len(texts))
+            raise
+        self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
+        return vectors
+
+    def _ask_for_less(self, asked: int) -> None:
+        self._at_once = max(1, min(self._at_once, asked) // _LESS_AT_ONCE)
+
+    def _vectors(self, texts: list[str], seconds: float) -> Vectors:
+        """The vectors of texts; those of a refused batch are asked for one by one, cut until they pass."""
+        try:
+            return self._ask(texts, seconds)
+        except _Refused as refused:
+            self._prove_in_order(self._query_seconds)
+            if len(texts) > 1:
+                self._ask_for_less(len(texts))  # that many may be too many
+                return np.concatenate([self._vectors([text], seconds) for text in texts])
+            return self._vector_of_beginning(texts[0], refused, seconds)
+
+    def _vector_of_beginning(self, text: str, refused: _Refused, seconds: float) -> Vectors:
+        """Some endpoints cut what is longer than the model's window, others refuse it: these are helped.
+
+        So are models that make nothing of a text as a whole, which happens, and something of a part.
+        """
+        for length in _ever_shorter(len(text)):  # beginning with the whole: the fault may have passed
+            try:
+                vector = self._ask([text[:length]], seconds)
+            except _Refused as again:
+                refused = again
+                continue
+            if length < len(text):
+                logger.warning(
+                    "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
+                    extra={"why": refused.what, "characters": len(text), "embedded": length},
+                )
+            return vector
+        where = self._settings.embeddings_url
+        raise TextRefused(f"{where} {refused.what} for one text, also in part, and takes others")
+
+    def _prove_in_order(self, seconds: float) -> None:
+        """Raises EmbedderUnavailable where the endpoint refuses even a plain short text."""
+        try:
+            self._ask([_PROBE], seconds, ours=True)
+        except _Refused as refused:
+            raise self._out_of_order(refused.what, refused.words) from None
+
+    def _ask(self, texts: list[str], seconds: float, *, ours: bool = False) -> Vectors:
+        """One request. Raises EmbedderUnavailable, or _Refused where another request may fare better.
+
+        The endpoint's own words are told only of texts that are `ours`: it may quote what it was asked.
+        """
+        body: dict[str, object] = {
+            "model": self._settings.embedding_model,
+            "input": texts,
+            "encoding_format": "float",
+        }
+        if self._settings.embedding_dimensions:
+            body["dimensions"] = self._settings.embedding_dimensions
+        numbers = len(texts) * (self._dimensions or MOST_DIMENSIONS)
+        most = _BYTES_BESIDE + numbers * _BYTES_A_NUMBER
+        reply = self._wire.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
+        if reply.status != 200:
+            said = words_of(reply.body, self._settings.embedding_key) if ours else ""
+            raise self._fault(reply, said)
+        try:
+            vectors = vectors_of(reply.body, count=len(texts), dimensions=self._dimensions)
+        except WrongLength as wrong:
+            raise self._out_of_order(self._other_length(wrong)) from wrong
+        except BadAnswer as bad:
+            raise _Refused(f"answers with {bad}") from bad
+        self._dimensions = vectors.shape[1]
+        return vectors
+
+    def _fault(self, reply: Reply, said: str) -> EmbedderUnavailable | _Refused:
+        """What a status other than 200 means, and what to do about it."""
+        its_fault = reply.status >= 500 and any(words in reply.body.lower() for words in _ITS_FAULT)
+        if reply.status in {400, 413, 422} or its_fault:
+            return _Refused(f"answers HTTP {reply.status}", said)
+        if reply.status in {401, 403}:
+            mend = "set OPENAI_API_KEY to a key that it takes"
+        elif reply.status in {404, 405}:
+            mend = "check KB_EMBEDDING_URL, which mostly ends in /v1, and KB_EMBEDDING_MODEL"
+        elif 300 <= reply.status < 400:
+            mend = "it redirects; set KB_EMBEDDING_URL to where that leads"
+        else:
+            mend = "it is asked again"
+        # A 5xx may be the fault of one text: it keeps nobody from asking for others.
+        rest = 0.0 if reply.status >= 500 else _REST_SECONDS
+        if reply.retry_after is not None:
+            rest = reply.retry_after
+        return self._out_of_order(f"answers HTTP {reply.status}: {mend}", said, rest)
+
+    def _other_length(self, wrong: WrongLength) -> str:
+        if self._settings.embedding_dimensions:
+            return f"answers with {wrong}; unset KB_EMBEDDING_DIMENSIONS where it knows one length only"
+        return f"answers with {wrong}, which the base is filled with: name its model, or run `kb reindex`"
+
+    def _out_of_order(self, what: str, words: str = "", rest: float = _REST_SECONDS) -> EmbedderUnavailable:
+        said = f" ({words})" if words else ""
+        return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{said}", retry_after=rest)
+
+
+def _ever_shorter(length: int) -> Iterator[int]:
+    """The length, its half, a quarter, and so on down to the shortest that is tried."""
+    yield length
+    while length > _SHORTEST:
+        length = max(_SHORTEST, length // 2)
+        yield length
+
+
+def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
+    """The texts in order, at most so many and 100,000 characters at once; a longer text goes alone."""
+    batch: list[str] = []
+    chars = 0
+    for text in texts:
+        if batch and (len(batch) == most or chars + len(text) > _BATCH_CHARS):
+            yield batch
+            batch, chars = [], 0
+        batch.append(text)
+        chars += len(text)
+    if batch:
+        yield batch

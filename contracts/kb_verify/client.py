@@ -19,13 +19,27 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem
-from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, MAX_WAIT_SECONDS, ApiSurface
+from kb_contracts.api.operations import (
+    CLEAR_DOCUMENTS,
+    CREATE_JOB,
+    GET_JOB,
+    IDEMPOTENCY_KEY,
+    LIST_COLLECTIONS,
+    LIST_DOCUMENTS,
+    MAX_WAIT_SECONDS,
+    PATCH_NOTE,
+    PUT_COLLECTION,
+    SEARCH,
+    VECTOR_SEARCH,
+    AnyOperation,
+    ApiSurface,
+    Operation,
+)
 from kb_verify.tally import Tally
 
 A = TypeVar("A", bound=msgspec.Struct)
-R = TypeVar("R")
+T = TypeVar("T")
 
-ENDED = frozenset({"completed", "failed", "cancelled"})
 JSON = "application/json"
 
 _WAIT_SECONDS = 30
@@ -40,45 +54,41 @@ class Client:
         self.http = http
         self.tally = Tally() if tally is None else tally
 
-    def ask(
-        self, operation_id: str, place: Mapping[str, object] | None = None, **request: Any
-    ) -> httpx.Response:
-        """Any operation by its id, `place` its path parameters; `request` as httpx takes it.
+    def ask(self, operation: AnyOperation, *path: object, **request: Any) -> httpx.Response:
+        """The response to an operation, whatever it is. `path` are its path parameters in their order,
+        `request` is as httpx takes it.
 
         Whoever asks one of RAGler's operations is somebody new, unless `headers` name a user: limits are
-        kept by user, and shown by a test of their own.
+        kept by user, and a test of their own holds them.
         """
-        operation = BY_ID[operation_id]
         if operation.surface is ApiSurface.RAGLER:
             request["headers"] = {**fresh_user(), **(request.get("headers") or {})}
-        path = operation.path.format(
-            **{key: quote(str(part), safe="") for key, part in (place or {}).items()}
-        )
-        response = self.http.request(operation.method, path, **request)
-        self.tally.answered(operation_id, response.status_code)
+        values = dict(zip(operation.path_parameters, path, strict=True))
+        target = operation.path.format(**{name: quote(str(value), safe="") for name, value in values.items()})
+        response = self.http.request(operation.method, target, **request)
+        self.tally.answered(operation.id, response.status_code)
         return response
 
-    # jobs
+    def call(self, operation: Operation[Any, A], *path: object, **request: Any) -> A:
+        """As `ask`, of an operation that must succeed: the model of its response."""
+        return answered(self.ask(operation, *path, **request), operation.response_model, operation.status)
+
+    # What is more than a call, or is said a hundred times.
 
     def submit(self, text: str, **body: Any) -> m.Job:
         """Submit a note; the job as it was accepted."""
-        return answered(self.ask("createJob", json={"text": text, **body}), m.Job, 202)
+        return self.call(CREATE_JOB, json={"text": text, **body})
 
     def send(self, name: str, data: bytes, headers: Mapping[str, str] | None = None, **fields: str) -> m.Job:
         """Submit a file; the job as it was accepted."""
-        response = self.ask("createJob", files={"file": (name, data)}, data=fields, headers=headers)
-        return answered(response, m.Job, 202)
-
-    def job(self, job_id: str, wait: float = 0) -> m.Job:
-        """One job."""
-        return answered(self.ask("getJob", {"job_id": job_id}, params={"wait": wait}), m.Job)
+        return self.call(CREATE_JOB, files={"file": (name, data)}, data=fields, headers=headers)
 
     def ended(self, job: m.Job) -> m.Job:
         """The job after its end."""
         seen = job
         for _ in range(_WAITS):
-            seen = self.job(job.id, wait=_WAIT_SECONDS)
-            if seen.status in ENDED:
+            seen = self.call(GET_JOB, job.id, params={"wait": _WAIT_SECONDS})
+            if seen.status in m.FINAL_STATUSES:
                 return seen
         raise AssertionError(f"job {job.id} is {seen.status} after {_WAITS * _WAIT_SECONDS} seconds")
 
@@ -89,20 +99,6 @@ class Client:
         assert ended.document_id is not None, "a completed job names no document"
         return ended.document_id
 
-    def jobs(self, **query: Any) -> m.JobList:
-        """A page of jobs."""
-        return answered(self.ask("listJobs", params=query), m.JobList)
-
-    def cancel(self, job: m.Job) -> httpx.Response:
-        """Cancel a job."""
-        return self.ask("cancelJob", {"job_id": job.id})
-
-    def retry(self, job_id: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Queue a failed job again."""
-        return self.ask("retryJob", {"job_id": job_id}, headers=headers)
-
-    # documents
-
     def note(self, text: str, **body: Any) -> int:
         """Take in a note; its document's id."""
         return self.completed(self.submit(text, **body))
@@ -111,32 +107,21 @@ class Client:
         """Take in a file; its document's id."""
         return self.completed(self.send(name, data, None, **fields))
 
-    def document(self, key: int | str, **query: Any) -> m.DocumentDetail:
-        """One document."""
-        return answered(self.ask("getDocument", {"document_id": key}, params=query), m.DocumentDetail)
-
-    def documents(self, **query: Any) -> m.DocumentList:
-        """A page of documents."""
-        return answered(self.ask("listDocuments", params=query), m.DocumentList)
-
     def listed(self, **query: Any) -> list[int]:
         """The ids of a page of documents."""
-        return [document.id for document in self.documents(**query).documents]
-
-    def delete(self, key: int | str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Remove a document."""
-        return self.ask("deleteDocument", {"document_id": key}, headers=headers)
+        return [document.id for document in self.call(LIST_DOCUMENTS, params=query).documents]
 
     def clear(self, headers: Mapping[str, str] | None = None, *, collections: bool = False) -> m.Removed:
-        """Remove every document; with `collections` what was said of collections too."""
+        """Remove every document; with `collections` their descriptions too."""
         params = {"confirm": "true", **({"collections": "true"} if collections else {})}
-        return answered(self.ask("clearDocuments", params=params, headers=headers), m.Removed)
+        return self.call(CLEAR_DOCUMENTS, params=params, headers=headers)
 
     def patch(
         self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any
     ) -> httpx.Response:
-        """Change a note; the answer waits for that as long as an engine has to."""
-        return self._patch(document_id, MAX_WAIT_SECONDS, headers, body)
+        """Change a note; the response waits for that as long as an engine has to."""
+        params = {"wait": MAX_WAIT_SECONDS}
+        return self.ask(PATCH_NOTE, document_id, params=params, json=body, headers=headers)
 
     def patched(self, document_id: int, **body: Any) -> m.Document:
         """A note after its change."""
@@ -144,72 +129,37 @@ class Client:
 
     def update(self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any) -> m.Job:
         """The job that changes a note, as it was accepted; the test is skipped where none is needed."""
-        response = self._patch(document_id, 0, headers, body)
+        response = self.ask(PATCH_NOTE, document_id, params={"wait": 0}, json=body, headers=headers)
         if response.status_code == HTTPStatus.OK:
             pytest.skip("the note was changed before it could be seen as a job")
         return answered(response, m.Job, HTTPStatus.ACCEPTED)
 
-    def _patch(
-        self, document_id: int, wait: float, headers: Mapping[str, str] | None, body: dict[str, Any]
-    ) -> httpx.Response:
-        place = {"document_id": document_id}
-        return self.ask("patchNote", place, params={"wait": wait}, json=body, headers=headers)
-
-    def add_tags(
-        self, key: int | str, *tags: str, headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
-        """Add tags to a document."""
-        return self.ask("addTags", {"document_id": key}, json={"tags": list(tags)}, headers=headers)
-
-    def remove_tag(
-        self, key: int | str, tag: str, headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
-        """Take a tag off a document."""
-        return self.ask("removeTag", {"document_id": key, "tag": tag}, headers=headers)
-
-    def tags(self, **query: Any) -> m.TagList:
-        """A page of tags."""
-        return answered(self.ask("listTags", params=query), m.TagList)
-
-    # collections
-
-    def vector(self, query: str, **body: Any) -> r.VectorSearchResponse:
-        """The answer of a search by RAGler's operation."""
-        return answered(self.ask("vectorSearch", json={"query": query, **body}), r.VectorSearchResponse)
-
     def collections(self) -> dict[str, r.CollectionSummary]:
         """All collections by name, in their order."""
-        listed = answered(self.ask("listCollections"), r.CollectionList).collections
-        return {collection.name: collection for collection in listed}
-
-    def collection(self, id_: str) -> r.CollectionDetail:
-        """One collection."""
-        return answered(self.ask("getCollection", {"collection_id": id_}), r.CollectionDetail)
+        return {collection.name: collection for collection in self.call(LIST_COLLECTIONS).collections}
 
     def describe(
         self, id_: str, name: str, headers: Mapping[str, str] | None = None, **body: Any
     ) -> httpx.Response:
         """Describe a collection."""
-        return self.ask("putCollection", {"collection_id": id_}, json={"name": name, **body}, headers=headers)
+        return self.ask(PUT_COLLECTION, id_, json={"name": name, **body}, headers=headers)
 
     def described(self, id_: str, name: str, **body: Any) -> r.CollectionDetail:
         """A collection after it has been described."""
         return answered(self.describe(id_, name, **body), r.CollectionDetail)
 
-    # looking
+    def vector(self, query: str, **body: Any) -> r.VectorSearchResponse:
+        """The response to a search by RAGler's operation."""
+        return self.call(VECTOR_SEARCH, json={"query": query, **body})
 
     def search(self, query: str, **body: Any) -> m.SearchResponse:
-        """The answer of a search."""
-        return answered(self.ask("search", json={"query": query, **body}), m.SearchResponse)
+        """The response to a search."""
+        return self.call(SEARCH, json={"query": query, **body})
 
     def found(self, query: str, **body: Any) -> list[int]:
         """The ids of the documents that a search by words finds, best first."""
-        answer = self.search(query, **{"mode": "fts", **body})
-        return [result.document.id for result in answer.results]
-
-    def status(self) -> m.Status:
-        """The engine's status."""
-        return answered(self.ask("getStatus"), m.Status)
+        response = self.search(query, **{"mode": "fts", **body})
+        return [result.document.id for result in response.results]
 
 
 def answered(response: httpx.Response, kind: type[A], status: int = 200) -> A:
@@ -249,7 +199,7 @@ def fresh_user() -> dict[str, str]:
     return {r.USER_ID: f"verify {uuid4()}"}
 
 
-def together(*calls: Callable[[], R]) -> Sequence[R]:
+def together(*calls: Callable[[], T]) -> Sequence[T]:
     """Make the calls at once; their results in order."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(lambda call: call(), calls))

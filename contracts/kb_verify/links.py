@@ -7,7 +7,15 @@ from typing import Any
 
 import httpx
 
-from kb_contracts.api.operations import BY_ID, OPERATIONS, AnyOperation, Link
+from kb_contracts.api.operations import (
+    BY_ID,
+    CREATE_JOB,
+    GET_JOB,
+    OPERATIONS,
+    RETRY_JOB,
+    AnyOperation,
+    Link,
+)
 from kb_contracts.api.ragler import collection_id
 from kb_verify.client import Client
 
@@ -21,8 +29,9 @@ def follow(kb: Client, source: str, link: Link) -> httpx.Response:
     """Ask `source`, then where `link` leads; the last answer."""
     start = SOURCES[source](kb)
     assert start.is_success, f"{source} answers {start.status_code} {start.text[:300]}"
+    target = BY_ID[link.operation]
     place = {name: value_at(start.json(), pointer) for name, pointer in link.parameters.items()}
-    response = kb.ask(link.operation, place, **_body(BY_ID[link.operation]))
+    response = kb.ask(target, *(place[name] for name in target.path_parameters), **_body(target))
     kb.tally.followed(source, link.operation, response.status_code)
     return response
 
@@ -45,23 +54,23 @@ def _with_note(operation_id: str, **request: Any) -> Callable[[Client], httpx.Re
     def ask(kb: Client) -> httpx.Response:
         document = kb.note("granite quarry", tags=["a", "b"])
         known = {"document_id": document, "tag": "b"}
-        place = {name: known[name] for name in BY_ID[operation_id].path_parameters}
-        return kb.ask(operation_id, place, **request)
+        operation = BY_ID[operation_id]
+        return kb.ask(operation, *(known[name] for name in operation.path_parameters), **request)
 
     return ask
 
 
 def _accepted(kb: Client) -> httpx.Response:
-    return kb.ask("createJob", json={"text": "granite quarry"})
+    return kb.ask(CREATE_JOB, json={"text": "granite quarry"})
 
 
 def _ended(kb: Client) -> httpx.Response:
     job = kb.ended(kb.submit("granite quarry"))
-    return kb.ask("getJob", {"job_id": job.id})
+    return kb.ask(GET_JOB, job.id)
 
 
 def _tried_again(kb: Client) -> httpx.Response:
-    return kb.retry(kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id)
+    return kb.ask(RETRY_JOB, kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id)
 
 
 def _described(kb: Client) -> httpx.Response:
@@ -73,7 +82,7 @@ def _in_a_collection(operation_id: str, **request: Any) -> Callable[[Client], ht
 
     def ask(kb: Client) -> httpx.Response:
         kb.note("granite quarry", tags=["collection:stones"])
-        return kb.ask(operation_id, **request)
+        return kb.ask(BY_ID[operation_id], **request)
 
     return ask
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    CANCEL_JOB,
+)
 from kb_verify.client import Client, answered, problem
 
 _ATTEMPTS = 2
@@ -25,7 +28,7 @@ def note_to_await(number: int) -> str:
 def cancelled(kb: Client) -> m.Job:
     """A job that was cancelled before it had ended, as the cancel answered it."""
     for number in range(_ATTEMPTS):
-        response = kb.cancel(kb.submit(long_note(number)))
+        response = kb.ask(CANCEL_JOB, kb.submit(long_note(number)).id)
         if response.status_code == 200:
             return answered(response, m.Job)
         problem(response, "job_finished")

@@ -35,6 +35,8 @@ from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import refuse_pages
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_contracts.semantics.idempotency import KeysInUse
+from kb_contracts.semantics.rate_windows import RateWindows
 from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
 from kb_engine.api import Engine, handlers
@@ -91,7 +93,12 @@ async def create_app(settings: EngineSettings) -> web.Application:
     embedder = _embedder(settings)
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
-    app = build_application(handlers(engine), api_key=settings.api_key)
+    app = build_application(
+        handlers(engine),
+        api_key=settings.api_key,
+        keys=KeysInUse(),
+        rates=RateWindows(),
+    )
     if not settings.api_key:
         app.middlewares.append(refuse_pages(settings.host))
     watch(app, ArrivingBodies(_unfinished))

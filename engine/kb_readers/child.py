@@ -62,7 +62,7 @@ async def read_in_child(
         known_fd = None if known is None else files.known.fileno()
         command = _command(Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd))
         status = await _run(command, files, pipe, limits, on_progress)
-        return await asyncio.to_thread(_outcome, status, files, limits)
+        return await asyncio.to_thread(_outcome, status, files, reader, limits)
 
 
 class _Files(NamedTuple):
@@ -192,18 +192,18 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _outcome(status: int, files: _Files, limits: Limits) -> Extraction:
+def _outcome(status: int, files: _Files, reader: Reader, limits: Limits) -> Extraction:
     files.report.seek(0)
     try:
         report: Report = _REPORT.decode(files.report.read())
     except msgspec.DecodeError:
-        raise _died(status, files.errors, limits) from None
+        raise _died(status, files.errors, reader, limits) from None
     if isinstance(report, Failure):
         raise ExtractionFailed(report.code, report.message)
     return report
 
 
-def _died(status: int, errors: IO[bytes], limits: Limits) -> ExtractionFailed:
+def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> ExtractionFailed:
     """Why a reader that left no report ended. Its output may quote the file, so no message repeats it."""
     errors.seek(0)
     printed = errors.read(_ERROR_BYTES)
@@ -211,7 +211,8 @@ def _died(status: int, errors: IO[bytes], limits: Limits) -> ExtractionFailed:
         return too_much_work()
     if -status == signal.SIGALRM:
         return too_long(limits.wall_seconds)
+    is_denied = -status == signal.SIGABRT and reader.aborts_without_memory
     # A kill that was not ours is the system's, which is out of memory.
-    if -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
+    if is_denied or -status == signal.SIGKILL or any(sign in printed for sign in _MEMORY_SIGNS):
         return too_much_memory(limits.memory_bytes)
     return crashed(f"signal {-status}" if status < 0 else f"status {status}")

@@ -26,6 +26,8 @@ class Reader(msgspec.Struct, frozen=True):
     """Whether it is called with the bytes and a `Context`, or with the bytes alone."""
     cpu_limit: Literal["wall", "size", "ocr"] = "wall"
     """Bounds its processor time: as on the wall; less for a small file; or more, as long as OCR may take."""
+    aborts_without_memory: bool = False
+    """Whether its library ends the process where memory is denied: PDFium, which has no exceptions, does."""
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,9 @@ from kb_readers.text import read_text
 
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
-        "pdf": Reader("kb_readers.pdf", "read_pdf", takes_context=True, cpu_limit="size"),
+        "pdf": Reader(
+            "kb_readers.pdf", "read_pdf", takes_context=True, cpu_limit="size", aborts_without_memory=True
+        ),
         "docx": Reader("kb_readers.docx", "read_docx"),
         "pptx": Reader("kb_readers.pptx", "read_pptx"),
         "xlsx": Reader("kb_readers.xlsx", "read_xlsx"),

@@ -2,10 +2,11 @@
 
     python -m tests.conformance.run
 
-Two servers are started: the fixture, which shows everything that hosting can carry, and the product,
-`kb serve` without an engine; and for clients that call every tool the product in front of a simulated
-engine, once open to all and once with a key. The exit status is 0 when every check passes or is listed with a
-reason in `expected_failures.yaml`, and 1 when one fails that is not, or one that is listed passes.
+Two servers are started: the SDK's example server on `mcp_aiohttp` (examples/hosting), which has everything
+that the suite asks for, and the product, `kb serve` without an engine; and for clients that call every tool
+the product in front of a simulated engine, once open to all and once with a key. The exit status is 0 when
+every check passes or is listed with a reason in `expected_failures.yaml`, and 1 when one fails that is not,
+or one that is listed passes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ the clients that validate results and know neither unions nor lists of types."""
 class Servers:
     """The running servers."""
 
-    fixture: str
+    example: str
     """Base URLs."""
     product: str
     text: Path
@@ -62,18 +63,18 @@ class Servers:
 
     def url(self, target: str) -> str:
         """The endpoint that the suite exercises."""
-        return f"{self.fixture if target == 'fixture' else self.product}/mcp"
+        return f"{self.example if target == 'example' else self.product}/mcp"
 
 
 @contextmanager
 def servers() -> Iterator[Servers]:
-    """Fixture and product, each in a process of its own; stopped afterwards."""
+    """Example and product, each in a process of its own; stopped afterwards."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         text = folder / "text.txt"
         text.write_text("A text that an agent may read.\n")
-        fixture, product = free_port(), free_port()
-        _start(stack, fixture, "tests.conformance.fixture_server", "--port", str(fixture))
+        example, product = free_port(), free_port()
+        _start(stack, example, "examples.hosting.serve", str(example))
         settings = {"KB_HOME": str(folder), "KB_TEXT_FILE": str(text), "KB_ENGINE_URL": _NO_ENGINE}
         _start(stack, product, "kb_cli.main", "serve", "--port", str(product), **settings)
         engine, open_, keyed = free_port(), free_port(), free_port()
@@ -81,9 +82,9 @@ def servers() -> Iterator[Servers]:
         settings |= {"KB_ENGINE_URL": f"http://127.0.0.1:{engine}"}
         _start(stack, open_, "kb_cli.main", "serve", "--port", str(open_), **settings)
         _start(stack, keyed, "kb_cli.main", "serve", "--port", str(keyed), KB_MCP_API_KEY=KEY, **settings)
-        ports = (fixture, product, open_, keyed)
-        fixture_url, product_url, open_url, keyed_url = (f"http://127.0.0.1:{port}" for port in ports)
-        yield Servers(fixture_url, product_url, text, open_url, keyed_url)
+        ports = (example, product, open_, keyed)
+        example_url, product_url, open_url, keyed_url = (f"http://127.0.0.1:{port}" for port in ports)
+        yield Servers(example_url, product_url, text, open_url, keyed_url)
 
 
 def _start(stack: ExitStack, port: int, module: str, *arguments: str, **environment: str) -> None:
@@ -158,10 +159,12 @@ class Trip:
     target: dict[str, Any]
     plan: dict[str, Any]
     progress: list[int]
+    unknown: int | None = -32602
+    """The error for a tool that is not there; None: a result with `isError`, as of the SDK's MCPServer."""
 
 
 def trips(servers: Servers) -> list[Trip]:
-    """Over HTTP and stdio, with a success, a refusal and, at the fixture, progress."""
+    """Over HTTP and stdio, with a success, a refusal and, at the example, progress."""
     info: dict[str, Any] = {"name": "get_kb_info", "arguments": {}}
     plan = {"call": info, "refused": {**info, "arguments": {"nothing": 1}}, "progress": None}
     everything = {
@@ -171,7 +174,7 @@ def trips(servers: Servers) -> list[Trip]:
     }
     stdio = ["-m", "kb_cli.main", "stdio", "--toolset", "textfile", "--file", str(servers.text)]
     return [
-        Trip("fixture", {"url": servers.url("fixture")}, everything, [0, 50, 100]),
+        Trip("example", {"url": servers.url("example")}, everything, [0, 50, 100], unknown=None),
         Trip("product", {"url": f"{servers.product}/mcp/textfile"}, plan, []),
         Trip(
             "product, stdio", {"command": sys.executable, "args": stdio, "env": clean_environment()}, plan, []
@@ -203,7 +206,7 @@ def travel(trip: Trip, mode: str) -> Arrival:
         "called": "string",
         "refused": "string",
         "progress": trip.progress,
-        "unknown": -32602,
+        "unknown": trip.unknown,
     }
     wrong = {key: got[key] for key, value in due.items() if got[key] != value}
     if not got["tools"]:
@@ -274,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         records = arguments.records or Path(scratch)
         verdicts = [
             run_suite(target, version, running.url(target), records)
-            for target in ("fixture", "product")
+            for target in ("example", "product")
             for version in VERSIONS
         ]
         inspections = [inspect(running, path, era) for path in toolset_paths(running) for era in ERAS]

@@ -16,14 +16,14 @@ WIRE = Check("wire-schema-valid", "SUCCESS")
 
 def test_a_failure_that_nobody_expects_is_told_with_its_reason() -> None:
     """The name is that of the check, the words are the suite's."""
-    verdict = judge("fixture", "v", ["ping"], {"ping": [FAILED, WIRE]}, [])
+    verdict = judge("example", "v", ["ping"], {"ping": [FAILED, WIRE]}, [])
     assert verdict.unexpected == {"ping:said": "no answer"}
     assert not verdict.good
 
 
 def test_a_warning_counts_as_a_failure() -> None:
     """What a server should do is held against it as what it must do."""
-    verdict = judge("fixture", "v", ["ping"], {"ping": [Check("said", "WARNING")]}, [])
+    verdict = judge("example", "v", ["ping"], {"ping": [Check("said", "WARNING")]}, [])
     assert list(verdict.unexpected) == ["ping:said"]
 
 
@@ -52,13 +52,13 @@ def test_an_expected_failure_that_passes_or_never_runs_is_stale(expected: str) -
 
 def test_a_scenario_without_a_result_is_a_failure() -> None:
     """A suite that broke half way does not read as one that passed."""
-    verdict = judge("fixture", "v", ["ping"], {}, [])
+    verdict = judge("example", "v", ["ping"], {}, [])
     assert list(verdict.unexpected) == ["ping:-"]
 
 
 def test_a_scenario_that_found_nothing_to_check_is_not_counted_as_passed() -> None:
     """The check of the wire alone says nothing of the scenario."""
-    verdict = judge("fixture", "v", ["ping"], {"ping": [Check("said", "INFO"), WIRE]}, [])
+    verdict = judge("example", "v", ["ping"], {"ping": [Check("said", "INFO"), WIRE]}, [])
     assert (verdict.passed, verdict.inapplicable) == ([], ["ping"])
 
 
@@ -81,12 +81,12 @@ def test_the_list_gives_each_expected_failure_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 def test_the_committed_list_names_each_check_once(version: str) -> None:
-    for target in ("fixture", "product"):
+    for target in ("example", "product"):
         expected = read_expected(target, version)
         assert len(expected) == len(set(expected))
         assert all(name.count(":") == 1 for name in expected)
 
 
-def test_the_fixture_fails_nothing_at_the_current_version() -> None:
+def test_the_example_fails_nothing_at_the_current_version() -> None:
     """Nothing may be excused there: what hosting cannot do would show first."""
-    assert read_expected("fixture", "2026-07-28") == []
+    assert read_expected("example", "2026-07-28") == []

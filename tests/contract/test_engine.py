@@ -7,8 +7,6 @@ import pytest
 from tests.contract.conftest import Start
 from tests.support.engine_http import LONG, Caller, answered, problem
 
-QUARTZ = " ".join(f"quartz sentence number {number} about rivers and ledgers." for number in range(400))
-
 
 async def test_a_note_without_a_title_is_called_by_its_first_line(kb: Caller) -> None:
     """White space collapsed, cut to 80 characters."""
@@ -49,27 +47,13 @@ async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Cal
         assert (await kb.job(job["id"]))["status"] == "cancelled"
 
 
-async def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Caller) -> None:
-    """Nothing is cut in silence: `truncated` on the one at the edge, `omitted` for the rest."""
-    await kb.note(QUARTZ)
-    whole = await kb.search("quartz", mode="fts", top=5)
-    lengths = [len(result["chunk"]["text"]) for result in whole["results"]]
-    assert len(lengths) == 5
-    budget = lengths[0] + 10
-    cut = await kb.search("quartz", mode="fts", top=5, max_chars=budget)
-    assert [len(result["chunk"]["text"]) for result in cut["results"]] == [lengths[0], 10]
-    assert [result["truncated"] for result in cut["results"]] == [False, True]
-    assert (cut["omitted"], cut["total"]) == (3, whole["total"])
-
-
 async def test_an_unknown_path_is_told_the_nearest(kb: Caller) -> None:
     """A slip of the pen costs one look."""
     detail = problem(await kb.http.get("/api/v1/serch"), "route_not_found")["detail"]
     assert "/api/v1/search" in detail
 
 
-async def test_a_json_body_over_the_limit_is_refused(kb: Caller) -> None:
-    """The answer names the limit."""
+async def test_a_json_body_over_the_limit_is_refused_with_the_limit(kb: Caller) -> None:
     content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
     response = await kb.http.post(
         "/api/v1/search", content=content, headers={"Content-Type": "application/json"}

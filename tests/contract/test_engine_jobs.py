@@ -8,13 +8,6 @@ from tests.contract.conftest import Start
 from tests.support.engine_http import LONG, Caller, answered, problem
 
 
-async def test_waiting_in_vain_answers_the_job_as_it_is(kb: Caller) -> None:
-    """The long notes before it hold the places."""
-    await kb.hold()
-    second = await kb.submit(f"granite {LONG}")
-    assert (await kb.job(second["id"], wait=0.01))["status"] == "queued"
-
-
 async def test_a_queued_job_is_cancelled_and_never_done(kb: Caller) -> None:
     """The worker goes on to the job behind it."""
     before = await kb.hold()

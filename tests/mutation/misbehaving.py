@@ -93,7 +93,7 @@ def mismatch_taken(self: Answers, retry: Retry, _now: int) -> Any:
 
 def shared_between_operations(self: Answers, retry: Retry, _now: int) -> Any:
     same = [each for place, each in self._given.items() if place[2] == retry.key]
-    if same and same[0].asked != retry.asked:
+    if same and same[0].fingerprint != retry.fingerprint:
         raise EngineError("idempotency_mismatch", "The key was used.")
     return same[0].answer if same else None
 

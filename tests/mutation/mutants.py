@@ -59,7 +59,7 @@ _JOBS = [
     _m("a job is accepted as running", JOBS, "a_note_is_accepted_as_a_job",
        says("createJob", status="running")),
     _m("white space is a note", JOBS, "a_note_of_white_space_is_refused",
-       replaced(handlers, "_check_text", mis.nothing)),
+       replaced(handlers, "check_note_text", mis.nothing)),
     _m("metadata has no bound", JOBS, "a_note_that_does_not_fit_is_refused_by_name",
        replaced(handlers, "check_metadata", mis.nothing)),
     _m("a completed job names no uid", JOBS, "a_completed_job_names_its_document",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -11,15 +11,16 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET
 
+from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import BY_ID
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.semantics import vector_results
+from kb_contracts.semantics.rate_windows import RateWindows
 from kb_simulator.engine import collections, vector_search
 from kb_simulator.engine.call import CURRENT
-from kb_simulator.engine.collections import Collections, Described
-from kb_simulator.engine.limits import Limits
+from kb_simulator.engine.collections import Description
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
     Break,
@@ -174,20 +175,32 @@ async def unknown(_incoming: Incoming, _inner: Handler) -> Any:
     raise EngineError("route_not_found", "There is no such path.")
 
 
-def changed_always(standing: Described, wanted: r.CollectionRequest, now: int) -> Described:
-    return Described(standing.id, wanted, wanted.created_by or standing.created_by, standing.created, now)
+def changed_always(standing: Description, wanted: r.CollectionRequest, now: int) -> Description:
+    return Description(standing.id, wanted, wanted.created_by or standing.created_by, standing.created, now)
 
 
-def creator_reset(standing: Described, wanted: r.CollectionRequest, now: int) -> Described:
-    return Described(standing.id, wanted, wanted.created_by or r.ENGINE_USER, standing.created, now)
+def creator_reset(standing: Description, wanted: r.CollectionRequest, now: int) -> Description:
+    return Description(standing.id, wanted, wanted.created_by or r.ENGINE_USER, standing.created, now)
 
 
-whole_count = Limits.count
+def without_default_source_type(result: m.SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
+    found = vector_results.vector_result(result, ids)
+    source_type = str(result.document.metadata.get("source_type") or "")
+    return msgspec.structs.replace(
+        found, metadata=msgspec.structs.replace(found.metadata, source_type=source_type)
+    )
 
 
-def counted_as_one(self: Limits, incoming: Incoming) -> None:
+def as_it_is(metadata: dict[str, Any], *names: str) -> Any:
+    return next((metadata[name] for name in names if metadata.get(name)), None)
+
+
+whole_count = RateWindows.count
+
+
+def counted_as_one(self: RateWindows, _operation: str, user: str | None, credential: str) -> None:
     """All operations in one window, of the smallest limit."""
-    whole_count(self, dataclasses.replace(incoming, operation=BY_ID["listCollections"]))
+    whole_count(self, "listCollections", user, credential)
 
 
 def any_text(request: Any, name: str, _most: int) -> str | None:
@@ -237,8 +250,7 @@ _SEARCH = [
     _v("vector: tags are all-of", test="of_several_tags_one_is_enough",
        broken=around("vectorSearch", all_of_the_tags)),
     _v("vector: absent is not manual", test="what_names_no_source_type_is_manual",
-       broken=replaced(vector_search, "_source_type",
-                            lambda metadata: str(metadata.get("source_type") or ""))),
+       broken=replaced(vector_search, "vector_result", without_default_source_type)),
     _v("vector: date_from is ignored", test="dates_are_those_of_the_last_change",
        broken=filters(date_from=None)),
     _v("vector: date_to is ignored", test="dates_are_those_of_the_last_change",
@@ -268,7 +280,7 @@ _SEARCH = [
     _v("vector: a source without a name has none", test="a_source_without_a_name_is_its_documents_uid",
        broken=results(source_url="")),
     _v("vector: metadata is taken as it is", test="metadata_of_any_type_breaks_no_answer",
-       broken=replaced(vector_search, "_text", lambda metadata, name: metadata.get(name) or "")),
+       broken=replaced(vector_results, "_text", as_it_is)),
     _v("vector: drafts are counted", test="what_has_not_been_taken_in_to_its_end_is_not_found",
        broken=around("vectorSearch", with_drafts)),
     _v("vector: drafts are listed", test="what_has_not_been_taken_in_to_its_end_is_not_found",
@@ -336,7 +348,7 @@ _COLLECTIONS = [
     _c("a described one has two ids", test="a_collection_can_be_described_under_any_id_that_is_free",
        broken=forgives("getCollection", "collection_not_found", invented)),
     _c("a name changes", test="a_name_has_one_id_and_an_id_one_name",
-       broken=replaced(Collections, "_check", mis.nothing)),
+       broken=replaced(collections, "check_description", mis.nothing)),
     _c("a derived id is anybody's", test="a_name_has_one_id_and_an_id_one_name",
        broken=replaced(r, "may_have_id", lambda *_: True)),
     _c("a retried description is done again", test="a_retried_description_answers_as_it_did",
@@ -356,7 +368,7 @@ _COLLECTIONS = [
 
 _LIMITS = [
     _c("limits are not kept", test="a_user_may_ask_so_often_a_minute",
-       broken=replaced(Limits, "count", mis.nothing)),
+       broken=replaced(RateWindows, "count", mis.nothing)),
     *(
         _c(f"{id_} has a limit of {limit + by}", test="a_user_may_ask_so_often_a_minute",
            broken=partial(patch.dict, r.LIMITS, {id_: limit + by}))
@@ -366,7 +378,7 @@ _LIMITS = [
     _c("limits are everybody's", test="a_user_may_ask_so_often_a_minute",
        broken=asked("getCollection", lambda _: {"user": None})),
     _c("limits are shared by operations", test="a_user_may_ask_so_often_a_minute",
-       broken=replaced(Limits, "count", counted_as_one)),
+       broken=replaced(RateWindows, "count", counted_as_one)),
     _c("429 says not how long to wait", test="a_user_may_ask_so_often_a_minute",
        broken=replaced(mount, "problem_response", mis.problem_without("Retry-After"))),
     _c("whoever is nobody is not counted", test="without_a_user_the_credential_counts",

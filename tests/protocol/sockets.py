@@ -77,15 +77,15 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 ERAS = ["handshake", "modern"]
-WAYS = ["lane", "loop"]
+WAYS = ["fast path", "loop"]
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-async def opened(wire: Wire, era: str, way: str = "lane") -> Shape:
+async def opened(wire: Wire, era: str, way: str = "fast path") -> Shape:
     """Shake hands where the era does; what puts a message into its shape, and on its way.
 
-    The lane takes no call that asks for progress.
+    The fast path takes no call that asks for progress.
     """
     shape: Shape = modern if era == "modern" else dict
     if era == "handshake":

@@ -229,7 +229,7 @@ async def test_a_call_given_up_before_it_began_is_not_answered(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_plain_call_takes_the_lane_once_the_era_is_settled(
+async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tests.protocol.sockets import INITIALIZED, TEXT, frame, upgrade
-from tests.protocol.test_lane import (
+from tests.protocol.test_fast_path import (
     _NEW_EVERY_TIME,
     FEW,
     GOOD,
@@ -33,7 +33,7 @@ from tests.protocol.test_lane import (
     json_values,
     words,
 )
-from tests.protocol.test_lane import both as both
+from tests.protocol.test_fast_path import both as both
 from tests.support.mcp_messages import BOTH, MODERN, events, initialize, modern, modern_headers, request
 
 VERSIONS = (MODERN, *HANDSHAKE_PROTOCOL_VERSIONS)

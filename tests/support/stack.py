@@ -44,10 +44,10 @@ class Process:
     _readers: list[threading.Thread] = field(default_factory=list)
 
     @classmethod
-    def start(cls, *arguments: str, **environment: str) -> Process:
+    def start(cls, *arguments: str, python: str = sys.executable, **environment: str) -> Process:
         """Run `python -m …` with settings from `environment` alone."""
         popen = subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             env=clean_environment(**environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -211,6 +211,11 @@ class Operation(Generic[B, R]):
         return not (self.reads or self.method is Method.GET)
 
     @property
+    def excludes_retries(self) -> bool:
+        """Whether a retry is refused as `in_progress` while the first request runs."""
+        return self.mutates and self.accepted is None
+
+    @property
     def names_user(self) -> bool:
         """Whether it looks at `X-User-ID`."""
         return self.on_behalf or self.surface is ApiSurface.RAGLER

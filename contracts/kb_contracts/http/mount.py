@@ -26,10 +26,12 @@ from aiohttp.typedefs import Handler as AiohttpHandler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
 from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
-from kb_contracts.api.ragler import MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
+from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
 from kb_contracts.http.admission import RETRY_SECONDS
 from kb_contracts.http.cross_origin import check_unrepeated
 from kb_contracts.http.parsing import convert_path, convert_query, decode_body
+from kb_contracts.semantics.idempotency import KeysInUse
+from kb_contracts.semantics.rate_windows import RateWindows
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +71,13 @@ def build_application(
     *,
     api_key: str = "",
     operations: tuple[AnyOperation, ...] = OPERATIONS,
+    keys: KeysInUse | None = None,
+    rates: RateWindows | None = None,
 ) -> web.Application:
     """An application that serves `operations`, each by the handler with its id.
+
+    With `keys` no two requests of one idempotency key run at once; with `rates` calls are counted. The
+    simulator passes neither and does both itself, for each of its namespaces.
 
     Raises:
         LookupError: an operation has no handler, or a handler no operation.
@@ -86,7 +93,7 @@ def build_application(
         middlewares=[_problems, _require_key(api_key, operations)], client_max_size=JSON_BODY_BYTES
     )
     for operation in operations:
-        handler = _adapt(operation, handlers[operation.id])
+        handler = _adapt(operation, _guarded(operation, handlers[operation.id], keys, rates))
         for path in (operation.path, *_ALSO.get(operation.path, ())):
             app.router.add_route(operation.method, path, handler)
     return app
@@ -99,6 +106,26 @@ def open_paths(operations: tuple[AnyOperation, ...] = OPERATIONS) -> frozenset[s
 
 
 _PROBES = open_paths()
+
+
+def _guarded(
+    operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
+) -> Handler:
+    """The handler behind the idempotency keys in use and the limits of RAGler's operations."""
+
+    async def limited(incoming: Incoming) -> msgspec.Struct:
+        assert rates is not None
+        rates.count(operation.id, incoming.user, incoming.credential)
+        return await handler(incoming)
+
+    async def exclusive(incoming: Incoming) -> msgspec.Struct:
+        assert keys is not None
+        with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+            return await handler(incoming)
+
+    if rates is not None and operation.id in LIMITS:
+        return limited
+    return exclusive if keys is not None and operation.excludes_retries else handler
 
 
 def _adapt(operation: AnyOperation, handler: Handler) -> AiohttpHandler:

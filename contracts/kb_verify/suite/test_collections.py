@@ -9,6 +9,17 @@ from uuid import uuid4
 import pytest
 
 from kb_contracts.api import ragler as r
+from kb_contracts.api.operations import (
+    ADD_TAGS,
+    BY_ID,
+    DELETE_DOCUMENT,
+    GET_COLLECTION,
+    GET_DOCUMENT,
+    LIST_COLLECTIONS,
+    PUT_COLLECTION,
+    REMOVE_TAG,
+    VECTOR_SEARCH,
+)
 from kb_verify.client import Client, answered, fresh_key, fresh_user, problem
 
 pytestmark = pytest.mark.usefixtures("ragler")
@@ -21,14 +32,14 @@ SERVICE = {r.USER_ROLE: r.SERVICE}
 def test_every_collection_is_listed_by_name(kb: Client) -> None:
     """Those in use and those that are described, each once, with chunks, creator and time of creation."""
     assert kb.collections() == {}
-    first = kb.document(kb.note("granite", tags=["collection:stones", "x"]))
+    first = kb.call(GET_DOCUMENT, kb.note("granite", tags=["collection:stones", "x"]))
     kb.note("basalt", tags=["collection:stones"])
     kb.note("otter", tags=["collection:Animals & co"])
     kb.note("nowhere", tags=["collection:", "collections"])
     kb.described(str(uuid4()), "guides", description="How it is done", created_by="ann@example.com")
     listed = kb.collections()
     assert list(listed) == ["Animals & co", "guides", "stones"]
-    assert answered(kb.ask("listCollections"), r.CollectionList).total == 3
+    assert kb.call(LIST_COLLECTIONS).total == 3
     stones, guides = listed["stones"], listed["guides"]
     assert (stones.chunk_count, stones.description, stones.created_by) == (2, "", r.ENGINE_USER)
     assert (stones.id, stones.created_at) == (r.collection_id("stones"), first.created_at)
@@ -42,7 +53,7 @@ def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
     note = kb.note("granite quarry", tags=["collection:guides"])
     kb.file("a.md", b"# Basalt\n\ncolumns by the sea", tags='["collection:guides"]')
     changed = kb.patched(note, text="granite quarry by the road").updated_at
-    found = kb.collection(GUIDES)
+    found = kb.call(GET_COLLECTION, GUIDES)
     listed = kb.collections()["guides"]
     assert (found.id, found.name, found.chunk_count) == (listed.id, "guides", 2)
     assert (found.created_at, found.created_by) == (listed.created_at, listed.created_by)
@@ -55,24 +66,24 @@ def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
 def test_more_text_is_more_tokens(kb: Client) -> None:
     """Counted over the collection's documents alone."""
     kb.note("granite", tags=["collection:guides"])
-    before = kb.collection(GUIDES).statistics.total_tokens
+    before = kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens
     kb.note("granite " * 50, tags=["collection:stones"])
-    assert kb.collection(GUIDES).statistics.total_tokens == before
+    assert kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens == before
     kb.note("granite quarry " * 20, tags=["collection:guides"])
-    assert kb.collection(GUIDES).statistics.total_tokens >= before + 20
+    assert kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens >= before + 20
 
 
 @pytest.mark.parametrize("id_", ["00000000-0000-4000-8000-000000000000", r.collection_id("stones")])
 def test_an_unknown_collection_is_not_found(kb: Client, id_: str) -> None:
     """Also under the id that a name would have, if it were in use."""
     kb.note("granite", tags=["collection:guides", "stones"])
-    problem(kb.ask("getCollection", {"collection_id": id_}), "collection_not_found")
+    problem(kb.ask(GET_COLLECTION, id_), "collection_not_found")
 
 
 @pytest.mark.parametrize("id_", ["guides", "1", GUIDES.upper()])
 def test_what_is_no_id_is_refused_by_name(kb: Client, id_: str) -> None:
     """A UUID in lower case is one."""
-    response = kb.ask("getCollection", {"collection_id": id_})
+    response = kb.ask(GET_COLLECTION, id_)
     assert problem(response, "invalid_parameter").parameter == "collection_id"
 
 
@@ -80,20 +91,20 @@ def test_a_collection_follows_its_documents(kb: Client) -> None:
     """It is there with the first and gone with the last, whichever way they come and go."""
     one, two = kb.note("granite", tags=["collection:guides"]), kb.note("basalt")
     assert kb.collections()["guides"].chunk_count == 1
-    kb.add_tags(two, "collection:guides")
+    kb.ask(ADD_TAGS, two, json={"tags": ["collection:guides"]})
     assert kb.collections()["guides"].chunk_count == 2
-    kb.delete(one)
+    kb.ask(DELETE_DOCUMENT, one)
     assert kb.collections()["guides"].chunk_count == 1
-    kb.remove_tag(two, "collection:guides")
+    kb.ask(REMOVE_TAG, two, "collection:guides")
     assert kb.collections() == {}
-    problem(kb.ask("getCollection", {"collection_id": GUIDES}), "collection_not_found")
+    problem(kb.ask(GET_COLLECTION, GUIDES), "collection_not_found")
 
 
 @pytest.mark.requirement("R21", "R22")
 def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
     """Its documents stay in it, its id and time of creation stay, and it was changed just now."""
     kb.note("granite", tags=["collection:guides"])
-    before = kb.collection(GUIDES)
+    before = kb.call(GET_COLLECTION, GUIDES)
     after = kb.described(
         GUIDES,
         "guides",
@@ -107,24 +118,24 @@ def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
     assert (after.id, after.chunk_count, after.created_at) == (GUIDES, 1, before.created_at)
     assert after.updated_at > before.updated_at
     assert after.statistics == before.statistics
-    assert kb.collection(GUIDES) == after
+    assert kb.call(GET_COLLECTION, GUIDES) == after
 
 
 @pytest.mark.requirement("R22")
 def test_what_nobody_has_said_is_absent(kb: Client) -> None:
     """Neither null nor an empty list; a list that was sent empty is one."""
     kb.described(GUIDES, "guides")
-    told = kb.ask("getCollection", {"collection_id": GUIDES}).json()
+    told = kb.ask(GET_COLLECTION, GUIDES).json()
     assert not {"target_audience", "usage_scenarios"} & told.keys()
     kb.described(GUIDES, "guides", target_audience=[])
-    assert kb.collection(GUIDES).target_audience == []
+    assert kb.call(GET_COLLECTION, GUIDES).target_audience == []
 
 
 def test_what_is_left_out_is_said_no_more(kb: Client) -> None:
     """But for the creator, who stays who it was."""
     kb.described(GUIDES, "guides", description="a", created_by="ann@example.com", usage_scenarios=["b"])
     kb.described(GUIDES, "guides")
-    told = kb.ask("getCollection", {"collection_id": GUIDES}).json()
+    told = kb.ask(GET_COLLECTION, GUIDES).json()
     assert (told["description"], told["created_by"]) == ("", "ann@example.com")
     assert "usage_scenarios" not in told
 
@@ -145,12 +156,12 @@ def test_a_described_collection_stands_without_documents(kb: Client) -> None:
     assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)
     assert empty.statistics.last_published == empty.updated_at == empty.created_at
     document = kb.note("granite", tags=["collection:guides"])
-    assert kb.collection(id_).chunk_count == 1
-    kb.delete(document)
-    assert kb.collection(id_) == empty
+    assert kb.call(GET_COLLECTION, id_).chunk_count == 1
+    kb.ask(DELETE_DOCUMENT, document)
+    assert kb.call(GET_COLLECTION, id_) == empty
     kb.note("basalt", tags=["collection:guides", "collection:stones"])
     kb.clear()
-    assert (kb.collection(id_), list(kb.collections())) == (empty, ["guides"])
+    assert (kb.call(GET_COLLECTION, id_), list(kb.collections())) == (empty, ["guides"])
     kb.clear(collections=True)
     assert kb.collections() == {}
 
@@ -161,7 +172,7 @@ def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> 
     kb.described(id_, "guides")
     kb.note("granite", tags=["collection:guides"])
     assert [(each.id, each.chunk_count) for each in kb.collections().values()] == [(id_, 1)]
-    problem(kb.ask("getCollection", {"collection_id": GUIDES}), "collection_not_found")
+    problem(kb.ask(GET_COLLECTION, GUIDES), "collection_not_found")
 
 
 def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
@@ -179,7 +190,7 @@ def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
     ):
         assert named in problem(kb.describe(other, name), "collection_exists").detail
     assert sorted(kb.collections()) == ["guides", "stones"]
-    assert kb.collection(id_).description == "a"
+    assert kb.call(GET_COLLECTION, id_).description == "a"
 
 
 def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
@@ -187,8 +198,8 @@ def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
     for name in ("API Documentation", "größe & co", "日本語", "x" * 189):
         assert kb.described(r.collection_id(name), name).name == name
         document = kb.note("granite", tags=[f"collection:{name}"])
-        assert kb.collection(r.collection_id(name)).chunk_count == 1
-        kb.delete(document)
+        assert kb.call(GET_COLLECTION, r.collection_id(name)).chunk_count == 1
+        kb.ask(DELETE_DOCUMENT, document)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +218,7 @@ def test_a_description_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], parameter: str
 ) -> None:
     """And nothing has been described."""
-    response = kb.ask("putCollection", {"collection_id": GUIDES}, json={"name": "guides", **body})
+    response = kb.ask(PUT_COLLECTION, GUIDES, json={"name": "guides", **body})
     assert problem(response, "invalid_parameter").parameter == parameter
     assert kb.collections() == {}
 
@@ -218,7 +229,7 @@ def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
     first = answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail)
     later = kb.described(GUIDES, "guides", description="b")
     assert answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail) == first
-    assert kb.collection(GUIDES) == later
+    assert kb.call(GET_COLLECTION, GUIDES) == later
     problem(kb.describe(GUIDES, "guides", key, description="c"), "idempotency_mismatch")
 
 
@@ -229,10 +240,10 @@ def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
 def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
     """As anybody."""
     kb.note("granite", tags=["collection:guides"])
-    found = kb.ask("vectorSearch", json={"query": "granite"}, headers=SERVICE)
+    found = kb.ask(VECTOR_SEARCH, json={"query": "granite"}, headers=SERVICE)
     assert len(answered(found, r.VectorSearchResponse).results) == 1
-    listed = answered(kb.ask("listCollections", headers=SERVICE), r.CollectionList)
-    got = answered(kb.ask("getCollection", {"collection_id": GUIDES}, headers=SERVICE), r.CollectionDetail)
+    listed = kb.call(LIST_COLLECTIONS, headers=SERVICE)
+    got = kb.call(GET_COLLECTION, GUIDES, headers=SERVICE)
     assert [each.id for each in listed.collections] == [got.id] == [GUIDES]
 
 
@@ -245,15 +256,15 @@ def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> Non
     assert kb.collections() == {}
     kb.described(GUIDES, "guides", description="a")
     problem(kb.describe(GUIDES, "guides", headers, description="b"), "forbidden")
-    assert kb.collection(GUIDES).description == "a"
+    assert kb.call(GET_COLLECTION, GUIDES).description == "a"
     answered(kb.describe(GUIDES, "guides", {r.USER_ROLE: "editor"}, description="b"), r.CollectionDetail)
 
 
 def limited(kb: Client, operation_id: str, headers: dict[str, str]) -> Any:
     """Ask an operation for what it answers with a success."""
     body = {"json": {"query": "granite"}} if operation_id == "vectorSearch" else {}
-    place = {"collection_id": GUIDES} if operation_id == "getCollection" else {}
-    return kb.ask(operation_id, place, headers=headers, **body)
+    path = [GUIDES] if operation_id == "getCollection" else []
+    return kb.ask(BY_ID[operation_id], *path, headers=headers, **body)
 
 
 @pytest.mark.requirement("R50", "R51", "R52", "R53")
@@ -287,8 +298,8 @@ def test_a_refused_call_is_not_counted(kb: Client) -> None:
     """What does not fit costs nobody a call."""
     user = fresh_user()
     for _ in range(r.LIMITS["listCollections"]):
-        problem(kb.ask("listCollections", headers=user, params={"colour": "red"}), "unknown_parameter")
-    answered(kb.ask("listCollections", headers=user), r.CollectionList)
+        problem(kb.ask(LIST_COLLECTIONS, headers=user, params={"colour": "red"}), "unknown_parameter")
+    kb.call(LIST_COLLECTIONS, headers=user)
 
 
 @pytest.mark.parametrize(

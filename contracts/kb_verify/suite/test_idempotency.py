@@ -7,6 +7,16 @@ from functools import partial
 import pytest
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    ADD_TAGS,
+    CANCEL_JOB,
+    CREATE_JOB,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_JOBS,
+    REMOVE_TAG,
+    RETRY_JOB,
+)
 from kb_verify.client import Client, answered, fresh_key, problem, together
 from kb_verify.files import pdf
 from kb_verify.slow import cancelled, long_note
@@ -14,29 +24,29 @@ from kb_verify.slow import cancelled, long_note
 
 def test_a_retried_note_is_the_same_job(kb: Client) -> None:
     """Also when its JSON is written differently."""
-    before, key = kb.jobs().total, fresh_key()
-    first = answered(kb.ask("createJob", json={"text": "granite", "tags": ["a"]}, headers=key), m.Job, 202)
+    before, key = kb.call(LIST_JOBS).total, fresh_key()
+    first = kb.call(CREATE_JOB, json={"text": "granite", "tags": ["a"]}, headers=key)
     kb.completed(first)
     again = kb.ask(
-        "createJob",
+        CREATE_JOB,
         content=b'{ "tags": ["a"],  "text": "gr\\u0061nite" }',
         headers={**key, "Content-Type": "application/json"},
     )
     assert answered(again, m.Job, 202) == first
-    assert kb.jobs().total == before + 1
+    assert kb.call(LIST_JOBS).total == before + 1
 
 
 def test_a_key_with_another_request_is_a_mismatch(kb: Client) -> None:
     """And nothing of the other request happens."""
-    before, key = kb.jobs().total, fresh_key()
-    answered(kb.ask("createJob", json={"text": "granite"}, headers=key), m.Job, 202)
-    problem(kb.ask("createJob", json={"text": "basalt"}, headers=key), "idempotency_mismatch")
-    assert kb.jobs().total == before + 1
+    before, key = kb.call(LIST_JOBS).total, fresh_key()
+    kb.call(CREATE_JOB, json={"text": "granite"}, headers=key)
+    problem(kb.ask(CREATE_JOB, json={"text": "basalt"}, headers=key), "idempotency_mismatch")
+    assert kb.call(LIST_JOBS).total == before + 1
 
 
 def test_a_retried_file_is_the_same_job(kb: Client) -> None:
     """Its bytes, name and fields are compared."""
-    before, key = kb.jobs().total, fresh_key()
+    before, key = kb.call(LIST_JOBS).total, fresh_key()
     first = kb.send("a.txt", b"granite", key, title="Stone")
     assert kb.send("a.txt", b"granite", key, title="Stone") == first
     for name, data, title in (
@@ -44,34 +54,34 @@ def test_a_retried_file_is_the_same_job(kb: Client) -> None:
         ("b.txt", b"granite", "Stone"),
         ("a.txt", b"granite", "X"),
     ):
-        response = kb.ask("createJob", files={"file": (name, data)}, data={"title": title}, headers=key)
+        response = kb.ask(CREATE_JOB, files={"file": (name, data)}, data={"title": title}, headers=key)
         problem(response, "idempotency_mismatch")
-    assert kb.jobs().total == before + 1
+    assert kb.call(LIST_JOBS).total == before + 1
 
 
 def test_forced_ocr_is_another_request(kb: Client) -> None:
     """Under the key of the same file without it."""
-    before, key = kb.jobs().total, fresh_key()
+    before, key = kb.call(LIST_JOBS).total, fresh_key()
     kb.completed(kb.send("a.pdf", pdf(["granite"]), key))
     response = kb.ask(
-        "createJob", files={"file": ("a.pdf", pdf(["granite"]))}, data={"force_ocr": "true"}, headers=key
+        CREATE_JOB, files={"file": ("a.pdf", pdf(["granite"]))}, data={"force_ocr": "true"}, headers=key
     )
     problem(response, "idempotency_mismatch")
-    assert kb.jobs().total == before + 1
+    assert kb.call(LIST_JOBS).total == before + 1
 
 
 def test_a_key_belongs_to_its_operation(kb: Client) -> None:
     """The same key on another operation is another request."""
     key = fresh_key()
-    document = kb.completed(answered(kb.ask("createJob", json={"text": "x"}, headers=key), m.Job, 202))
-    assert answered(kb.delete(document, key), m.Removed).documents == 1
+    document = kb.completed(kb.call(CREATE_JOB, json={"text": "x"}, headers=key))
+    assert kb.call(DELETE_DOCUMENT, document, headers=key).documents == 1
 
 
 def test_a_retried_removal_answers_as_it_did(kb: Client) -> None:
     """Although the document is gone by then."""
     document, key = kb.note("granite"), fresh_key()
-    first = answered(kb.delete(document, key), m.Removed)
-    assert answered(kb.delete(document, key), m.Removed) == first
+    first = kb.call(DELETE_DOCUMENT, document, headers=key)
+    assert kb.call(DELETE_DOCUMENT, document, headers=key) == first
 
 
 def test_a_retried_clearing_removes_nothing_more(kb: Client) -> None:
@@ -87,26 +97,26 @@ def test_a_retried_clearing_removes_nothing_more(kb: Client) -> None:
 def test_a_retried_cancel_answers_as_it_did(kb: Client) -> None:
     """Although a job that has ended cannot be cancelled."""
     cancelled(kb)
-    key, place = fresh_key(), {"job_id": kb.submit(long_note(99)).id}
-    first = kb.ask("cancelJob", place, headers=key)
+    key, job_id = fresh_key(), kb.submit(long_note(99)).id
+    first = kb.ask(CANCEL_JOB, job_id, headers=key)
     if first.status_code == 409:
         pytest.skip("a long note was taken in before it could be cancelled")
-    assert answered(kb.ask("cancelJob", place, headers=key), m.Job) == answered(first, m.Job)
+    assert kb.call(CANCEL_JOB, job_id, headers=key) == answered(first, m.Job)
 
 
 def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
     """Although a job that waits cannot be tried again."""
     key, failed = fresh_key(), kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
-    first = answered(kb.retry(failed.id, key), m.Job, 202)
+    first = kb.call(RETRY_JOB, failed.id, headers=key)
     kb.ended(first)
-    assert answered(kb.retry(failed.id, key), m.Job, 202) == first
+    assert kb.call(RETRY_JOB, failed.id, headers=key) == first
     another = kb.ended(kb.send("b.txt", b"\xff\xfe"))
-    problem(kb.retry(another.id, key), "idempotency_mismatch")
+    problem(kb.ask(RETRY_JOB, another.id, headers=key), "idempotency_mismatch")
 
 
 def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
     """Although the version it expected has been raised, by itself."""
-    document, key = kb.document(kb.note("granite")), fresh_key()
+    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
     body = {"text": "basalt", "expected_version": document.version}
     first = answered(kb.patch(document.id, key, **body), m.Document)
     assert answered(kb.patch(document.id, key, **body), m.Document) == first
@@ -115,29 +125,29 @@ def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
 
 def test_retried_tag_changes_answer_as_they_did(kb: Client) -> None:
     """Also with `If-Match`, whose version they have raised."""
-    document, key = kb.document(kb.note("granite")), fresh_key()
+    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
     headers = {**key, "If-Match": str(document.version)}
-    first = answered(kb.add_tags(document.id, "a", headers=headers), m.Document)
-    assert answered(kb.add_tags(document.id, "a", headers=headers), m.Document) == first
-    gone = answered(kb.remove_tag(document.id, "a", headers=key), m.Document)
-    assert answered(kb.remove_tag(document.id, "a", headers=key), m.Document) == gone
+    first = kb.call(ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers)
+    assert kb.call(ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers) == first
+    gone = kb.call(REMOVE_TAG, document.id, "a", headers=key)
+    assert kb.call(REMOVE_TAG, document.id, "a", headers=key) == gone
 
 
 def test_a_refused_request_spends_no_key(kb: Client) -> None:
     """The corrected request goes under the same key."""
     key = fresh_key()
-    problem(kb.ask("createJob", json={"text": " "}, headers=key), "invalid_parameter")
-    answered(kb.ask("createJob", json={"text": "granite"}, headers=key), m.Job, 202)
+    problem(kb.ask(CREATE_JOB, json={"text": " "}, headers=key), "invalid_parameter")
+    kb.call(CREATE_JOB, json={"text": "granite"}, headers=key)
 
 
 def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
     """Each is answered with the job, or told that it is still running."""
-    before, key = kb.jobs().total, fresh_key()
-    send = partial(kb.ask, "createJob", json={"text": "granite"}, headers=key)
+    before, key = kb.call(LIST_JOBS).total, fresh_key()
+    send = partial(kb.ask, CREATE_JOB, json={"text": "granite"}, headers=key)
     responses = together(*[send] * 10)
     accepted = {answered(each, m.Job, 202).id for each in responses if each.status_code == 202}
     assert len(accepted) == 1
-    assert kb.jobs().total == before + 1
+    assert kb.call(LIST_JOBS).total == before + 1
     for response in responses:
         if response.status_code != 202:
             problem(response, "in_progress")
@@ -147,5 +157,5 @@ def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])
 def test_a_key_that_is_no_key_is_refused(kb: Client, key: str) -> None:
     """It names the header."""
-    response = kb.ask("createJob", json={"text": "x"}, headers=[(b"Idempotency-Key", key.encode())])
+    response = kb.ask(CREATE_JOB, json={"text": "x"}, headers=[(b"Idempotency-Key", key.encode())])
     assert problem(response, "invalid_parameter").parameter == "Idempotency-Key"

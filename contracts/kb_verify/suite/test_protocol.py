@@ -8,7 +8,13 @@ import httpx
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import OPERATIONS, AnyOperation
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_DOCUMENT,
+    OPERATIONS,
+    SEARCH,
+    AnyOperation,
+)
 from kb_verify.client import Client, answered, problem
 from kb_verify.served import Served
 from kb_verify.target import Target
@@ -118,7 +124,7 @@ def test_a_body_that_is_no_object_is_refused(kb: Client, served: Served, content
 def test_a_giant_json_body_is_refused(kb: Client) -> None:
     """Unread, or because its query is too long."""
     content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
-    response = kb.ask("search", content=content, headers=JSON)
+    response = kb.ask(SEARCH, content=content, headers=JSON)
     problem(response, "payload_too_large" if response.status_code == 413 else "invalid_parameter")
 
 
@@ -127,7 +133,7 @@ def test_a_giant_json_body_is_refused(kb: Client) -> None:
 )
 def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
     """Before the body is looked at."""
-    response = kb.ask("search", content=b"{}", headers={"Content-Type": content_type})
+    response = kb.ask(SEARCH, content=b"{}", headers={"Content-Type": content_type})
     problem(response, "unsupported_media_type")
 
 
@@ -147,10 +153,10 @@ def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
 def test_odd_json_is_taken_in_or_refused(kb: Client, metadata: str) -> None:
     """Taken in, it comes back in documents, lists and searches; it is never a fault of the engine."""
     content = f'{{"text": "granite", "metadata": {metadata}}}'.encode()
-    response = kb.ask("createJob", content=content, headers=JSON)
+    response = kb.ask(CREATE_JOB, content=content, headers=JSON)
     if response.status_code == 202:
         document = kb.completed(answered(response, m.Job, 202))
-        kb.document(document)
+        kb.call(GET_DOCUMENT, document)
         assert kb.listed() == kb.found("granite") == [document]
     else:
         problem(response, "invalid_request" if response.status_code == 400 else "invalid_parameter")

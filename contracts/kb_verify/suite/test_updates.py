@@ -9,22 +9,30 @@ import httpx
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import NoteQuery
+from kb_contracts.api.operations import (
+    ADD_TAGS,
+    CANCEL_JOB,
+    GET_DOCUMENT,
+    GET_JOB,
+    LIST_JOBS,
+    PATCH_NOTE,
+    NoteQuery,
+)
 from kb_verify.client import Client, answered, fresh_key, problem, together
 from kb_verify.slow import long_note, note_to_await
 
 
 def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
     """The note after the update that the job is."""
-    return kb.document(kb.completed(job))
+    return kb.call(GET_DOCUMENT, kb.completed(job))
 
 
 def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
     """It names its note from the start, stands among the jobs, and ends with the new text."""
-    before = kb.document(kb.note("granite quarry", tags=["a"]))
+    before = kb.call(GET_DOCUMENT, kb.note("granite quarry", tags=["a"]))
     job = kb.update(before.id, text=note_to_await(1))
     assert (job.kind, job.document_id, job.title, job.tags) == ("update", before.id, before.title, ["a"])
-    assert job.id in {each.id for each in kb.jobs().jobs}
+    assert job.id in {each.id for each in kb.call(LIST_JOBS).jobs}
     after = updated(kb, job)
     assert (after.id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
     assert after.version > before.version
@@ -34,17 +42,17 @@ def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
 
 def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
     """While it runs that is its job, afterwards the note as it was then: it happens once."""
-    document, key = kb.document(kb.note("granite")), fresh_key()
-    before = kb.jobs().total
+    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
+    before = kb.call(LIST_JOBS).total
     body: dict[str, Any] = {"text": note_to_await(2)}
     job = kb.update(document.id, key, **body)
     assert kb.update(document.id, key, **body).id == job.id
     version = updated(kb, job).version
-    answered(kb.add_tags(document.id, "later"), m.Document)
+    kb.call(ADD_TAGS, document.id, json={"tags": ["later"]})
     for _ in range(2):
         again = answered(kb.patch(document.id, key, **body), m.Document)
         assert (again.id, again.version, again.tags) == (document.id, version, [])
-    assert kb.jobs().total == before + 1
+    assert kb.call(LIST_JOBS).total == before + 1
 
 
 def test_a_retry_that_waits_has_the_answer(kb: Client) -> None:
@@ -73,12 +81,12 @@ def test_the_same_update_sent_again_joins_it(kb: Client) -> None:
 
 def test_updates_at_once_without_a_version_are_all_done(kb: Client) -> None:
     """Each answers the version that it made, and the last of them stays."""
-    document = kb.document(kb.note("granite"))
+    document = kb.call(GET_DOCUMENT, kb.note("granite"))
     texts = [f"basalt number {number}" for number in range(8)]
     notes = together(*(partial(kb.patched, document.id, text=text) for text in texts))
     assert sorted(note.version for note in notes) == [document.version + 1 + n for n in range(8)]
     last = texts[max(range(8), key=lambda number: notes[number].version)]
-    assert kb.document(document.id).chunks[0].text == last
+    assert kb.call(GET_DOCUMENT, document.id).chunks[0].text == last
 
 
 def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
@@ -86,19 +94,19 @@ def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
     document = kb.note("granite")
     first = kb.update(document, text=note_to_await(6))
     assert kb.patched(document, text="basalt").title == "basalt"
-    assert kb.job(first.id).status == "completed"
+    assert kb.call(GET_JOB, first.id).status == "completed"
     assert kb.found("basalt") == [document]
 
 
 def test_a_cancelled_update_leaves_the_note(kb: Client) -> None:
     """And the ones behind it go on."""
-    document, key = kb.document(kb.note("granite")), fresh_key()
+    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
     job = kb.update(document.id, key, text=long_note(7))
-    response = kb.cancel(job)
+    response = kb.ask(CANCEL_JOB, job.id)
     if response.status_code == 409:
         pytest.skip("the note was changed before that could be cancelled")
     assert answered(response, m.Job).status == "cancelled"
-    assert kb.document(document.id) == document
+    assert kb.call(GET_DOCUMENT, document.id) == document
     assert answered(kb.patch(document.id, key, text=long_note(7)), m.Job, 202).status == "cancelled"
     assert kb.patched(document.id, text="basalt").version == document.version + 1
 
@@ -108,37 +116,37 @@ def test_clearing_cancels_updates(kb: Client) -> None:
     job = kb.update(kb.note("granite"), text=long_note(8))
     if kb.clear().jobs_cancelled == 0:
         pytest.skip("the note was changed before it could be cleared away")
-    assert kb.job(job.id).status == "cancelled"
+    assert kb.call(GET_JOB, job.id).status == "cancelled"
 
 
 def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     """What came in between makes the job fail, and its key is free again."""
-    document, key = kb.document(kb.note("granite")), fresh_key()
+    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
     job = kb.update(document.id, key, text=note_to_await(9), expected_version=document.version)
-    tagged = answered(kb.add_tags(document.id, "between"), m.Document)
+    tagged = kb.call(ADD_TAGS, document.id, json={"tags": ["between"]})
     if tagged.version > document.version + 1:
         pytest.skip("the note was changed before it could be tagged")
     ended = kb.ended(job)
     assert ended.status == "failed"
     assert ended.error is not None
     assert ended.error.code == "version_conflict"
-    assert kb.document(document.id).version == document.version + 1
+    assert kb.call(GET_DOCUMENT, document.id).version == document.version + 1
     stale = kb.patch(document.id, key, text=note_to_await(9), expected_version=document.version)
     assert problem(stale, "version_conflict").current_version == document.version + 1
 
 
 def test_what_cannot_be_updated_is_refused_at_once(kb: Client) -> None:
     """However short the caller waits; no job comes of it."""
-    file, before = kb.file("a.txt", b"granite"), kb.jobs().total
-    ask: partial[httpx.Response] = partial(kb.ask, "patchNote", params={"wait": 0}, json={"text": "basalt"})
-    problem(ask({"document_id": file}), "not_a_note")
-    problem(ask({"document_id": file + 1}), "document_not_found")
-    assert kb.jobs().total == before
+    file, before = kb.file("a.txt", b"granite"), kb.call(LIST_JOBS).total
+    ask: partial[httpx.Response] = partial(kb.ask, PATCH_NOTE, params={"wait": 0}, json={"text": "basalt"})
+    problem(ask(file), "not_a_note")
+    problem(ask(file + 1), "document_not_found")
+    assert kb.call(LIST_JOBS).total == before
 
 
 @pytest.mark.parametrize("wait", [-1, 30.5, "long"])
 def test_a_wait_that_is_none_is_refused(kb: Client, wait: Any) -> None:
     """It is bounded, so that nothing between caller and engine gives up first."""
-    response = kb.ask("patchNote", {"document_id": 1}, params={"wait": wait}, json={"text": "x"})
+    response = kb.ask(PATCH_NOTE, 1, params={"wait": wait}, json={"text": "x"})
     assert problem(response, "invalid_parameter").parameter == "wait"
     assert 0 < NoteQuery().wait < 30

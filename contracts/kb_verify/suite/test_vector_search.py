@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    CANCEL_JOB,
+    GET_DOCUMENT,
+    GET_JOB,
+    VECTOR_SEARCH,
+)
 from kb_contracts.api.ragler import ENGINE_USER, collection_id
-from kb_verify.client import Client, answered, problem
+from kb_verify.client import Client, problem
 from kb_verify.slow import long_note
 
 pytestmark = pytest.mark.usefixtures("ragler")
@@ -20,7 +25,7 @@ QUERY = "authentication of requests by a bearer key"
 
 def asked(kb: Client, **body: Any) -> Any:
     """The response to a search, whatever it is."""
-    return kb.ask("vectorSearch", json={"query": QUERY, **body})
+    return kb.ask(VECTOR_SEARCH, json={"query": QUERY, **body})
 
 
 def contents(kb: Client, **body: Any) -> list[str]:
@@ -93,7 +98,7 @@ def test_a_result_carries_text_source_score_and_metadata(kb: Client) -> None:
         "context_breadcrumbs": "Guides > Security",
     }
     text = f"# Keys\n\n{QUERY}"
-    document = kb.document(kb.note(text, tags=["api", "collection:guides"], metadata=metadata))
+    document = kb.call(GET_DOCUMENT, kb.note(text, tags=["api", "collection:guides"], metadata=metadata))
     (result,) = kb.vector(QUERY).results
     told = result.metadata
     assert (result.content, result.source_url) == (document.chunks[0].text, "https://wiki.example/auth")
@@ -140,7 +145,7 @@ def test_a_source_is_told_by_what_is_known_of_it(
 @pytest.mark.requirement("R13")
 def test_a_source_without_a_name_is_its_documents_uid(kb: Client) -> None:
     """As a URN, so that it is a URI like the others."""
-    document = kb.document(kb.note(QUERY))
+    document = kb.call(GET_DOCUMENT, kb.note(QUERY))
     assert kb.vector(QUERY).results[0].source_url == f"urn:uuid:{document.uid}"
 
 
@@ -245,7 +250,7 @@ def test_of_several_tags_one_is_enough(kb: Client) -> None:
 @pytest.mark.requirement("R25")
 def test_dates_are_those_of_the_last_change(kb: Client) -> None:
     """Inclusive at both ends: to the last digit of a moment, and a last day counts whole."""
-    created = kb.document(kb.note("granite"))
+    created = kb.call(GET_DOCUMENT, kb.note("granite"))
     changed = kb.patched(created.id, text=QUERY).updated_at
     day = changed[:10]
     for filters, found in (
@@ -277,11 +282,11 @@ def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
     assert failed.status == "failed"
     job = kb.submit(long_note(1), tags=["collection:drafts"])
     answer, listed = kb.vector("long1x1 long1x2"), kb.collections()
-    if answered(kb.ask("getJob", {"job_id": job.id}), m.Job).status == "completed":
+    if kb.call(GET_JOB, job.id).status == "completed":
         pytest.skip("a long note was taken in before it could be looked for")
     assert (answer.results, answer.total) == ([], 0)
     assert "drafts" not in listed
-    kb.cancel(job)
+    kb.ask(CANCEL_JOB, job.id)
 
 
 @pytest.mark.parametrize(
@@ -319,5 +324,5 @@ def test_an_unknown_member_is_refused_by_name(kb: Client, body: dict[str, Any], 
 
 def test_a_missing_query_is_told(kb: Client) -> None:
     """It is all that a search needs."""
-    response = kb.ask("vectorSearch", json={"limit": 5})
+    response = kb.ask(VECTOR_SEARCH, json={"limit": 5})
     assert problem(response, "missing_parameter").parameter == "query"

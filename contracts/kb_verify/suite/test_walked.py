@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.api.operations import Link
+from kb_contracts.api.operations import (
+    BY_ID,
+    Link,
+)
 from kb_verify.client import Client, problem
 from kb_verify.links import LINKS, follow
 from kb_verify.served import Served
@@ -30,7 +33,7 @@ def test_every_link_leads_on(kb: Client, source: str, link: Link) -> None:
 def test_every_operation_has_succeeded(kb: Client, tally: Tally, served: Served) -> None:
     """Each that is served at least once in this run."""
     for operation_id in ("getStatus", "getHealth", "getReadiness", "listTags"):
-        kb.ask(operation_id)
+        kb.ask(BY_ID[operation_id])
     asked = {operation.id for operation in served.operations}
     counts = [count for count in tally.operation_counts() if count.operation in asked]
     missed = [count.operation for count in counts if not count.succeeded]

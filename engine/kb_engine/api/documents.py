@@ -12,11 +12,11 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
+from kb_contracts.semantics.submissions import check_confirmed, check_patch, check_version, document_key
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
-from kb_engine.api.jobs import caller_of, check_text
+from kb_engine.api.jobs import caller_of
 from kb_engine.store.port import Idempotency
-from kb_engine.store.rules import expect_version
 
 
 class DocumentsApi:
@@ -43,30 +43,20 @@ class DocumentsApi:
         """One document with a slice of its chunks."""
         query = incoming.query
         return await self._store.document(
-            document_key(incoming),
+            document_key(incoming.path["document_id"]),
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
         )
 
     async def delete(self, incoming: Incoming) -> m.Removed:
         """Remove one document."""
-        key = document_key(incoming)
-        with self._engine.keys.hold(incoming):
-            return await self._store.delete(key, idempotency_of(incoming))
+        return await self._store.delete(document_key(incoming.path["document_id"]), idempotency_of(incoming))
 
     async def clear(self, incoming: Incoming) -> m.Removed:
         """Remove all documents, cancel the jobs accepted before, and stop the work on them."""
-        if not incoming.query.confirm:
-            raise EngineError(
-                "confirmation_required",
-                "This removes every document. Send confirm=true to do it.",
-                parameter="confirm",
-            )
-        with self._engine.keys.hold(incoming):
-            removed = await self._store.clear(
-                idempotency_of(incoming), collections=incoming.query.collections
-            )
-            await self._engine.workers.cancel_void()
+        check_confirmed(incoming.query.confirm)
+        removed = await self._store.clear(idempotency_of(incoming), collections=incoming.query.collections)
+        await self._engine.workers.cancel_void()
         self._engine.ends.announce_all()
         await self._engine.spool.sweep(self._store.spooled)
         return removed
@@ -74,10 +64,7 @@ class DocumentsApi:
     async def patch_note(self, incoming: Incoming) -> m.Document | m.Job:
         """Replace a note's text, title or both: the document when that is done in time, else its job."""
         patch: m.NotePatch = incoming.body
-        if patch.text is None and patch.title is None:
-            raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
-        if patch.text is not None:
-            check_text(patch.text)
+        check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id, idempotency = incoming.path["document_id"], _update_key(incoming)
         taken = await self._store.accept_update(
@@ -85,7 +72,7 @@ class DocumentsApi:
             patch,
             idempotency,
             caller=caller_of(incoming),
-            refusal=await self._out_of_order(deadline),
+            refusal=await self._embedder_failure(deadline),
         )
         if isinstance(taken, m.Document):
             return taken
@@ -101,23 +88,21 @@ class DocumentsApi:
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
         """Add tags to a document."""
-        key, request = document_key(incoming), incoming.body
-        with self._engine.keys.hold(incoming):
-            return await self._store.add_tags(key, request.tags, incoming.if_match, idempotency_of(incoming))
+        key, request = document_key(incoming.path["document_id"]), incoming.body
+        return await self._store.add_tags(key, request.tags, incoming.if_match, idempotency_of(incoming))
 
     async def remove_tag(self, incoming: Incoming) -> m.Document:
         """Take a tag off a document."""
-        key, tag = document_key(incoming), incoming.path["tag"]
-        with self._engine.keys.hold(incoming):
-            return await self._store.remove_tag(key, tag, incoming.if_match, idempotency_of(incoming))
+        key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
+        return await self._store.remove_tag(key, tag, incoming.if_match, idempotency_of(incoming))
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:
         """Tags with how much carries them."""
         query = incoming.query
         return await self._store.tags(query.prefix, query.limit, query.offset)
 
-    async def _out_of_order(self, deadline: float) -> EngineError | None:
-        """Why the embedder takes nothing, which a caller who can still be refused is better told at once.
+    async def _embedder_failure(self, deadline: float) -> EngineError | None:
+        """Why the embedder takes nothing, so that the caller is refused now and not by a failed job.
 
         None also where that is not known in time, as while the model is loading.
         """
@@ -132,32 +117,16 @@ class DocumentsApi:
 
     async def _refuse_as_now(self, document_id: int, expected_version: int | None) -> None:
         """Raise what the failed update would meet now, with all that belongs to such an error."""
-        standing, _ = await self._store.note(document_id)
-        expect_version(standing, expected_version)
-
-
-def document_key(incoming: Incoming) -> int | str:
-    """The number or uid in the path.
-
-    Raises:
-        EngineError: `document_not_found` for a number beyond any document's.
-    """
-    key: str = incoming.path["document_id"]
-    if not key.isdecimal():
-        return key
-    if (number := int(key)) > m.MAX_INTEGER:
-        raise EngineError("document_not_found", f"There is no document {key}.")
-    return number
+        document, _ = await self._store.note(document_id)
+        check_version(document, expected_version)
 
 
 def _update_key(incoming: Incoming) -> Idempotency:
     """What the outcome of an update is kept under: the caller's key, else one that nobody else has.
 
-    How long the caller waits is no part of what is asked for.
+    How long the caller waits does not make it another request.
     """
-    asked = dataclasses.replace(incoming, query=NoQuery())
-    if asked.idempotency_key is None:
-        asked = dataclasses.replace(asked, idempotency_key=str(uuid4()))
-    idempotency = idempotency_of(asked)
+    key = incoming.idempotency_key or str(uuid4())
+    idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
     assert idempotency is not None  # it has a key
     return idempotency

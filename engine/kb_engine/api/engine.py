@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
-from kb_engine.api.idempotency import KeysInUse
-from kb_engine.api.limits import RateLimits
 from kb_engine.encoder import Encoder
 from kb_engine.ingest import JobEnds, KeptJobs, Pipeline, Workers
 from kb_engine.settings import EngineSettings
@@ -35,6 +33,4 @@ class Engine:
     ends: JobEnds
     kept: KeptJobs
     started_at: str
-    keys: KeysInUse = field(default_factory=KeysInUse)
-    limits: RateLimits = field(default_factory=RateLimits)
     phase: Phase = Phase.STARTING

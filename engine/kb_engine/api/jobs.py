@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from uuid import uuid4
 
 from kb_contracts.api import models as m
@@ -12,13 +11,13 @@ from kb_contracts.api.formats import Format
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
 from kb_contracts.http.parsing import check_metadata
+from kb_contracts.semantics.submissions import check_note_text, check_ocr, text_digest
+from kb_contracts.semantics.titles import note_title
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.extract import ExtractionFailed, format_of
-from kb_engine.ingest import title_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import NewJob
-from kb_engine.store.rules import digest
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
 
@@ -32,11 +31,10 @@ class JobsApi:
 
     async def create(self, incoming: Incoming) -> m.Job:
         """Queue a note or a file."""
-        with self._engine.keys.hold(incoming):
-            if incoming.body is not None:
-                job = await self._create_note(incoming)
-            else:
-                job = await self._create_file(incoming)
+        if incoming.body is not None:
+            job = await self._create_note(incoming)
+        else:
+            job = await self._create_file(incoming)
         self._engine.workers.wake()
         return job
 
@@ -52,9 +50,8 @@ class JobsApi:
     async def cancel(self, incoming: Incoming) -> m.Job:
         """Cancel a job and stop the work on it."""
         job_id = incoming.path["job_id"]
-        with self._engine.keys.hold(incoming):
-            job = await self._store.cancel(job_id, idempotency_of(incoming))
-            await self._engine.workers.cancel(job_id)
+        job = await self._store.cancel(job_id, idempotency_of(incoming))
+        await self._engine.workers.cancel(job_id)
         self._engine.workers.wake()  # an update behind it may be taken now
         self._engine.ends.announce(job_id)
         await self._engine.spool.remove(job_id)
@@ -62,14 +59,13 @@ class JobsApi:
 
     async def retry(self, incoming: Incoming) -> m.Job:
         """Queue a failed job again."""
-        with self._engine.keys.hold(incoming):
-            job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
+        job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
         self._engine.workers.wake()
         return job
 
     async def _create_note(self, incoming: Incoming) -> m.Job:
         request: m.NoteRequest = incoming.body
-        check_text(request.text)
+        check_note_text(request.text)
         check_metadata(request.metadata)
         return await self._store.accept(_note_job(request, caller_of(incoming)), idempotency_of(incoming))
 
@@ -110,7 +106,7 @@ class JobsApi:
             )
             check_metadata(received.fields.metadata)
             assert form is not None  # a received file was opened
-            _check_ocr(received.fields, form)
+            check_ocr(received.fields, form)
         return received, form
 
     def _check_length(self, incoming: Incoming) -> None:
@@ -119,30 +115,18 @@ class JobsApi:
             raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
 
 
-def check_text(text: str) -> None:
-    """Refuse a note in which there is nothing to find.
-
-    Raises:
-        EngineError: `invalid_parameter`.
-    """
-    if not text.strip():
-        raise EngineError(
-            "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
-        )
-
-
 def caller_of(incoming: Incoming) -> str:
     """With whom jobs take turns: a digest of the credential and of the user that it names."""
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
 
 
 def _note_job(request: m.NoteRequest, caller: str) -> NewJob:
-    sha256, size = digest(request.text)
+    sha256, size = text_digest(request.text)
     return NewJob(
         id=str(uuid4()),
         kind="note",
-        title=request.title or title_of(request.text),
-        tags=_each_once(request.tags),
+        title=request.title or note_title(request.text),
+        tags=list(dict.fromkeys(request.tags)),
         metadata=request.metadata,
         source_path=request.source_path,
         dedup_scope=request.dedup_scope,
@@ -159,7 +143,7 @@ def _file_job(job_id: str, received: ReceivedFile, form: Format, caller: str) ->
         id=job_id,
         kind="file",
         title=fields.title or received.filename,
-        tags=_each_once(fields.tags),
+        tags=list(dict.fromkeys(fields.tags)),
         metadata=fields.metadata,
         source_path=fields.source_path,
         dedup_scope=fields.dedup_scope,
@@ -179,18 +163,3 @@ def _format(filename: str) -> Format:
         return format_of(filename)
     except ExtractionFailed as error:
         raise EngineError(error.code, error.message, parameter="file") from error
-
-
-def _check_ocr(fields: m.FileFields, form: Format) -> None:
-    """Refuse to promise OCR of what has no pages to look at."""
-    if fields.force_ocr and not form.takes_ocr:
-        raise EngineError(
-            "invalid_parameter",
-            f"force_ocr is for PDF, JPG and PNG; of {form.label} the text itself is taken. "
-            "Send the file without it.",
-            parameter="force_ocr",
-        )
-
-
-def _each_once(tags: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(tags))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-
-import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_contracts.http.mount import Incoming
+from kb_contracts.semantics.date_windows import date_window
+from kb_contracts.semantics.search_modes import mode_of
+from kb_contracts.semantics.text_budgets import within_budget
 from kb_engine.api.engine import Engine
-from kb_engine.api.times import span_of
 from kb_engine.index.port import Selection
 from kb_engine.store.port import Query
 
@@ -54,28 +52,10 @@ class SearchApi:
         )
 
 
-def mode_of(request: m.SearchRequest) -> m.Mode:
-    """The mode that `mode` and `fts_only` ask for together.
-
-    Raises:
-        EngineError: `contradiction`.
-    """
-    if request.fts_only is None or request.mode is None:
-        return "fts" if request.fts_only else request.mode or "hybrid"
-    if request.fts_only != (request.mode == "fts"):
-        raise EngineError(
-            "contradiction",
-            f"fts_only {str(request.fts_only).lower()} and mode {request.mode!r} exclude each other; "
-            "send one of the two.",
-            parameter="fts_only",
-        )
-    return request.mode
-
-
 def selection_of(request: m.SearchRequest) -> Selection:
-    """Which documents may answer. Raises EngineError as `span_of`."""
+    """Which documents may answer. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = span_of(filters)
+    date_from, date_to = date_window(filters)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,
@@ -87,34 +67,3 @@ def selection_of(request: m.SearchRequest) -> Selection:
         date_from=date_from,
         date_to=date_to,
     )
-
-
-def within_budget(
-    results: Sequence[m.SearchResult], max_chars: int | None
-) -> tuple[list[m.SearchResult], int]:
-    """The results that fit into `max_chars` characters of text, and how many were left out.
-
-    The best come first and take what they need. One that does not fit whole loses its neighbours, then
-    the end of its text, and says so; when nothing is left, the rest is left out.
-    """
-    if max_chars is None:
-        return list(results), 0
-    left = max_chars
-    kept: list[m.SearchResult] = []
-    for result in results:
-        if left <= 0:
-            break
-        fitted, used = _fit(result, left)
-        kept.append(fitted)
-        left -= used
-    return kept, len(results) - len(kept)
-
-
-def _fit(result: m.SearchResult, room: int) -> tuple[m.SearchResult, int]:
-    own = len(result.chunk.text)
-    around = sum(len(chunk.text) for chunk in (*result.before, *result.after))
-    if own + around <= room:
-        return result, own + around
-    chunk = msgspec.structs.replace(result.chunk, text=result.chunk.text[:room])
-    cut = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)
-    return cut, len(chunk.text)

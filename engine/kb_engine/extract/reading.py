@@ -32,7 +32,9 @@ from kb_readers import (
 from kb_readers.text import has_few_letters
 
 _PICTURES = Reader("kb_engine.extract.picture", "read_picture", takes_context=True)
-_SCANS = Reader("kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr")
+_SCANS = Reader(
+    "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
+)
 _OCR_PACKAGE = "rapidocr"
 
 

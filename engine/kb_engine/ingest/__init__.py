@@ -4,7 +4,6 @@ from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import LeaseVoid, Pipeline
 from kb_engine.ingest.steps import Progress
 from kb_engine.ingest.store_events import StoreEventHandler
-from kb_engine.ingest.titles import title_of
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.ingest.workers import Workers
 
@@ -17,5 +16,4 @@ __all__ = [
     "Progress",
     "StoreEventHandler",
     "Workers",
-    "title_of",
 ]

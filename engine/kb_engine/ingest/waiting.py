@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from kb_contracts.api import models as m
-
-_ENDED = frozenset({"completed", "failed", "cancelled"})
+from kb_contracts.semantics.job_states import FINAL
 
 
 class JobEnds:
@@ -43,7 +42,7 @@ class JobEnds:
                 changed.clear()  # before reading, so that an end in between is not missed
                 job = await read(job_id)
                 left = deadline - asyncio.get_running_loop().time()
-                if job.status in _ENDED or left <= 0 or self._closed:
+                if job.status in FINAL or left <= 0 or self._closed:
                     return job
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):

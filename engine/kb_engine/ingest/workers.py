@@ -26,10 +26,10 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.titles import title_after_update
 from kb_engine.extract import ExtractionFailed
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
 from kb_engine.ingest.steps import Progress
-from kb_engine.ingest.titles import title_after
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
 from kb_engine.store.facade import Store
@@ -227,7 +227,7 @@ class Workers:
         # What is read here still stands at the commit: updates of one note follow one another.
         standing, old_text = await self._insist(lambda: self._store.note(updated_note(job)))
         text = old_text if job.text is None else job.text
-        title = job.new_title or title_after(standing.title, old_text, text)
+        title = job.new_title or title_after_update(standing.title, old_text, text)
         return await self._pipeline.note(text, title, progress, caller=job.caller)
 
     def _progress(self, leased: LeasedJob) -> Progress:

@@ -12,6 +12,7 @@ import msgspec
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics import collections
 from kb_engine.store.rows import json_text
 from kb_engine.store.times import following
 
@@ -92,9 +93,7 @@ def collection_list(
 
 def collection_not_found(id_: str) -> EngineError:
     """Nothing has this id."""
-    return EngineError(
-        "collection_not_found", f"There is no collection {id_}. List the collections to see which there are."
-    )
+    return collections.no_collection_id(id_)
 
 
 def merge_description(
@@ -119,26 +118,12 @@ def merge_description(
 
 def check_id_unchanged(standing: CollectionDescription, id_: str) -> None:
     """Raises `collection_exists` where the name that stands has another id."""
-    if standing.id != id_:
-        raise _taken(f"The collection {standing.name!r} has the id {standing.id}; describe it under that.")
+    collections.check_description(id_, standing.name, described_as=standing.id, owner=None, in_use=False)
 
 
 def check_id_unused(id_: str, name: str, *, other: str | None, in_use: bool) -> None:
     """Raises `collection_exists` where the id is of an `other` name, or the name has an id of its own."""
-    if other is not None:
-        raise _taken(f"{id_} is the collection {other!r}, and a name never changes. Take another id.")
-    own = r.collection_id(name)
-    if not r.may_have_id(name, id_):
-        raise _taken(
-            f"An id of version 5 is derived from a name, and {id_} is not that of {name!r}. "
-            f"Describe it under {own}, or under an id of version 4."
-        )
-    if id_ != own and in_use:
-        raise _taken(f"The collection {name!r} is in use and has the id {own}; describe it under that.")
-
-
-def _taken(detail: str) -> EngineError:
-    return EngineError("collection_exists", detail, parameter="collection_id")
+    collections.check_description(id_, name, described_as=None, owner=other, in_use=in_use)
 
 
 def _list(items: Sequence[str] | None) -> str | None:

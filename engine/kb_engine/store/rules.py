@@ -5,7 +5,6 @@ What they hold of SQL reads the same on both databases, with a `?` for each valu
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,7 +12,8 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.ragler import PREFIX
+from kb_contracts.semantics import submissions
+from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp
@@ -31,7 +31,7 @@ _RETRY_SECONDS = 5.0
 _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
-_ANSWERS_KEPT = timedelta(hours=24)
+_ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
 
 
 def new_uid() -> str:
@@ -73,8 +73,7 @@ def note_columns(text: str, prepared: Prepared) -> dict[str, Any]:
 
 def digest(text: str) -> tuple[str, int]:
     """SHA-256 and size in bytes of a note's text in UTF-8."""
-    data = text.encode()
-    return hashlib.sha256(data).hexdigest(), len(data)
+    return submissions.text_digest(text)
 
 
 def _outcome(prepared: Prepared) -> dict[str, Any]:
@@ -125,12 +124,7 @@ def tag_not_found(tag: str) -> EngineError:
 
 def expect_version(standing: m.Document, version: int | None) -> None:
     """Raises `version_conflict` unless the document still has this version."""
-    if version is not None and version != standing.version:
-        raise EngineError(
-            "version_conflict",
-            f"The document has version {standing.version}, not {version}. Read it again and decide anew.",
-            current_version=standing.version,
-        )
+    submissions.check_version(standing, version)
 
 
 def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
@@ -166,13 +160,7 @@ def same_document(job: NewJob) -> tuple[str, list[str]]:
 
 def tags_to_unite(standing: Sequence[str], brought: Sequence[str]) -> list[str]:
     """Which tags of a duplicate to add: all, but no second collection."""
-    taken = any(map(_exclusive, standing))
-    collections = [] if taken else [tag for tag in brought if _exclusive(tag)][:1]
-    return [*collections, *(tag for tag in brought if not _exclusive(tag))]
-
-
-def _exclusive(tag: str) -> bool:
-    return tag.startswith(PREFIX)
+    return submissions.tags_to_unite(standing, brought)
 
 
 # jobs
@@ -317,9 +305,4 @@ def answers_kept_since(now: str) -> str:
 
 def same_request(idempotency: Idempotency, fingerprint: str) -> None:
     """Raises `idempotency_mismatch` where the key came with another request."""
-    if fingerprint != idempotency.fingerprint:
-        raise EngineError(
-            "idempotency_mismatch",
-            f"The idempotency key {idempotency.key!r} was used for another request. "
-            "Use a new key for a new request.",
-        )
+    check_same_request(idempotency.key, idempotency.fingerprint, fingerprint)

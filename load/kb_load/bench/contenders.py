@@ -4,19 +4,28 @@
 
 `bare` is the ceiling: an aiohttp handler that parses the message with the JSON library of this server,
 asks the engine and dumps the answer, with no check, key, log or metric. `sdk` is the `MCPServer` of the
-official SDK on uvicorn, stateless, answering in plain JSON, with an aiohttp client to the engine.
-`fastmcp` is FastMCP on uvicorn with httpx. uvicorn takes uvloop and httptools where they are installed.
+official SDK on uvicorn, stateless, answering in plain JSON, with an aiohttp client to the engine;
+`sdk-aiohttp` is the same server on `mcp_aiohttp`. `example` and `example-uvicorn` are the SDK's own example
+server, which asks no engine, on both. `fastmcp` is FastMCP on uvicorn with httpx. uvicorn takes uvloop and
+httptools where they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+EXAMPLE_FILE = Path(__file__).parents[3] / "examples" / "hosting" / "everything_server.py"
 NAME = "kb_search"
 DESCRIPTION = "Search the knowledge base."
 
@@ -57,10 +66,9 @@ def bare(engine_url: str, port: int) -> None:
     uvloop.run(serve(app, port))
 
 
-def sdk(engine_url: str, port: int) -> None:
-    """The official SDK."""
+def _sdk(engine_url: str) -> MCPServer[None]:
+    """The tool as a server of the official SDK."""
     import aiohttp
-    import uvicorn
     from mcp.server.mcpserver import MCPServer
 
     sessions: list[aiohttp.ClientSession] = []
@@ -82,8 +90,36 @@ def sdk(engine_url: str, port: int) -> None:
             found: dict[str, Any] = msgspec.json.decode(await response.read())
         return found
 
+    return server
+
+
+def _example() -> MCPServer[Any]:
+    """The example server of the SDK."""
+    spec = spec_from_file_location("everything_server", EXAMPLE_FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    logging.getLogger().setLevel(logging.WARNING)
+    server: MCPServer[Any] = module.mcp
+    return server
+
+
+def _on_uvicorn(server: MCPServer[Any], port: int) -> None:
+    import uvicorn
+
     app = server.streamable_http_app(stateless_http=True, json_response=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+
+
+def _on_aiohttp(server: MCPServer[Any], port: int) -> None:
+    import uvloop
+
+    from mcp_aiohttp.protocol.kernel import HostedServer
+    from mcp_aiohttp.transport.http import build_app
+    from mcp_aiohttp.transport.serve import serve
+
+    uvloop.run(serve(build_app({"/mcp": HostedServer(server)}), "127.0.0.1", port))
 
 
 def fastmcp(engine_url: str, port: int) -> None:
@@ -113,7 +149,14 @@ def fastmcp(engine_url: str, port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
-CONTENDERS: dict[str, Callable[[str, int], None]] = {"bare": bare, "sdk": sdk, "fastmcp": fastmcp}
+CONTENDERS: dict[str, Callable[[str, int], None]] = {
+    "bare": bare,
+    "sdk": lambda engine_url, port: _on_uvicorn(_sdk(engine_url), port),
+    "sdk-aiohttp": lambda engine_url, port: _on_aiohttp(_sdk(engine_url), port),
+    "fastmcp": fastmcp,
+    "example": lambda _engine_url, port: _on_aiohttp(_example(), port),
+    "example-uvicorn": lambda _engine_url, port: _on_uvicorn(_example(), port),
+}
 
 
 def main() -> None:

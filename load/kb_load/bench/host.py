@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +45,29 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a host is measured with; `check` raises CallFailed for a result that is not due."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    check: Callable[[dict[str, Any]], None]
+
+
+SEARCH = ToolCall("kb_search", ARGUMENTS, lambda result: _check_search(result))
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """A host that listens; `counts` where its `/metrics` tell of calls that failed."""
 
     process: Running
     port: int
     counts: bool = False
+    call: ToolCall = SEARCH
+
+    def target(self, era: Era) -> Target:
+        """Where the call goes, and how."""
+        return Target(self.port, "/mcp", tool_call(era, self.call.tool, self.call.arguments, key=KEY))
 
     def check_counts(self) -> None:
         """Raises CallFailed: it has answered calls with errors, which have a status of 200 as well."""
@@ -89,39 +106,38 @@ def kb_serve(name: str, engine_url: str, home: Path, *flags: str, **environment:
         yield Standing(process, port, counts=True)
 
 
-def target(port: int, era: Era) -> Target:
-    """The call that every host is asked."""
-    return Target(port, "/mcp", tool_call(era, "kb_search", ARGUMENTS, key=KEY))
-
-
-def check(port: int, era: Era) -> int:
+def check(host: Standing, era: Era) -> int:
     """Call the tool once and look at the answer; its length in bytes.
 
     Raises:
-        CallFailed: it is not the engine's.
+        CallFailed: it is not the one that is due.
     """
-    message = target(port, era).message
+    message = host.target(era).message
     with httpx.Client(timeout=30) as client:
         response = client.post(
-            f"http://{LOOPBACK}:{port}/mcp", headers=dict(message.headers), content=message.body
+            f"http://{LOOPBACK}:{host.port}/mcp", headers=dict(message.headers), content=message.body
         )
+    where = f"{host.process.name}, {era}"
     if response.status_code != 200:
-        raise CallFailed(f"port {port}, {era}: {response.status_code} {response.text[:300]}")
+        raise CallFailed(f"{where}: {response.status_code} {response.text[:300]}")
     if not response.headers["content-type"].startswith("application/json"):
-        raise CallFailed(f"port {port}, {era}: answered as {response.headers['content-type']}")
-    result = result_of(response.content)
+        raise CallFailed(f"{where}: answered as {response.headers['content-type']}")
+    host.call.check(result_of(response.content))
+    return len(response.content)
+
+
+def _check_search(result: dict[str, Any]) -> None:
     content = result["structuredContent"]
     if msgspec.json.decode(result["content"][0]["text"]) != content:
         raise CallFailed("the text and the structured content differ")
     wanted = [(each.chunk.id, each.chunk.text) for each in search_response().results]
     if [_passage(each) for each in content["results"]] != wanted:
         raise CallFailed("the passages are not those of the engine")
-    return len(response.content)
 
 
 def warm(host: Standing, era: Era, *, connections: int) -> None:
     """Let it run for a moment before anything counts."""
-    generate(target(host.port, era), connections=connections, seconds=WARM_SECONDS)
+    generate(host.target(era), connections=connections, seconds=WARM_SECONDS)
 
 
 def measured(
@@ -140,7 +156,7 @@ def measured(
         CallFailed: calls failed, or were answered with something else.
     """
     before = host.process.cpu_seconds(), engine.cpu_seconds()
-    load = generate(target(host.port, era), connections=connections, seconds=seconds, pause=pause)
+    load = generate(host.target(era), connections=connections, seconds=seconds, pause=pause)
     after = host.process.cpu_seconds(), engine.cpu_seconds()
     _check_load(load, length, host.process.name)
     host.check_counts()

@@ -1,9 +1,11 @@
 """`kb bench hosts`: what hosting MCP costs, side by side, between the same client and the same engine.
 
 The engine is a stub that answers every search with the same bytes. Against it stand this server as
-`kb serve` runs it (with a key, metrics and the log at `info`), the official SDK, FastMCP, and a bare
-handler that is the ceiling. They run one at a time, in turns, at both protocol versions. Before a host is
-timed its answer is looked at: the passages, their order and their texts must be the engine's.
+`kb serve` runs it (with a key, metrics and the log at `info`), the official SDK on uvicorn and on this
+project's `mcp_aiohttp`, FastMCP, and a bare handler that is the ceiling; and the SDK's own example server on
+both, whose call of a tool without an engine shows what hosting alone costs. They run one at a time, in turns,
+at both protocol versions. Before a host is timed its answer is looked at: the passages, their order and their
+texts must be the engine's.
 """
 
 from __future__ import annotations
@@ -13,27 +15,52 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from kb_load.bench import Option
+from kb_load.bench.contenders import EXAMPLE_FILE
 from kb_load.bench.generator import client_name
-from kb_load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
+from kb_load.bench.host import (
+    SEARCH,
+    Circumstances,
+    Cost,
+    Standing,
+    ToolCall,
+    check,
+    kb_serve,
+    measured,
+    stub_engine,
+    warm,
+)
 from kb_load.machine import describe
-from kb_load.messages import ERAS
+from kb_load.messages import ERAS, CallFailed
 from kb_load.plots import Sheet
 from kb_load.processes import Running, free_port, running
 from kb_load.stats import table
 
 CEILING = "bare"
-HOSTS = ("kb", "sdk", "fastmcp", CEILING)
+EXAMPLES = ("example", "example-uvicorn")
+HOSTS = ("kb", "sdk", "sdk-aiohttp", "fastmcp", CEILING, *(EXAMPLES if EXAMPLE_FILE.exists() else ()))
+"""The example is part of a checkout, not of an installed kb."""
 TITLES = {
     "kb": "kb serve",
     "sdk": "official SDK on uvicorn",
+    "sdk-aiohttp": "the same on mcp_aiohttp",
     "fastmcp": "FastMCP on uvicorn",
     CEILING: "bare handler (ceiling)",
+    "example": "SDK's example, no engine",
+    "example-uvicorn": "the same on uvicorn",
 }
+
+
+def _check_example(result: dict[str, Any]) -> None:
+    if result["content"][0]["text"] != "This is a simple text response for testing.":
+        raise CallFailed("the text is not that of the example")
+
+
+EXAMPLE_CALL = ToolCall("test_simple_text", {}, _check_example)
 
 
 class Round(Cost, frozen=True, kw_only=True):
@@ -84,7 +111,7 @@ def run(
     done: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(hosts, Path(folder)) as stand:
         engine, standing = stand
-        lengths = {(host, era): check(standing[host].port, era) for host in hosts for era in ERAS}
+        lengths = {(host, era): check(standing[host], era) for host in hosts for era in ERAS}
         note(f"answers of {', '.join(hosts)} checked at {' and '.join(ERAS)}")
         for host in hosts:
             for era in ERAS:
@@ -180,7 +207,7 @@ def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
     port = free_port()
     arguments = ["-m", "kb_load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
-        yield Standing(process, port)
+        yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
 
 
 def plot(report: HostsReport, path: Path) -> None:

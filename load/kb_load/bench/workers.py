@@ -230,4 +230,4 @@ def _server(workers: int, engine_url: str, home: Path) -> Iterator[_Server]:
     home.mkdir()
     flags = ("--workers", str(workers))
     with kb_serve(f"workers {workers}", engine_url, home, *flags, TMPDIR=str(home)) as standing:
-        yield _Server(workers, standing, home, {era: check(standing.port, era) for era in ERAS})
+        yield _Server(workers, standing, home, {era: check(standing, era) for era in ERAS})

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kb_contracts.api.formats import Format
 from kb_contracts.http.multipart import ReceivedFile
-from kb_simulator.engine.limits import Limits
+from kb_contracts.semantics.rate_windows import RateWindows
 from kb_simulator.engine.state import State
 
 
@@ -28,7 +28,7 @@ class Engine(Protocol):
     """
 
     state: State
-    limits: Limits
+    rates: RateWindows
 
     async def wait_for_end(self, job_id: str, seconds: float) -> None:
         """Return when the job has ended, or after `seconds` of virtual time."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.collections import check_description, no_collection_id
 from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.timestamps import rfc3339
 
@@ -20,11 +20,11 @@ _CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class Description:
     """What is said of a collection; times in microseconds since 1970."""
 
     id: str
-    said: r.CollectionRequest
+    request: r.CollectionRequest
     created_by: str
     created: int
     updated: int
@@ -34,7 +34,7 @@ class Described:
 class Collections:
     """The described ones by name; the others are seen from the documents."""
 
-    described: dict[str, Described] = field(default_factory=dict)
+    described: dict[str, Description] = field(default_factory=dict)
 
     def copy(self) -> Collections:
         """The same, kept apart from here on."""
@@ -64,8 +64,8 @@ class Collections:
         return r.CollectionDetail(
             **msgspec.structs.asdict(_summary(known, members)),
             updated_at=rfc3339(max(last, known.updated)),
-            target_audience=_list(known.said.target_audience),
-            usage_scenarios=_list(known.said.usage_scenarios),
+            target_audience=_list(known.request.target_audience),
+            usage_scenarios=_list(known.request.usage_scenarios),
             statistics=r.CollectionStatistics(
                 total_tokens=tokens,
                 avg_chunk_size=round(tokens / chunks, 3) if chunks else 0.0,
@@ -78,11 +78,17 @@ class Collections:
     ) -> r.CollectionDetail:
         """Describe one. Raises EngineError: `collection_exists`."""
         standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
-        self._check(id_, wanted.name, in_use=bool(members))
+        check_description(
+            id_,
+            wanted.name,
+            described_as=None if standing is None else standing.id,
+            owner=next((name for name, other in self.described.items() if other.id == id_), None),
+            in_use=bool(members),
+        )
         if standing is None:
             created = min((stored.created for stored in members), default=now)
             creator = wanted.created_by or r.ENGINE_USER
-            self.described[wanted.name] = Described(id_, wanted, creator, created, now)
+            self.described[wanted.name] = Description(id_, wanted, creator, created, now)
         elif (later := _changed(standing, wanted, now)) is not None:
             self.described[wanted.name] = later
         return self.detail(documents, id_)
@@ -92,7 +98,7 @@ class Collections:
         for name in (*self.described, *_members(documents)):
             if self._id_of(name) == id_:
                 return name
-        raise EngineError("collection_not_found", f"There is no collection {id_}. List the collections.")
+        raise no_collection_id(id_)
 
     def ids(self, documents: Documents, names: Iterable[str]) -> dict[str, str]:
         """The ids by name, of those that are collections."""
@@ -103,9 +109,9 @@ class Collections:
         known = self.described.get(name)
         return known.id if known else r.collection_id(name)
 
-    def _known(self, name: str, members: list[Stored]) -> Described:
+    def _known(self, name: str, members: list[Stored]) -> Description:
         """What is said, or what can be said of one that nobody has described."""
-        return self.described.get(name) or Described(
+        return self.described.get(name) or Description(
             r.collection_id(name),
             r.CollectionRequest(name=name),
             r.ENGINE_USER,
@@ -113,28 +119,14 @@ class Collections:
             max(stored.updated for stored in members),
         )
 
-    def _check(self, id_: str, name: str, *, in_use: bool) -> None:
-        """Name and id belong together, or nobody has either."""
-        others = [each for each in self.described if each != name and self.described[each].id == id_]
-        if others:
-            raise _taken(f"{id_} is the collection {others[0]!r}, whose name never changes.")
-        if (name in self.described or in_use) and self._id_of(name) != id_:
-            raise _taken(f"The collection {name!r} has the id {self._id_of(name)}.")
-        if name not in self.described and not r.may_have_id(name, id_):
-            raise _taken(f"{id_} is derived from another name; that of {name!r} is {self._id_of(name)}.")
 
-
-def _taken(detail: str) -> EngineError:
-    return EngineError("collection_exists", detail, parameter="collection_id")
-
-
-def _changed(standing: Described, wanted: r.CollectionRequest, now: int) -> Described | None:
+def _changed(standing: Description, wanted: r.CollectionRequest, now: int) -> Description | None:
     """What is said from now on; None where it is what has been said."""
     creator = wanted.created_by or standing.created_by
-    one, two = (msgspec.structs.replace(said, created_by=None) for said in (standing.said, wanted))
+    one, two = (msgspec.structs.replace(each, created_by=None) for each in (standing.request, wanted))
     if (one, standing.created_by) == (two, creator):
         return None
-    return Described(standing.id, wanted, creator, standing.created, now)
+    return Description(standing.id, wanted, creator, standing.created, now)
 
 
 def _members(documents: Documents) -> dict[str, list[Stored]]:
@@ -146,11 +138,11 @@ def _members(documents: Documents) -> dict[str, list[Stored]]:
     return members
 
 
-def _summary(known: Described, members: list[Stored]) -> r.CollectionSummary:
+def _summary(known: Description, members: list[Stored]) -> r.CollectionSummary:
     return r.CollectionSummary(
         id=known.id,
-        name=known.said.name,
-        description=known.said.description,
+        name=known.request.name,
+        description=known.request.description,
         chunk_count=sum(len(stored.chunks) for stored in members),
         created_by=known.created_by,
         created_at=rfc3339(known.created),

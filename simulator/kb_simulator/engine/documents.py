@@ -6,7 +6,6 @@ Times are handed in, in microseconds since 1970.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,12 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.ragler import PREFIX
+from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
+from kb_contracts.semantics.titles import title_after_update
 from kb_readers import Extraction
 from kb_simulator.engine.chunking import passages, text_of
 from kb_simulator.engine.index import Index
-from kb_simulator.engine.submission import Submission, text_of_note, title_of
+from kb_simulator.engine.submission import Submission, text_of_note
 from kb_simulator.engine.timestamps import rfc3339
 from kb_simulator.seeded import Seeded
 
@@ -135,7 +135,7 @@ class Documents:
 
     def _united(self, stored: Stored, submission: Submission, now: int) -> Stored:
         """The standing document with the further tags and path of its twin."""
-        tags = [*stored.document.tags, *_further_tags(stored.document.tags, submission.tags)]
+        tags = [*stored.document.tags, *tags_to_unite(stored.document.tags, submission.tags)]
         paths = list(stored.document.source_paths)
         if submission.source_path is not None and submission.source_path not in paths:
             paths.append(submission.source_path)
@@ -156,24 +156,23 @@ class Documents:
                 "not_a_note",
                 f"Document {document_id} is a {stored.document.doc_type} file; only notes change.",
             )
-        _check_version(stored.document, expected)
+        check_version(stored.document, expected)
         return stored
 
     def replace_note(self, document_id: int, patch: m.NotePatch, now: int) -> Stored:
         """Raises as `note`."""
         stored, text = self.note(document_id, patch.expected_version), patch.text
         new_text = stored.text if text is None else text
-        new_title = patch.title or _title_after(stored, new_text)
+        new_title = patch.title or title_after_update(stored.document.title, stored.text, new_text)
         _, chunks = self._chunks(text_of_note(new_text), stored.document.uid, stored.document.version + 1)
-        data = new_text.encode("utf-8", "surrogatepass")
-        digest = hashlib.sha256(data).hexdigest()
+        digest, size = text_digest(new_text)
         key = (stored.dedup_key[0], digest, stored.dedup_key[2])
         return self._changed(
             stored,
             replace(stored, text=new_text, chunks=chunks, dedup_key=key),
             now,
             title=new_title,
-            size_bytes=len(data),
+            size_bytes=size,
             sha256=digest,
             chunk_count=len(chunks),
             status="searchable" if chunks else "empty",
@@ -183,7 +182,7 @@ class Documents:
     def add_tags(self, key: int | str, tags: Sequence[str], expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found` or `version_conflict`. Nothing new: nothing changes."""
         stored = self.find(key)
-        _check_version(stored.document, expected)
+        check_version(stored.document, expected)
         further = [tag for tag in dict.fromkeys(tags) if tag not in stored.document.tags]
         if not further:
             return stored
@@ -192,7 +191,7 @@ class Documents:
     def remove_tag(self, key: int | str, tag: str, expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found`, `tag_not_found` or `version_conflict`."""
         stored = self.find(key)
-        _check_version(stored.document, expected)
+        check_version(stored.document, expected)
         if tag not in stored.document.tags:
             raise EngineError("tag_not_found", f"Document {key} does not carry the tag {tag!r}.")
         kept = [each for each in stored.document.tags if each != tag]
@@ -320,26 +319,3 @@ def _place(document: m.Document, sort_by: m.SortBy) -> Any:
     if sort_by == "filename":
         return document.filename or document.title
     return getattr(document, sort_by)
-
-
-def _check_version(document: m.Document, expected: int | None) -> None:
-    if expected is not None and expected != document.version:
-        raise EngineError(
-            "version_conflict",
-            f"The document has version {document.version}, not {expected}; read it again.",
-            current_version=document.version,
-        )
-
-
-def _further_tags(standing: Sequence[str], tags: Sequence[str]) -> list[str]:
-    """Tags that a twin adds: no second collection, for a document belongs to one."""
-    collected = any(tag.startswith(PREFIX) for tag in standing)
-    collections = [] if collected else [tag for tag in tags if tag.startswith(PREFIX)][:1]
-    others = [tag for tag in tags if not tag.startswith(PREFIX)]
-    return [tag for tag in (*collections, *others) if tag not in standing]
-
-
-def _title_after(stored: Stored, text: str) -> str:
-    # A title that was taken from the old text goes with it; one that was given stays.
-    title = stored.document.title
-    return title_of(text) if title == title_of(stored.text) else title

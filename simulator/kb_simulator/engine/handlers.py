@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
-
-import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
-from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Handler, Incoming
 from kb_contracts.http.parsing import check_metadata
+from kb_contracts.semantics.collections import check_may_describe
+from kb_contracts.semantics.idempotency import request_fingerprint
+from kb_contracts.semantics.submissions import (
+    check_confirmed,
+    check_note_text,
+    check_ocr,
+    check_patch,
+    document_key,
+)
 from kb_readers import Extraction, ExtractionFailed
 from kb_simulator.engine import submission
 from kb_simulator.engine.call import CURRENT, Call, Upload
@@ -60,7 +64,7 @@ async def create_job(incoming: Incoming) -> m.Job:
     if call.upload is not None:
         source = await _file(call.identity, call.upload)
         return call.namespace.state.accept(source, _retry(incoming, call.upload))
-    _check_text(incoming.body.text)
+    check_note_text(incoming.body.text)
     check_metadata(incoming.body.metadata)
     return call.namespace.state.accept(submission.note(call.identity, incoming.body), _retry(incoming))
 
@@ -98,20 +102,17 @@ async def list_documents(incoming: Incoming) -> m.DocumentList:
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
     """One document with a slice of its chunks."""
-    return CURRENT.get().reads.document(_key(incoming), incoming.query)
+    return CURRENT.get().reads.document(document_key(incoming.path["document_id"]), incoming.query)
 
 
 async def delete_document(incoming: Incoming) -> m.Removed:
     """Remove one document."""
-    return CURRENT.get().namespace.state.delete(_key(incoming), _retry(incoming))
+    return CURRENT.get().namespace.state.delete(document_key(incoming.path["document_id"]), _retry(incoming))
 
 
 async def clear_documents(incoming: Incoming) -> m.Removed:
     """Remove all documents."""
-    if not incoming.query.confirm:
-        raise EngineError(
-            "confirmation_required", "This removes every document. Send confirm=true.", parameter="confirm"
-        )
+    check_confirmed(incoming.query.confirm)
     state = CURRENT.get().namespace.state
     return state.clear(_retry(incoming), collections=incoming.query.collections)
 
@@ -119,14 +120,11 @@ async def clear_documents(incoming: Incoming) -> m.Removed:
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     """Replace a note's text, title or both: the document when that is done in time, else its job."""
     patch: m.NotePatch = incoming.body
-    if patch.text is None and patch.title is None:
-        raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
-    if patch.text is not None:
-        _check_text(patch.text)
+    check_patch(patch)
     call = CURRENT.get()
     state = call.namespace.state
     update = submission.Update(call.identity, incoming.path["document_id"], patch)
-    # How long the caller waits is no part of what is asked for.
+    # How long the caller waits does not make it another request.
     taken = state.update(update, _retry(dataclasses.replace(incoming, query=NoQuery())))
     if isinstance(taken, m.Document):
         return taken
@@ -138,13 +136,17 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
 async def add_tags(incoming: Incoming) -> m.Document:
     """Add tags to a document."""
     state, tags = CURRENT.get().namespace.state, incoming.body.tags
-    return state.add_tags(_key(incoming), tags, incoming.if_match, _retry(incoming))
+    return state.add_tags(
+        document_key(incoming.path["document_id"]), tags, incoming.if_match, _retry(incoming)
+    )
 
 
 async def remove_tag(incoming: Incoming) -> m.Document:
     """Take a tag off a document."""
     state, tag = CURRENT.get().namespace.state, incoming.path["tag"]
-    return state.remove_tag(_key(incoming), tag, incoming.if_match, _retry(incoming))
+    return state.remove_tag(
+        document_key(incoming.path["document_id"]), tag, incoming.if_match, _retry(incoming)
+    )
 
 
 async def list_tags(incoming: Incoming) -> m.TagList:
@@ -185,10 +187,7 @@ async def get_collection(incoming: Incoming) -> r.CollectionDetail:
 
 async def put_collection(incoming: Incoming) -> r.CollectionDetail:
     """Describe a collection."""
-    if not r.may_change(incoming.role):
-        raise EngineError(
-            "forbidden", f"The role {r.SERVICE!r} changes no collections.", parameter=r.USER_ROLE
-        )
+    check_may_describe(incoming.role)
     state = CURRENT.get().namespace.state
     return state.put_collection(incoming.path["collection_id"], incoming.body, _retry(incoming))
 
@@ -196,26 +195,14 @@ async def put_collection(incoming: Incoming) -> r.CollectionDetail:
 def _limited(incoming: Incoming) -> Call:
     """The call, counted. Raises EngineError: `rate_limited`."""
     call = CURRENT.get()
-    call.namespace.limits.count(incoming)
+    call.namespace.rates.count(incoming.operation.id, incoming.user, incoming.credential)
     return call
-
-
-def _key(incoming: Incoming) -> int | str:
-    key: str = incoming.path["document_id"]
-    return int(key) if key.isdecimal() else key
-
-
-def _check_text(text: str) -> None:
-    if not text.strip():
-        raise EngineError(
-            "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
-        )
 
 
 async def _file(identity: str, upload: Upload) -> submission.Submission:
     received = upload.received
     check_metadata(received.fields.metadata)
-    _check_ocr(received.fields, upload.format)
+    check_ocr(received.fields, upload.format)
     return submission.file(
         identity,
         received.fields,
@@ -225,15 +212,6 @@ async def _file(identity: str, upload: Upload) -> submission.Submission:
         size=received.size,
         sha256=received.sha256,
     )
-
-
-def _check_ocr(fields: m.FileFields, kind: Format) -> None:
-    if fields.force_ocr and not kind.takes_ocr:
-        raise EngineError(
-            "invalid_parameter",
-            f"force_ocr is for PDF, JPG and PNG, not for {kind.label}; send the file without it.",
-            parameter="force_ocr",
-        )
 
 
 async def _text(upload: Upload) -> Extraction | m.JobError:
@@ -247,13 +225,16 @@ def _retry(incoming: Incoming, upload: Upload | None = None) -> Retry | None:
     """How a retry of this mutation is recognised; None where it came without a key."""
     if incoming.idempotency_key is None:
         return None
-    file = upload and [upload.received.filename, upload.received.sha256]
-    body = upload.received.fields if upload else incoming.body
-    wanted = [incoming.path, incoming.query, body, incoming.if_match, file]
-    canonical = msgspec.json.encode(wanted, order="deterministic")
+    received = None if upload is None else upload.received
     return Retry(
         credential=incoming.credential,
         operation=incoming.operation.id,
         key=incoming.idempotency_key,
-        fingerprint=hashlib.sha256(canonical).hexdigest(),
+        fingerprint=request_fingerprint(
+            incoming.path,
+            incoming.query,
+            incoming.body,
+            incoming.if_match,
+            None if received is None else (received.filename, received.sha256, received.fields),
+        ),
     )

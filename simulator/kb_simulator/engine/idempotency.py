@@ -1,20 +1,12 @@
-"""Retried mutations: the answer given once under a key is the answer that a retry gets, one at a time."""
+"""Retried mutations: the answer given once under a key is the answer that its retries get."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import IDEMPOTENCY_KEY
-
-KEPT_MICROSECONDS = 24 * 3600 * 1_000_000
-"""How long an answer is kept, in virtual time."""
-
-_RETRY_SECONDS = 1.0
+from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +45,11 @@ class Answers:
         Raises:
             EngineError: `idempotency_mismatch`, where the key came with another request.
         """
-        self._forget_before(now - KEPT_MICROSECONDS)
+        self._forget_before(now - KEPT_SECONDS * 1_000_000)
         given = self._given.get(_place(retry))
         if given is None:
             return None
-        if given.fingerprint != retry.fingerprint:
-            raise EngineError(
-                "idempotency_mismatch",
-                "This Idempotency-Key came with another request before. Send a new key with a new request.",
-            )
+        check_same_request(retry.key, retry.fingerprint, given.fingerprint)
         return given.answer
 
     def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
@@ -79,30 +67,6 @@ class Answers:
     def _forget_before(self, moment: int) -> None:
         while self._given and (oldest := next(iter(self._given.items())))[1].at <= moment:
             del self._given[oldest[0]]
-
-
-@dataclass(slots=True)
-class KeysInUse:
-    """The idempotency keys whose requests are on their way."""
-
-    _held: set[tuple[str, str, str]] = field(default_factory=set)
-
-    @contextmanager
-    def hold(self, operation: str, headers: Mapping[str, str]) -> Iterator[EngineError | None]:
-        """Keep a request's key while it is answered; `in_progress`, where it is kept already."""
-        mark = (headers.get("Authorization", ""), operation, headers.get(IDEMPOTENCY_KEY, ""))
-        if mark in self._held:
-            yield EngineError(
-                "in_progress",
-                "A request with this Idempotency-Key is still running.",
-                retry_after=_RETRY_SECONDS,
-            )
-            return
-        self._held.add(mark)
-        try:
-            yield None
-        finally:
-            self._held.discard(mark)
 
 
 def _place(retry: Retry) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""The inverted index: which chunks hold which words, how well they match, and how near they lie.
+"""The inverted index: which chunks hold which words, how well they match, and how near they are.
 
 Keywords are scored by BM25. The stand-in for meaning is the cosine between
 hashed bags of words: it depends on the two texts alone, as an embedding does, is 1 for texts of the
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TypeVar
 from zlib import crc32
 
-from kb_simulator.engine.words import telling, words_of_query, words_of_text
+from kb_simulator.engine.words import content_words, words_of_query, words_of_text
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -132,7 +132,7 @@ def _entry(text: str) -> _Entry:
 def _weights(stems: tuple[str, ...]) -> Mapping[int, float]:
     """The bag of words as a vector of length 1, its empty buckets left out."""
     counts: dict[int, int] = {}
-    for word in telling(list(stems)):
+    for word in content_words(list(stems)):
         bucket = crc32(word.encode("utf-8", "surrogatepass")) % DIMENSIONS
         counts[bucket] = counts.get(bucket, 0) + 1
     raw = {bucket: 1.0 + math.log(count) for bucket, count in counts.items()}

@@ -1,20 +1,10 @@
-"""The life of a job, and the policies that say when and how it ends. No I/O, no time of its own.
-
-event      queued     running    failed  completed, cancelled
----------  ---------  ---------  ------  ------------------------------
-start      running    -          -       -
-complete   -          completed  -       -
-fail       -          failed     -       -
-cancel     cancelled  cancelled  refused: `job_finished`
-retry      refused    refused    queued  refused: `job_not_retryable`
-"""
+"""The policies that say when and how jobs end, and what is known of one job. No I/O, no time of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -22,6 +12,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
+from kb_contracts.semantics.job_states import FINAL, TRANSITIONS, Event
 from kb_simulator.engine.idempotency import Retry
 from kb_simulator.engine.submission import Submission, Update
 from kb_simulator.engine.timestamps import microseconds_of
@@ -31,27 +22,6 @@ STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "S
 
 QUEUED, COMPLETED = "queued", "completed"
 """The steps before and after."""
-
-
-class Event(StrEnum):
-    """What can happen to a job."""
-
-    START = "start"
-    COMPLETE = "complete"
-    FAIL = "fail"
-    CANCEL = "cancel"
-    RETRY = "retry"
-
-
-TRANSITIONS: Mapping[tuple[m.JobStatus, Event], m.JobStatus] = {
-    ("queued", Event.START): "running",
-    ("queued", Event.CANCEL): "cancelled",
-    ("running", Event.COMPLETE): "completed",
-    ("running", Event.FAIL): "failed",
-    ("running", Event.CANCEL): "cancelled",
-    ("failed", Event.RETRY): "queued",
-}
-"""What is not in the table cannot happen."""
 
 
 class AtOnce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
@@ -149,8 +119,8 @@ class JobRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether no event can change it any more."""
-        return (self.job.status, Event.CANCEL) not in TRANSITIONS
+        """Whether nothing is done for it any more."""
+        return self.job.status in FINAL
 
     def due(self) -> int | None:
         """When the job ends by itself, in microseconds since 1970; None where time does not end it."""

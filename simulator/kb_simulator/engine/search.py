@@ -1,4 +1,4 @@
-"""Search over one base: what may answer, how well it does, and the answer within its bounds.
+"""Ranks the passages of one base, by words, by meaning or by both.
 
     score = weight * cosine + (1 - weight) * bm25 / (bm25 + saturation)      hybrid
     score = bm25 / (bm25 + saturation)                                       fts
@@ -9,17 +9,15 @@ The constants never depend on the query, so that a score is comparable from one 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
 from itertools import islice
 
-import msgspec
-
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.date_windows import date_window
+from kb_contracts.semantics.search_modes import mode_of
+from kb_contracts.semantics.text_budgets import within_budget
 from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.timestamps import microseconds_of
 
@@ -31,9 +29,6 @@ FLOOR = 0.25
 TOOK_MS = 0.001
 """What a search is said to have taken: a true measure would be another one in every run."""
 _DECIMALS = 6  # of a score: beyond these, two sums of the same parts may differ
-
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 Scores = Mapping[int, float]
 Test = Callable[[Stored], bool]
@@ -152,22 +147,6 @@ def _mixed(bm25: Scores | None, cosines: Scores | None) -> Scores:
     return scores
 
 
-# --- what the request asks for --------------------------------------------------------------------
-
-
-def mode_of(request: m.SearchRequest) -> m.Mode:
-    """The mode that `mode` and `fts_only` ask for together. Raises EngineError: `contradiction`."""
-    if request.fts_only is None or request.mode is None:
-        return "fts" if request.fts_only else request.mode or "hybrid"
-    if request.fts_only != (request.mode == "fts"):
-        raise EngineError(
-            "contradiction",
-            f"fts_only {str(request.fts_only).lower()} and mode {request.mode!r} exclude each other.",
-            parameter="fts_only",
-        )
-    return request.mode
-
-
 def _tests(request: m.SearchRequest) -> list[Test]:
     """What a document must pass, in the order of the request's members."""
     filters = request.filters or m.Filters()
@@ -179,75 +158,25 @@ def _tests(request: m.SearchRequest) -> list[Test]:
         (any_of, lambda stored: not any_of.isdisjoint(stored.document.tags)),
         (doc_type, lambda stored: stored.document.doc_type == doc_type),
         (formats, lambda stored: stored.document.format in formats),
-        (kinds, lambda stored: _source_type(stored) in kinds),
+        (kinds, lambda stored: source_type(stored) in kinds),
         (prefix, lambda stored: any(path.startswith(prefix or "") for path in stored.document.source_paths)),
     ]
     return [test for condition, test in tests if condition] + _within(filters)
 
 
-def _source_type(stored: Stored) -> str | None:
+def source_type(stored: Stored) -> str | None:
+    """The value of the metadata that filters by `source_type` look at."""
     value = stored.document.metadata.get("source_type")
     return value if isinstance(value, str) else None
 
 
 def _within(filters: m.Filters) -> list[Test]:
-    """The tests of the dates. Raises EngineError: `invalid_parameter`, or `contradiction` of the two."""
-    start = _moment(filters.date_from, "filters.date_from", time.min)
-    end = _moment(filters.date_to, "filters.date_to", time.max)
-    if start is not None and end is not None and end < start:
-        raise EngineError(
-            "contradiction", "filters.date_to is before filters.date_from.", parameter="filters.date_to"
-        )
+    """The tests of the dates. Raises EngineError as `date_window`."""
+    start, end = date_window(filters)
     if start is None and end is None:
         return []
-    low, high = start or -(1 << 62), end or (1 << 62)
+    low = microseconds_of(start) if start else -(1 << 62)
+    high = microseconds_of(end) if end else 1 << 62
     if filters.date_field == "created_at":
         return [lambda stored: low <= stored.created <= high]
     return [lambda stored: low <= stored.updated <= high]
-
-
-def _moment(text: str | None, parameter: str, hour: time) -> int | None:
-    """Microseconds since 1970; a date means `hour` of it in UTC."""
-    if text is None:
-        return None
-    try:
-        if _DATE.fullmatch(text):
-            return microseconds_of(datetime.combine(date.fromisoformat(text), hour, UTC))
-        if _TIME.fullmatch(text):
-            return microseconds_of(datetime.fromisoformat(text.upper()).astimezone(UTC))
-    except (ValueError, OverflowError) as error:
-        raise _misfit(text, parameter) from error
-    raise _misfit(text, parameter)
-
-
-def _misfit(text: str, parameter: str) -> EngineError:
-    return EngineError(
-        "invalid_parameter",
-        f"{parameter} is {text[:40]!r}; write a date like 2026-01-31 or a time like 2026-01-31T09:30:00Z.",
-        parameter=parameter,
-    )
-
-
-# --- within bounds --------------------------------------------------------------------------------
-
-
-def within_budget(results: list[m.SearchResult], max_chars: int | None) -> tuple[list[m.SearchResult], int]:
-    """What fits into `max_chars` characters of text, the best first, and how many results were left out.
-
-    The one at the edge loses its neighbours, then the end of its text, and says so.
-    """
-    if max_chars is None:
-        return results, 0
-    kept: list[m.SearchResult] = []
-    left = max_chars
-    for result in results:
-        if left <= 0:
-            break
-        size = sum(len(chunk.text) for chunk in (result.chunk, *result.before, *result.after))
-        if size > left:
-            chunk = msgspec.structs.replace(result.chunk, text=result.chunk.text[:left])
-            result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)
-            size = len(chunk.text)
-        kept.append(result)
-        left -= size
-    return kept, len(results) - len(kept)

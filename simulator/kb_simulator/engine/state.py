@@ -20,6 +20,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
+from kb_contracts.semantics.job_states import Event
 from kb_simulator.engine import vector_search
 from kb_simulator.engine.collections import Collections
 from kb_simulator.engine.documents import Documents, Stored
@@ -31,7 +32,6 @@ from kb_simulator.engine.jobs import (
     STEPS,
     AfterPolls,
     AtOnce,
-    Event,
     FailAt,
     JobRecord,
     Policy,
@@ -100,7 +100,7 @@ class State:
         job = self._queued(
             submission,
             kind=submission.kind,
-            title=submission.shown_title,
+            title=submission.job_title,
             filename=submission.filename,
             tags=list(submission.tags),
         )
@@ -538,7 +538,7 @@ def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
 def _started(job: m.Job, attempts: int, now: int) -> m.Job:
     started = rfc3339(now)
     return moved(
-        job, Event.START, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
+        job, Event.TAKE, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import Format
+from kb_contracts.semantics.submissions import text_digest
+from kb_contracts.semantics.titles import note_title
 from kb_readers import Extraction
-
-_TITLE_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Submission:
     doc_type: m.DocType = "note"
 
     @property
-    def shown_title(self) -> str:
+    def job_title(self) -> str:
         """What its job is called."""
         if self.title is not None:
             return self.title
@@ -47,7 +46,7 @@ class Submission:
     def document_title(self) -> str:
         """What its document is called: the title given, else its own, else the file's name."""
         own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
-        return self.title or own or self.shown_title
+        return self.title or own or self.job_title
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +60,13 @@ class Update:
 
 def note(identity: str, request: m.NoteRequest) -> Submission:
     """A note as `POST /jobs` brings it."""
-    data = request.text.encode("utf-8", "surrogatepass")
+    sha256, size = text_digest(request.text)
     return Submission(
         identity=identity,
         kind="note",
         content=text_of_note(request.text),
-        sha256=hashlib.sha256(data).hexdigest(),
-        size_bytes=len(data),
+        sha256=sha256,
+        size_bytes=size,
         title=request.title,
         tags=tuple(dict.fromkeys(request.tags)),
         metadata=request.metadata,
@@ -109,12 +108,5 @@ def text_of_note(text: str) -> Extraction:
     return Extraction.of_note(text)
 
 
-def title_of(text: str) -> str:
-    """The first line that says something, white space collapsed, cut to 80 characters."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    title = " ".join(first.split())
-    return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
-
-
 def _first_line(content: Extraction | m.JobError) -> str:
-    return title_of(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""
+    return note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +63,14 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int, host: str) -> Any:
         except EngineError as error:
             return problem_response(error)
         operation = _BY_ROUTE.get((request.method, _route(request)))
-        alone = operation is not None and operation.mutates and operation.accepted is None
-        if operation is None or not alone or IDEMPOTENCY_KEY not in request.headers:
-            return await _answer(namespace, operation, None, max_upload_bytes, request, handler)
-        with namespace.keys.hold(operation.id, request.headers) as busy:
+        key = request.headers.get(IDEMPOTENCY_KEY)
+        busy: EngineError | None = None
+        with ExitStack() as held:
+            if operation is not None and operation.excludes_retries:
+                try:
+                    held.enter_context(namespace.keys.hold(bearer(request.headers), operation.id, key))
+                except EngineError as error:
+                    busy = error
             return await _answer(namespace, operation, busy, max_upload_bytes, request, handler)
 
     return rim

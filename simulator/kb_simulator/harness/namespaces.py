@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from multidict import istr
 
 from kb_contracts.api.errors import EngineError
-from kb_simulator.engine.idempotency import KeysInUse
+from kb_contracts.semantics.idempotency import KeysInUse
+from kb_contracts.semantics.rate_windows import RateWindows
 from kb_simulator.engine.jobs import AtOnce, Policy
-from kb_simulator.engine.limits import Limits
 from kb_simulator.engine.state import State
 from kb_simulator.harness.clock import Clock, ClockMode
 from kb_simulator.harness.fault_registry import FaultRegistry
@@ -46,7 +46,7 @@ class Namespace:
     journal: Journal = field(init=False)
     search_cache: SearchCache = field(init=False)
     keys: KeysInUse = field(init=False)
-    limits: Limits = field(init=False)
+    rates: RateWindows = field(init=False)
     snapshots: dict[str, State] = field(init=False)
     _waiting: dict[str, list[asyncio.Future[None]]] = field(init=False)
 
@@ -60,7 +60,7 @@ class Namespace:
         self.journal = Journal()
         self.search_cache = SearchCache()
         self.keys = KeysInUse()
-        self.limits = Limits(self.clock.microseconds)
+        self.rates = RateWindows(self.clock.microseconds)
         self.snapshots = {}
         self._waiting = {}
 

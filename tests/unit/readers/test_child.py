@@ -197,6 +197,14 @@ async def test_a_reader_without_memory_says_so(tmp_path: Path, name: str) -> Non
     assert "100 MiB" in failed.message
 
 
+async def test_a_pdf_that_grows_without_end_says_that_it_takes_too_much_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(nested_pdf())
+    failed = await failure(path, PDF, Limits(memory_bytes=200 << 20))
+    assert failed.code == "extraction_memory"
+    assert "200 MiB" in failed.message
+
+
 async def test_more_text_than_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"<p>" + b"word " * 10_000)

@@ -7,8 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from kb_contracts.api.operations import BY_ID, OPERATIONS
-from kb_simulator.engine.handlers import handlers
+from kb_contracts.api.operations import OPERATIONS
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.clock import ClockMode
@@ -18,10 +17,6 @@ from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.unit.simulator.running import API, Running
-
-
-def test_every_operation_of_the_contract_is_handled() -> None:
-    assert handlers().keys() == BY_ID.keys()
 
 
 async def test_a_note_is_taken_in_found_changed_and_removed(running: Running) -> None:
@@ -90,42 +85,12 @@ async def test_a_file_over_the_limit_is_refused() -> None:
         assert (response.json()["code"], "10 bytes" in response.text) == ("payload_too_large", True)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "code", "near"),
-    [
-        ("POST", f"{API}/serch", {}, "route_not_found", "/api/v1/search"),
-        ("PUT", f"{API}/search", {}, "method_not_allowed", "POST"),
-        ("POST", f"{API}/search", {"qurey": "x"}, "unknown_parameter", "qurey"),
-    ],
-)
-async def test_what_is_not_in_the_contract_is_a_loud_error(
-    running: Running, method: str, path: str, body: object, code: str, near: str
-) -> None:
-    response = await running.http.request(method, path, json=body)
-    assert (response.json()["code"], near in response.json()["detail"]) == (code, True)
-    assert running.namespace.journal.latest(1)[0].code == code
-
-
-async def test_a_json_body_over_the_limit_is_refused(running: Running) -> None:
-    response = await running.http.post(
-        f"{API}/search", content=b"x" * (9 << 20), headers={"Content-Type": "application/json"}
-    )
-    assert response.json()["code"] == "payload_too_large"
-
-
 async def test_whoever_waits_for_a_job_hears_of_its_end_in_virtual_time(running: Running) -> None:
     """No longer than it takes."""
     running.namespace.state.policy = AfterTime(seconds=10)
     job = (await running.note("granite")).json()
     ended = await running.http.get(f"{API}/jobs/{job['id']}", params={"wait": 30})
     assert (ended.json()["status"], running.namespace.clock.elapsed()) == ("completed", 10)
-
-
-async def test_waiting_in_vain_answers_the_job_as_it_is(running: Running) -> None:
-    running.namespace.state.policy = Stuck()
-    job = (await running.note("granite")).json()
-    seen = await running.http.get(f"{API}/jobs/{job['id']}", params={"wait": 5})
-    assert (seen.json()["status"], running.namespace.clock.elapsed()) == ("running", 5)
 
 
 @pytest.mark.parametrize("ending", ["cancel", "clear", "poll", "restore"])
@@ -163,17 +128,6 @@ async def test_a_second_request_under_a_key_is_in_progress_while_the_first_runs(
     running.namespace.clock.advance(2)
     accepted = (await first).json()
     assert (await running.note("granite", headers=key)).json() == accepted
-
-
-async def test_a_key_with_another_body_is_a_mismatch(running: Running) -> None:
-    """White space in the body is none of it."""
-    key = {"Idempotency-Key": "once", "Content-Type": "application/json"}
-    one, two, other = b'{"text": "granite"}', b'{ "text":"granite" }', b'{"text": "copper"}'
-    answers = [
-        await running.http.post(f"{API}/jobs", content=body, headers=key) for body in (one, two, other)
-    ]
-    assert answers[0].json() == answers[1].json()
-    assert answers[2].json()["code"] == "idempotency_mismatch"
 
 
 async def test_a_retried_file_is_the_same_whatever_its_boundary(running: Running) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,8 +10,9 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
-from kb_simulator.engine.idempotency import KEPT_MICROSECONDS, Retry
+from kb_contracts.api.operations import DocumentQuery
+from kb_contracts.semantics.idempotency import KEPT_SECONDS
+from kb_simulator.engine.idempotency import Retry
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
 from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from tests.unit.simulator.states import Base
@@ -47,24 +47,6 @@ def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> N
     assert (ended.status, ended.progress, ended.document_id, ended.attempts) == ("completed", 1.0, 1, 1)
 
 
-def test_a_document_has_what_was_submitted(base: Base) -> None:
-    """And begins at version 1."""
-    number = base.note("granite", tags=["a"], metadata={"n": 1}, source_path="x/y.md")
-    document = base.state.document(number, DocumentQuery())
-    assert (document.tags, document.metadata, document.source_paths) == (["a"], {"n": 1}, ["x/y.md"])
-    assert (document.version, document.status, document.size_bytes) == (1, "searchable", 7)
-    assert document.created_at == document.updated_at
-    assert [chunk.text for chunk in document.chunks] == ["granite"]
-
-
-def test_a_note_without_a_title_gets_its_first_words(base: Base) -> None:
-    """Eighty characters of the first line that says something."""
-    number = base.note("\n\n" + "word  " * 40)
-    title = base.state.document(number, DocumentQuery()).title
-    assert title.startswith("word word")
-    assert len(title) <= 80
-
-
 def test_a_file_without_text_is_empty_and_says_why(base: Base) -> None:
     """A scan never reads as success."""
     document = base.state.document(base.file("scan.pdf", ""), DocumentQuery())
@@ -72,45 +54,11 @@ def test_a_file_without_text_is_empty_and_says_why(base: Base) -> None:
     assert document.status_reason
 
 
-def test_a_file_that_cannot_be_read_fails_its_job(base: Base) -> None:
-    broken = base.upload("a.pdf", m.JobError(code="file_corrupt", message="no"))
-    job = base.state.job(base.state.accept(broken).id)
-    assert (job.status, job.error and job.error.code, job.document_id) == ("failed", "file_corrupt", None)
-
-
-def test_the_same_text_twice_is_one_document(base: Base) -> None:
-    """Tags are united, one collection stays, and both sources are kept."""
-    first = base.note("granite", tags=["collection:a", "x"], source_path="one")
-    job = base.state.job(base.submit("granite", tags=["collection:b", "y"], source_path="two").id)
-    document = base.state.document(first, DocumentQuery())
-    assert (job.document_id, job.deduplicated) == (first, True)
-    assert (document.tags, document.source_paths) == (["collection:a", "x", "y"], ["one", "two"])
-    assert document.version == 2
-
-
-def test_a_twin_that_brings_nothing_new_changes_nothing(base: Base) -> None:
-    first = base.note("granite", tags=["x"])
-    base.note("granite", tags=["x"])
-    assert base.state.document(first, DocumentQuery()).version == 1
-
-
-def test_the_same_text_in_another_scope_is_another_document(base: Base) -> None:
-    """Nothing is taken from anybody's collection."""
-    assert base.note("granite", dedup_scope="a") != base.note("granite", dedup_scope="b")
-
-
 def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
     """Where the scope is a tag, the document must still carry it."""
     first = base.note("granite", tags=["collection:a"], dedup_scope="collection:a")
     base.state.remove_tag(first, "collection:a", None)
     assert base.note("granite", tags=["collection:a"], dedup_scope="collection:a") != first
-
-
-def test_what_is_deleted_is_no_twin(base: Base) -> None:
-    """It is taken in anew, under another id."""
-    first = base.note("granite")
-    base.state.delete(first)
-    assert base.note("granite") != first
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -177,15 +125,6 @@ def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> Non
         policy()
 
 
-def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
-    job = base.submit("granite")
-    assert code_of(lambda: base.state.cancel(job.id)) == "job_finished"
-    base.state.policy = Stuck()
-    stuck = base.submit("copper")
-    base.state.cancel(stuck.id)
-    assert code_of(lambda: base.state.cancel(stuck.id)) == "job_finished"
-
-
 def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) -> None:
     base.state.policy = FailAt()
     job = base.submit("granite")
@@ -197,23 +136,6 @@ def test_a_failed_job_is_tried_again_as_the_policy_of_then_has_it(base: Base) ->
     base.clock.advance(6)
     done = base.state.job(job.id)
     assert (done.status, done.attempts, done.elapsed_seconds) == ("completed", 2, 5.0)
-
-
-def test_what_has_not_failed_is_not_tried_again(base: Base) -> None:
-    assert code_of(lambda: base.state.retry_job(base.submit("granite").id)) == "job_not_retryable"
-    base.state.policy = FailAt()
-    job = base.submit("copper")
-    base.state.clear()
-    assert code_of(lambda: base.state.retry_job(job.id)) == "job_not_retryable"
-
-
-def test_jobs_are_listed_newest_first(base: Base) -> None:
-    ids = [base.submit(text).id for text in ("one", "two", "three")]
-    base.state.policy = Stuck()
-    ids.append(base.submit("four").id)
-    page = base.state.job_page(None, 2, 1)
-    assert ([job.id for job in page.jobs], page.total) == ([ids[2], ids[1]], 4)
-    assert [job.id for job in base.state.job_page("running", 10, 0).jobs] == [ids[3]]
 
 
 def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
@@ -236,45 +158,13 @@ def test_the_oldest_ended_jobs_are_forgotten(base: Base) -> None:
     assert code_of(lambda: base.state.job(first.id)) == "job_not_found"
 
 
-def test_unknown_jobs_and_documents_are_told_apart(base: Base) -> None:
-    """Each has its own code."""
-    assert code_of(lambda: base.state.job("nothing")) == "job_not_found"
-    assert code_of(lambda: base.state.document(1, DocumentQuery())) == "document_not_found"
-    assert code_of(lambda: base.state.document("nothing", DocumentQuery())) == "document_not_found"
-
-
 # --- changing -------------------------------------------------------------------------------------
-
-
-def test_a_note_is_changed_in_place(base: Base) -> None:
-    """Id, uid and the time of its making stay; version, time of change, hash and chunks follow."""
-    number = base.note("granite quarry")
-    before = base.state.document(number, DocumentQuery())
-    changed = base.patch(number, text="copper mine")
-    assert (changed.id, changed.uid, changed.created_at) == (before.id, before.uid, before.created_at)
-    assert changed.version == 2
-    assert changed.updated_at > before.updated_at
-    assert changed.sha256 != before.sha256
-    assert (base.found("granite"), base.found("copper")) == ([], [number])
-
-
-def test_a_title_taken_from_the_text_goes_with_it(base: Base) -> None:
-    """One that was given stays."""
-    taken, given_title = base.note("granite"), base.note("copper", title="Metals")
-    assert base.patch(taken, text="basalt").title == "basalt"
-    assert base.patch(given_title, text="tin").title == "Metals"
 
 
 def test_a_retitled_note_is_found_by_its_title(base: Base) -> None:
     number = base.note("granite", title="Stone")
     base.patch(number, title="Rock")
     assert (base.found("stone"), base.found("rock")) == ([], [number])
-
-
-def test_only_notes_are_changed_and_only_the_version_expected(base: Base) -> None:
-    note, file = base.note("granite"), base.file("a.txt", "copper")
-    for number, code in ((99, "document_not_found"), (file, "not_a_note"), (note, "version_conflict")):
-        assert code_of(partial(base.patch, number, text="x", expected_version=9)) == code
 
 
 def test_updates_of_a_note_take_their_turns(base: Base) -> None:
@@ -337,135 +227,16 @@ def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> N
     assert base.found("basalt") == [number]
 
 
-def test_tags_are_added_and_removed_one_version_each(base: Base) -> None:
-    """What is there already changes nothing."""
-    number = base.note("granite", tags=["a"])
-    assert base.state.add_tags(number, ["b", "c", "b"], 1).tags == ["a", "b", "c"]
-    assert base.state.add_tags(number, ["b"], None).version == 2
-    assert base.state.remove_tag(number, "a", 2).tags == ["b", "c"]
-    assert code_of(lambda: base.state.remove_tag(number, "a", None)) == "tag_not_found"
-    assert code_of(lambda: base.state.add_tags(number, ["z"], 1)) == "version_conflict"
-
-
-def test_a_version_conflict_names_the_current_version(base: Base) -> None:
-    """So that the caller can read again and decide anew."""
-    number = base.note("granite")
-    with pytest.raises(EngineError) as caught:
-        base.state.add_tags(number, ["z"], 5)
-    assert caught.value.members == {"current_version": 1}
-
-
-def test_what_is_deleted_is_gone_everywhere(base: Base) -> None:
-    """From lists, tags and search; the answer counts it."""
-    number = base.note("granite", tags=["a"])
-    removed = base.state.delete(number)
-    assert (removed.documents, removed.chunks, removed.bytes) == (1, 1, 7)
-    assert base.found("granite") == []
-    assert base.state.tags("", 10, 0).tags == []
-    assert code_of(lambda: base.state.delete(number)) == "document_not_found"
-
-
-def test_clearing_cancels_the_jobs_accepted_before(base: Base) -> None:
-    """They bring nothing back; later ones do."""
-    base.note("granite")
-    base.state.policy = AfterTime(seconds=5)
-    waiting = base.submit("copper")
-    removed = base.state.clear()
-    assert (removed.documents, removed.jobs_cancelled) == (1, 1)
-    base.clock.advance(10)
-    assert base.state.job(waiting.id).status == "cancelled"
-    assert base.state.documents.by_id == {}
-
-
 # --- listing --------------------------------------------------------------------------------------
-
-
-def test_documents_are_filtered_sorted_and_paged(base: Base) -> None:
-    base.note("b", title="same", tags=["x"], source_path="p/one")
-    base.note("a", title="same", tags=["y"])
-    base.file("c.txt", "c", title="other", tags=["x"])
-
-    def ids(**query: object) -> list[int]:
-        return [document.id for document in base.state.document_page(DocumentsQuery(**query)).documents]  # type: ignore[arg-type]  # a test's own names
-
-    assert ids() == [3, 2, 1]
-    assert ids(sort_by="title", sort_order="asc") == [3, 1, 2]
-    assert ids(sort_by="title", sort_order="desc") == [2, 1, 3]
-    assert ids(tag="x") == [3, 1]
-    assert ids(doc_type="text") == [3]
-    assert ids(source_path="p/one") == [1]
-    assert ids(source_path="p") == []
-    assert ids(limit=1, offset=1) == [2]
-    assert base.state.document_page(DocumentsQuery(limit=1)).total == 3
-
-
-def test_chunks_come_in_slices(base: Base) -> None:
-    """Or not at all; their number is always told."""
-    number = base.note("\n\n".join("x" * 900 for _ in range(5)))
-
-    def indexes(query: DocumentQuery) -> list[int]:
-        return [chunk.index for chunk in base.state.document(number, query).chunks]
-
-    assert indexes(DocumentQuery(chunk_offset=1, chunk_limit=2)) == [1, 2]
-    assert indexes(DocumentQuery(chunks=False)) == []
-    assert base.state.document(number, DocumentQuery(chunks=False)).chunk_count == 5
-
-
-def test_tags_are_counted_in_alphabetical_order(base: Base) -> None:
-    """Those that begin with a prefix."""
-    base.note("one", tags=["b", "ab"])
-    base.note("two", tags=["ab"])
-    assert [(each.tag, each.documents, each.chunks) for each in base.state.tags("", 10, 0).tags] == [
-        ("ab", 2, 2), ("b", 1, 1)
-    ]  # fmt: skip
-    assert [each.tag for each in base.state.tags("b", 10, 0).tags] == ["b"]
-
-
-def test_status_counts_what_there_is(base: Base) -> None:
-    """Documents by state and type, chunks, jobs, bytes, the last change."""
-    assert base.state.status().last_updated is None
-    base.note("granite")
-    base.file("scan.pdf", "")
-    base.state.policy = Stuck()
-    base.submit("copper")
-    status = base.state.status()
-    assert (status.documents.total, status.documents.searchable, status.documents.empty) == (2, 1, 1)
-    assert status.documents.by_type == {"note": 1, "pdf": 1}
-    assert (status.chunks, status.queue.running, status.queue.completed) == (1, 1, 2)
-    assert status.storage.originals_bytes == 107
-    assert status.last_updated is not None
 
 
 # --- retries --------------------------------------------------------------------------------------
 
 
-def test_a_retry_answers_as_the_first_time_and_does_nothing(base: Base) -> None:
-    """Also where doing it again would fail."""
-    number = base.note("granite")
-    first = base.state.delete(number, retry())
-    assert base.state.delete(number, retry()) is first
-
-
-def test_a_key_with_another_request_is_a_mismatch(base: Base) -> None:
-    number = base.note("granite")
-    base.state.add_tags(number, ["a"], None, retry())
-    assert (
-        code_of(lambda: base.state.add_tags(number, ["b"], None, retry(asked="b"))) == "idempotency_mismatch"
-    )
-    assert base.state.add_tags(number, ["b"], None, retry(asked="b", credential="you")).tags == ["a", "b"]
-
-
-def test_a_refused_mutation_is_tried_again(base: Base) -> None:
-    """Only what was done is remembered."""
-    number = base.note("granite")
-    assert code_of(lambda: base.state.add_tags(number, ["a"], 9, retry())) == "version_conflict"
-    assert base.state.add_tags(number, ["a"], None, retry()).tags == ["a"]
-
-
 def test_an_answer_is_forgotten_after_a_day(base: Base) -> None:
     number = base.note("granite")
     base.state.delete(number, retry())
-    base.clock.advance(KEPT_MICROSECONDS / 1_000_000 - 1)
+    base.clock.advance(KEPT_SECONDS - 1)
     assert base.state.delete(number, retry()).documents == 1
     base.clock.advance(2)
     assert code_of(lambda: base.state.delete(number, retry())) == "document_not_found"

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.job_states import Event, sources, target
 from kb_engine.store import rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates, idempotency
 from kb_engine.store.repository.transaction import Read, Write, placeholders
 from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
-from kb_engine.store.states import Event, sources, target
 from kb_engine.turns import Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.ingest import JobEnds, title_of
+from kb_engine.ingest import JobEnds
 
 
 def job(status: m.JobStatus) -> m.Job:
@@ -99,18 +99,3 @@ async def test_who_goes_away_is_forgotten() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ends._waiting == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "title"),
-    [
-        ("granite", "granite"),
-        ("\n \n  a\tb  c \nd", "a b c"),
-        ("x" * 80, "x" * 80),
-        ("x" * 81, "x" * 79 + "…"),
-        ("\x1c\u2028granite", "granite"),
-    ],
-)
-def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
-    """The first that says something, in at most 80 characters."""
-    assert title_of(text) == title

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from kb_contracts.api.models import JobStatus
-from kb_engine.store.states import FINAL, TRANSITIONS, Event, after, sources, target
+from kb_contracts.semantics.job_states import FINAL, TRANSITIONS, Event, after, sources, target
 
 
 def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:
@@ -26,6 +26,7 @@ def test_nothing_leaves_a_final_state_but_a_failed_job_that_is_tried_again(
 
 @pytest.mark.parametrize("event", Event)
 def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
+    """What a store looks up agrees with the table."""
     assert {after(status, event) for status in sources(event)} == {target(event)}
 
 

@@ -1,4 +1,4 @@
-"""The life of a job, as a table without I/O. The SQL layer asks it which states an event may leave.
+"""The life of a job, as a table. A store looks up in it which states an event may leave.
 
 queued --take--> running --complete--> completed
   |  ^ ^            | |-----fail-----> failed
@@ -16,7 +16,7 @@ from kb_contracts.api.models import JobStatus
 
 
 class Event(StrEnum):
-    """What can happen to a job."""
+    """What can happen to a job; `RELEASE` is what an engine does that stops or has lost its lease."""
 
     TAKE = "take"
     RELEASE = "release"
@@ -35,10 +35,10 @@ TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
     ("running", Event.CANCEL): "cancelled",
     ("failed", Event.RETRY): "queued",
 }
-"""What is not in the table cannot happen."""
+"""Every transition there is."""
 
 FINAL: tuple[JobStatus, ...] = ("completed", "failed", "cancelled")
-"""The states in which nothing is done for a job; a failed one can be tried again."""
+"""The states of a job that has ended; a failed one may be tried again."""
 
 
 def after(status: JobStatus, event: Event) -> JobStatus | None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time
 
-from kb_contracts.api import models as m
-from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import Filters
+from kb_contracts.api.ragler import VectorFilters
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
-def span_of(filters: m.Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:
-    """From when to when, both inclusive; a date as the end means the whole UTC day.
+def date_window(filters: Filters | VectorFilters) -> tuple[datetime | None, datetime | None]:
+    """The first and the last moment, both inclusive; a date as the end means the whole UTC day.
 
     Raises:
-        EngineError: `invalid_parameter` that names the member; `contradiction` where the end comes first.
+        EngineError: `invalid_parameter` with the member's name; `contradiction` where the end comes first.
     """
     start = _moment(filters.date_from, "filters.date_from", time.min)
     end = _moment(filters.date_to, "filters.date_to", time.max)
@@ -33,19 +33,16 @@ def span_of(filters: m.Filters | r.VectorFilters) -> tuple[datetime | None, date
 def _moment(text: str | None, parameter: str, hour: time) -> datetime | None:
     if text is None:
         return None
+    cause: Exception | None = None
     try:
         if _DATE.fullmatch(text):
             return datetime.combine(date.fromisoformat(text), hour, UTC)
         if _TIME.fullmatch(text):
             return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise _misfit(text, parameter) from error
-    raise _misfit(text, parameter)
-
-
-def _misfit(text: str, parameter: str) -> EngineError:
-    return EngineError(
+    except (ValueError, OverflowError) as error:  # the thirtieth of February, or a time before the year 1
+        cause = error
+    raise EngineError(
         "invalid_parameter",
         f"{parameter} is {text[:40]!r}; write a date like 2025-01-31 or a time like 2025-01-31T09:30:00Z.",
         parameter=parameter,
-    )
+    ) from cause

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
-from kb_engine.api.search import within_budget
+from kb_contracts.semantics.text_budgets import longest_prefix, within_budget
 
 DOCUMENT = m.DocumentSummary(
     id=1,
@@ -76,3 +76,12 @@ def test_the_budget_holds_and_nothing_is_cut_in_silence(found: list[m.SearchResu
     assert len(kept) + omitted == len(found)
     for one, original in zip(kept, found, strict=False):
         assert one.truncated == (size(one) < size(original))
+
+
+@given(sizes=st.lists(st.integers(0, 50)), budget=st.integers(0, 200))
+def test_as_many_are_kept_as_fit_together(sizes: list[int], budget: int) -> None:
+    """One more would not fit."""
+    kept = longest_prefix(sizes, lambda size: size, budget)
+    assert kept == sizes[: len(kept)]
+    assert sum(kept) <= budget
+    assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > budget

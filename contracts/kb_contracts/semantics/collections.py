@@ -1,0 +1,72 @@
+"""Who may describe a collection, under which id, and which collection a search names."""
+
+from __future__ import annotations
+
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+
+
+def check_may_describe(role: str | None) -> None:
+    """Raises EngineError: `forbidden`."""
+    if not r.may_change(role):
+        raise EngineError(
+            "forbidden",
+            f"The role {r.SERVICE!r} may search, list and get collections, and change none.",
+            parameter=r.USER_ROLE,
+        )
+
+
+def check_description(
+    id_: str, name: str, *, described_as: str | None, owner: str | None, in_use: bool
+) -> None:
+    """Whether the collection `name` may be described under `id_`.
+
+    `described_as` is the id it was described under before, None for the first time; `owner` is the name of
+    another collection that was described under `id_`; `in_use`: documents carry its tag.
+
+    Raises:
+        EngineError: `collection_exists`.
+    """
+    own = r.collection_id(name)
+    if described_as is not None:
+        if described_as == id_:
+            return
+        detail = f"The collection {name!r} has the id {described_as}; describe it under that."
+    elif owner is not None:
+        detail = f"{id_} is the collection {owner!r}, and a name never changes. Take another id."
+    elif not r.may_have_id(name, id_):
+        detail = (
+            f"An id of version 5 is derived from a name, and {id_} is not that of {name!r}. "
+            f"Describe it under {own}, or under an id of version 4."
+        )
+    elif id_ != own and in_use:
+        detail = f"The collection {name!r} is in use and has the id {own}; describe it under that."
+    else:
+        return
+    raise EngineError("collection_exists", detail, parameter="collection_id")
+
+
+def no_collection_id(id_: str) -> EngineError:
+    """No collection has this id."""
+    return EngineError(
+        "collection_not_found", f"There is no collection {id_}. List the collections to see which there are."
+    )
+
+
+def no_collection_name(name: str) -> EngineError:
+    """No collection has this name."""
+    return EngineError(
+        "collection_not_found",
+        f"There is no collection {name!r}. List the collections to see which there are.",
+        parameter="collectionName",
+    )
+
+
+def check_same_collection(name: str | None, found: str) -> None:
+    """Raises EngineError: `contradiction`, where a search's id is that of `found` and its name another's."""
+    if name is not None and name != found:
+        raise EngineError(
+            "contradiction",
+            f"collectionId is that of the collection {found!r}, collectionName says {name!r}; send one.",
+            parameter="collectionName",
+        )

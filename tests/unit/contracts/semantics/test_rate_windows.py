@@ -1,0 +1,101 @@
+"""Limits of RAGler's operations: fixed windows for each user and operation, in memory that has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.ragler import LIMITS
+from kb_contracts.semantics.rate_windows import RateWindows
+
+
+@dataclass
+class Timeline:
+    """Windows on a clock that stands still until it is moved; in microseconds."""
+
+    max_windows: int = 20_000
+    now: int = 1_000_000_000
+    windows: RateWindows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.windows = RateWindows(lambda: self.now, self.max_windows)
+
+    def call(
+        self, *, operation: str = "listCollections", user: str | None = "u", credential: str = "c"
+    ) -> None:
+        """One call."""
+        self.windows.count(operation, user, credential)
+
+    def calls_until_refused(self, **call: str | None) -> int:
+        """How many calls are taken before one is refused."""
+        one: Callable[..., None] = self.call
+        for taken in range(1_000):
+            try:
+                one(**call)
+            except EngineError as error:
+                if error.code != "rate_limited":
+                    raise
+                return taken
+        raise AssertionError("no call was refused")
+
+
+@pytest.mark.requirement("R50", "R51", "R52")
+@pytest.mark.parametrize(
+    ("operation", "limit"), [("vectorSearch", 100), ("listCollections", 20), ("getCollection", 50)]
+)
+def test_so_many_calls_are_taken(operation: str, limit: int) -> None:
+    """As the contract says; each operation for itself."""
+    assert LIMITS[operation] == limit
+    assert Timeline().calls_until_refused(operation=operation) == limit
+
+
+@pytest.mark.requirement("R53")
+def test_a_window_is_60_000_milliseconds_from_the_first_call() -> None:
+    """Not a millisecond less; what is refused in it neither counts nor extends it."""
+    timeline = Timeline()
+    timeline.call()
+    timeline.now += 59_999_000
+    assert timeline.calls_until_refused() == 19
+    assert timeline.calls_until_refused() == 0
+    timeline.now += 1_000
+    assert timeline.calls_until_refused() == 20
+
+
+def test_a_refusal_says_what_is_left_of_the_window() -> None:
+    """To the millisecond, rounded up: who comes back then is taken."""
+    timeline = Timeline()
+    timeline.calls_until_refused()
+    timeline.now += 12_345_600
+    with pytest.raises(EngineError) as refused:
+        timeline.call()
+    assert refused.value.members["retry_after"] == 47.655
+    timeline.now += 47_655_000
+    timeline.call()
+
+
+def test_users_are_counted_apart_and_without_one_the_credential() -> None:
+    """A user who is called as somebody's credential is not taken for it."""
+    timeline = Timeline()
+    for user in ("a", "b", "c", None):
+        assert timeline.calls_until_refused(user=user) == 20
+    assert timeline.calls_until_refused(user=None, credential="d") == 20
+    assert timeline.calls_until_refused(user="a", credential="d") == 0
+
+
+def test_a_flood_of_users_takes_no_more_than_its_memory() -> None:
+    """The oldest windows go first; those that have ended go at once."""
+    timeline = Timeline(max_windows=100)
+    assert timeline.calls_until_refused(user="first") == 20
+    for number in range(99):
+        timeline.call(user=f"u{number}")
+    assert timeline.calls_until_refused(user="first") == 0
+    for number in range(10_000):
+        timeline.call(user=f"v{number}")
+    assert len(timeline.windows) == 100
+    assert timeline.calls_until_refused(user="first") == 20
+    timeline.now += 60_000_000
+    timeline.call(user="later")
+    assert len(timeline.windows) == 1

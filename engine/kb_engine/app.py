@@ -45,6 +45,7 @@ from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
+from kb_engine.index.registry import index_from
 from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
@@ -166,7 +167,12 @@ async def _open(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[S
     """The base that the settings name, and where its uploads lie."""
     if (address := settings.address) is not None:
         return await _open_postgres(settings, address, embedder)
-    store = await open_sqlite(settings.database, embedder=embedder, max_queued=settings.max_queued_jobs)
+    store = await open_sqlite(
+        settings.database,
+        embedder=embedder,
+        max_queued=settings.max_queued_jobs,
+        index=index_from(settings),
+    )
     return store, FolderSpool(settings.spool_folder)
 
 
@@ -185,6 +191,7 @@ async def _open_postgres(
         embedder=embedder,
         max_queued=settings.max_queued_jobs,
         lease_seconds=settings.lease_seconds,
+        index=index_from(settings),
     )
     return store, store.spool(settings.spool_folder)
 

@@ -12,6 +12,7 @@ from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connection_limits import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
 from kb_engine.embed.registry import EmbedderSettings
+from kb_engine.index.registry import INDEXES
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE
@@ -54,6 +55,9 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
             "sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: a SQLite base in KB_HOME",
             shown=shown,
         ),
+    ] = ""
+    index: Annotated[
+        str, Setting("VECTOR_DB_TYPE", "the search index; empty: the one in the base, the only one yet")
     ] = ""
     max_upload_bytes: Annotated[
         int, Setting("KB_MAX_UPLOAD_BYTES", "largest file taken"), msgspec.Meta(ge=1)
@@ -103,6 +107,11 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.index and self.index not in INDEXES:
+            known = ", ".join(INDEXES) or "none but the one in the base"
+            raise SettingsError(
+                f"VECTOR_DB_TYPE={self.index!r}: is no index of this engine, which has {known}"
+            )
         if self.store == _SQLITE:
             raise SettingsError(f"KB_STORE={self.store!r}: names no file; write sqlite:PATH")
         if not self.store or self.store.startswith(_SQLITE):

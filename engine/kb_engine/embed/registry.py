@@ -1,7 +1,8 @@
 """The embedders by the value of `KB_EMBEDDER`, and the settings of those that have any.
 
 An embedder is one module or folder that keeps the protocol, and one line in `EMBEDDERS`. One with settings
-declares them in a class of its own, which is named there too and among the parents of `EmbedderSettings`.
+declares them in a class of its own, which is named there too. A Struct has one parent: each such class
+extends the one before, and `EmbedderSettings` the last.
 """
 
 from __future__ import annotations

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from kb_config.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
+from kb_engine.index.registry import INDEXES
 from kb_engine.settings import EngineSettings
+from tests.support.eventually import eventually_async
+from tests.support.remote_index import RemoteIndex, Server
 
 
 def nobody(_url: str) -> None:
@@ -147,3 +151,25 @@ async def test_without_a_key_beyond_loopback_there_is_a_warning(
     with pytest.raises(CannotListen):
         await serve(settings, on_ready=nobody)
     assert "KB_API_KEY" in caplog.text
+
+
+def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
+    """Rather than a base that is searched by another one than was wanted."""
+    with pytest.raises(SettingsError, match="VECTOR_DB_TYPE='qdrant'"):
+        EngineSettings.read({"VECTOR_DB_TYPE": "qdrant"})
+
+
+async def test_a_registered_index_is_kept_in_step_by_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line in the registry and the setting are all that it takes."""
+    server = Server()
+    monkeypatch.setitem(INDEXES, "remote", lambda _: RemoteIndex(server))
+    settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
+    runner = web.AppRunner(await create_app(settings))
+    await runner.setup()
+    try:
+        await eventually_async(lambda: server.generation, what="the index")
+    finally:
+        await runner.cleanup()
+    assert server.created == 1

@@ -19,6 +19,8 @@ from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
 
+pytestmark = pytest.mark.process
+
 ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 SECONDS = 20.0
 _WAITING_FOR_ROWS = (

@@ -32,7 +32,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import Admission, admitting, listen
 from kb_contracts.http.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
 from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.cross_origin import refuse_pages
+from kb_contracts.http.cross_origin import reject_cross_origin
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
 from kb_contracts.semantics.idempotency import KeysInUse
@@ -101,7 +101,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         rates=RateWindows(),
     )
     if not settings.api_key:
-        app.middlewares.append(refuse_pages(settings.host))
+        app.middlewares.append(reject_cross_origin(settings.host))
     watch(app, ArrivingBodies(_unfinished))
     app.on_startup.append(lambda _: _start(engine))
     app.on_shutdown.append(lambda _: _refuse(engine))

@@ -87,6 +87,7 @@ async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start
     await asyncio.to_thread(server.remove)
 
 
+@pytest.mark.process
 async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
     """Asked at once after the start; loading it is no condition for being ready."""
     kb = await start(embedder="minilm")
@@ -95,6 +96,7 @@ async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
     assert status["model"]["dimensions"] == 384
 
 
+@pytest.mark.process
 @pytest.mark.requirement("E25")
 async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the model that is the default: taken in and found by meaning, from this machine alone."""

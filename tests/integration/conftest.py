@@ -60,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.nodeid and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(240, func_only=True))
+        if FOLDER in item.nodeid and "docker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.process)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -14,6 +14,8 @@ from tests.parity.history import Story
 from tests.parity.playing import Played, Side
 from tests.support.engines import API_KEY, engine, simulator
 
+pytestmark = pytest.mark.process
+
 SEED = 7
 STEPS = 400
 

@@ -332,7 +332,7 @@ def _parameters() -> list[str]:
 
 
 FEW = settings(
-    max_examples=300,
+    max_examples=3 * settings.default.max_examples,
     derandomize=True,
     database=None,
     suppress_health_check=[

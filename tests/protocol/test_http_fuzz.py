@@ -135,7 +135,9 @@ def server() -> Any:
 
 def fuzzing(test: Callable[..., None]) -> Callable[..., None]:
     """Enough examples to matter, few enough to wait for."""
-    return settings(max_examples=150, suppress_health_check=list(HealthCheck))(test)
+    return settings(max_examples=2 * settings.default.max_examples, suppress_health_check=list(HealthCheck))(
+        test
+    )
 
 
 def check(status: int, answer: bytes) -> None:

@@ -25,7 +25,7 @@ from tests.support.fake_toolset import Fake
 
 END = "the last one"
 FUZZ = settings(
-    max_examples=200,
+    max_examples=2 * settings.default.max_examples,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

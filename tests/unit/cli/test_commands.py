@@ -317,6 +317,7 @@ def test_rm_of_several_goes_on_after_one_that_is_missing(kb: Kb) -> None:
     assert kb("rm", "999999", "--yes")[0] == Exit.NOT_FOUND
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("typed", "left"), [(b"n\n", True), (b"y\n", False)])
 def test_rm_at_a_terminal_asks_with_the_title(
     kb: Kb, engine: RunningEngine, typed: bytes, left: bool
@@ -464,6 +465,7 @@ def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> 
 # --- terminals ------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "command",
     [("search", "owned"), ("get", "--source-path", "hostile"), ("jobs",), ("search", "owned", "--json")],
@@ -481,6 +483,7 @@ def test_what_a_document_holds_does_nothing_to_a_terminal(
     assert "\x9b" not in shown
 
 
+@pytest.mark.process
 def test_at_a_terminal_there_is_colour_and_progress(engine: RunningEngine, tmp_path: Path) -> None:
     """Bars while it works, a line a file, and nothing of the bars is left on the last line."""
     (tmp_path / "seen.txt").write_text("A file that somebody watches")

@@ -68,6 +68,7 @@ def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
     assert "exit status:" in capsys.readouterr().out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("command", "package", "extras"),
     [
@@ -180,6 +181,7 @@ def test_interruptions_and_missing_packages_are_one_line(
     assert errors.count("\n") == 1
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     """`kb config | head -0` ends with the status of a broken pipe and in silence."""
     reading, writing = os.pipe()

@@ -89,6 +89,7 @@ def test_a_note_goes_to_stderr_on_one_line() -> None:
     assert (pipe.getvalue(), errors.getvalue()) == ("", "one two\n")
 
 
+@pytest.mark.process
 def test_a_pipe_costs_no_import_of_rich() -> None:
     """Scripts call the command in loops."""
     script = "import sys; from kb_cli.main import main; main(['config']); sys.exit('rich' in sys.modules)"

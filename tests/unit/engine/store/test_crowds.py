@@ -10,6 +10,8 @@ import pytest
 from kb_contracts.api.errors import EngineError
 from tests.support.stores import Base, Place, all_documents, meaning, new_note, opened, prepared
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:

@@ -26,6 +26,8 @@ from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
 from tests.support.stores import DIMENSIONS, Place, all_documents, axis, opened
 
+pytestmark = pytest.mark.process
+
 TIME = "2024-05-06T07:08:09.000000Z"
 TEXTS = ["granite quarry", "basalt column"]
 

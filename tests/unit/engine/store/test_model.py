@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -262,4 +263,4 @@ class PostgresMachine(StoreMachine):
 StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
 PostgresMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=25)
 TestStore = StoreMachine.TestCase
-TestPostgres = PostgresMachine.TestCase
+TestPostgres = pytest.mark.process(PostgresMachine.TestCase)

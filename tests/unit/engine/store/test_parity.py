@@ -17,6 +17,8 @@ from kb_engine.store import Found, Prepared
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
 
+pytestmark = pytest.mark.process
+
 MODES: Sequence[m.Mode] = ("fts", "vector", "hybrid")
 WORDS = (
     "bee bees hive hives honey running runs ran runner naïve naive café cafe Ångström it's c++ e-mail "

@@ -125,6 +125,7 @@ async def test_without_anybody_who_collects_a_call_stands_in_no_trace() -> None:
     assert call.correlation_id == TRACE_ID
 
 
+@pytest.mark.process
 def test_a_provider_that_is_there_is_used() -> None:
     """As under OpenTelemetry's own instrumentation: its spans, its exporter, its end."""
     program = """

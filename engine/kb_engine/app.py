@@ -46,11 +46,11 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
 from kb_engine.index.registry import index_from
-from kb_engine.ingest import Hearing, JobEnds, KeptBounds, KeptJobs, Pipeline, Workers
+from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.store import open_sqlite
-from kb_engine.store.port import EmbedderIdentity, Store
+from kb_engine.store import Store, open_sqlite
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.turns import places
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ async def _open_postgres(
 
 
 async def _start(engine: Engine) -> None:
-    engine.store.listen(Hearing(engine.workers, engine.ends))
+    engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
     again = await engine.store.release_all()
     swept = await engine.spool.sweep(engine.store.spooled)
     engine.kept.start()

@@ -65,10 +65,10 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     Raises:
         CliError: it was asked for and is not there, or it cannot be used.
     """
-    asked = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
-    file = Path(asked).expanduser() if asked else DEFAULT_FILE
+    named = getattr(options, "config", None) or environ.get(FILE_VARIABLE)
+    file = Path(named).expanduser() if named else DEFAULT_FILE
     if not file.is_file():
-        if asked:
+        if named:
             raise CliError(Exit.USAGE, f"{file}: there is no such file of settings")
         return None
     _refuse_unknown(file)

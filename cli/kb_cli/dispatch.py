@@ -39,22 +39,22 @@ def dispatch(arguments: Sequence[str]) -> int:
         status = _command(options.run)(options, Output(as_json=getattr(options, "json", False)))
         sys.stdout.flush()
     except CliError as error:
-        return _say(options, error.message, error.status)
+        return _fail(options, error.message, error.status)
     except SettingsError as error:
-        return _say(options, str(error), Exit.USAGE)
+        return _fail(options, str(error), Exit.USAGE)
     except KeyboardInterrupt:
-        return _say(options, "interrupted", Exit.INTERRUPTED)
+        return _fail(options, "interrupted", Exit.INTERRUPTED)
     except BrokenPipeError:
         # Whoever reads us has gone; a second failure at the flush of exit would say so in a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except ModuleNotFoundError as error:
-        return _say(options, _missing(options.command, error), Exit.FAILED)
+        return _fail(options, _missing(options.command, error), Exit.FAILED)
     except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
         if os.environ.get("LOG_LEVEL") == "debug":
             traceback.print_exc()
         message = f"a fault of kb itself: {type(error).__name__}: {error} (LOG_LEVEL=debug shows where)"
-        return _say(options, message, Exit.FAILED)
+        return _fail(options, message, Exit.FAILED)
     return status
 
 
@@ -64,7 +64,7 @@ def _command(place: str) -> Command:
     return command
 
 
-def _say(options: argparse.Namespace, message: str, status: Exit) -> Exit:
+def _fail(options: argparse.Namespace, message: str, status: Exit) -> Exit:
     sys.stderr.write(f"kb {options.command}: {printable.line(message)}\n")
     return status
 

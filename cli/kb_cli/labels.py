@@ -58,7 +58,7 @@ def labels(options: argparse.Namespace) -> Labels:
     return Labels(named[0] if named else None, others)
 
 
-def shown(tags: Sequence[str]) -> tuple[str, str]:
+def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
     """A document's collection and its other tags, for people."""
     placed = collection_tags.split_tags(tags)
     return placed.collection or "", ", ".join(placed.tags)

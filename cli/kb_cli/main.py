@@ -26,8 +26,8 @@ def refusal(version: tuple[int, ...]) -> str:
     """Why a Python of this version is not enough; empty where it is."""
     if version >= OLDEST:
         return ""
-    shown = ".".join(str(part) for part in version)
-    return f"kb needs Python 3.11 or later; this is {shown} ({sys.executable})"
+    found = ".".join(str(part) for part in version)
+    return f"kb needs Python 3.11 or later; this is {found} ({sys.executable})"
 
 
 if __name__ == "__main__":

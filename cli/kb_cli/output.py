@@ -47,11 +47,11 @@ class Output:
 
     def text(self, value: str, style: str = "") -> None:
         """Write a text of one or more lines; `style` is rich's and shows on a terminal only."""
-        shown = printable.text(value)
+        printed = printable.text(value)
         if style and self.is_terminal:
-            self._print(shown, style)
+            self._print(printed, style)
         else:
-            self.stdout.write(shown + "\n")
+            self.stdout.write(printed + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table; into a pipe without the title, a header line first."""
@@ -64,13 +64,13 @@ class Output:
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Write names and values, one pair a line; a value of None or "" is left out."""
-        shown = [
+        printed = [
             (name, printable.line(str(value))) for name, value in pairs if value is not None and value != ""
         ]
         if self.is_terminal:
-            self._print_facts(shown)
+            self._print_facts(printed)
         else:
-            self.stdout.writelines(f"{name}\t{value}\n" for name, value in shown)
+            self.stdout.writelines(f"{name}\t{value}\n" for name, value in printed)
 
     def note(self, message: str) -> None:
         """Tell a person something beside the answer, on stderr."""
@@ -82,10 +82,10 @@ class Output:
 
         return Console(file=self.stdout, markup=False, highlight=False, emoji=False)
 
-    def _print(self, shown: str, style: str) -> None:
+    def _print(self, printed: str, style: str) -> None:
         from rich.text import Text
 
-        self.console().print(Text(shown, style=style), soft_wrap=True)
+        self.console().print(Text(printed, style=style), soft_wrap=True)
 
     def _print_table(self, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str) -> None:
         from rich.box import SIMPLE_HEAD

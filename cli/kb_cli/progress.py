@@ -31,7 +31,7 @@ class Result(msgspec.Struct):
     job_id: str | None = None
     reason: str | None = None
 
-    def told(self) -> str:
+    def line(self) -> str:
         """One line with the outcome, the path, the document where there is text in it, and the reason."""
         document = f"document {self.document_id}" if self.document_id and self.outcome != "empty" else ""
         last = ": ".join(filter(None, (document, self.reason)))
@@ -74,7 +74,7 @@ class Lines(AbstractContextManager["Lines"]):
     def ended(self, result: Result) -> None:
         """One line."""
         if not self._out.as_json:
-            self._out.text(result.told())
+            self._out.text(result.line())
 
 
 class Bars(AbstractContextManager["Bars"]):
@@ -116,5 +116,5 @@ class Bars(AbstractContextManager["Bars"]):
         from rich.text import Text
 
         self._drawn.advance(self._reading)
-        line = printable.line(result.told().replace("\t", "  "))
+        line = printable.line(result.line().replace("\t", "  "))
         self._drawn.console.print(Text(line, style=_STYLES[result.outcome]), soft_wrap=True)

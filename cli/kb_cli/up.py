@@ -139,10 +139,12 @@ class Up:
             "Claude Code learns of it with:\n"
             f"  claude mcp add --transport http kb {url}/mcp{header}"
         )
-        asked = _reachable(engine_url)
-        if asked != self._settings.engine_url.rstrip("/"):
+        reachable = _reachable(engine_url)
+        if reachable != self._settings.engine_url.rstrip("/"):
             # The other commands look elsewhere, and would find no engine or another one.
-            self._out.text(f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={asked}")
+            self._out.text(
+                f"\nkb search, kb add and the like ask it after:\n  export KB_ENGINE_URL={reachable}"
+            )
         self._out.stdout.flush()
 
     def _kill(self) -> None:
@@ -173,10 +175,10 @@ def _stop_signals(again: Callable[[], None]) -> Iterator[asyncio.Event]:
     """An event that the first SIGTERM or SIGINT sets; a further one calls `again`."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def heard() -> None:
+    def on_signal() -> None:
         again() if stop.is_set() else stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, heard)
+        loop.add_signal_handler(number, on_signal)
     yield stop
     # Not given back: while the children are being stopped a second Ctrl-C must still kill them.

@@ -32,7 +32,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.http.admission import Admission, admitting, listen
 from kb_contracts.http.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
 from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.cross_origin import refuse_pages
+from kb_contracts.http.cross_origin import reject_cross_origin
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
 from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
 from kb_contracts.semantics.idempotency import KeysInUse
@@ -46,11 +46,11 @@ from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
 from kb_engine.extract import Limits
 from kb_engine.index.registry import index_from
-from kb_engine.ingest import Hearing, JobEnds, KeptBounds, KeptJobs, Pipeline, Workers
+from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.store import open_sqlite
-from kb_engine.store.port import EmbedderIdentity, Store
+from kb_engine.store import Store, open_sqlite
+from kb_engine.store.port import EmbedderIdentity
 from kb_engine.turns import places
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ async def create_app(settings: EngineSettings) -> web.Application:
         rates=RateWindows(),
     )
     if not settings.api_key:
-        app.middlewares.append(refuse_pages(settings.host))
+        app.middlewares.append(reject_cross_origin(settings.host))
     watch(app, ArrivingBodies(_unfinished))
     app.on_startup.append(lambda _: _start(engine))
     app.on_shutdown.append(lambda _: _refuse(engine))
@@ -197,7 +197,7 @@ async def _open_postgres(
 
 
 async def _start(engine: Engine) -> None:
-    engine.store.listen(Hearing(engine.workers, engine.ends))
+    engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
     again = await engine.store.release_all()
     swept = await engine.spool.sweep(engine.store.spooled)
     engine.kept.start()

@@ -47,6 +47,7 @@ _FULL = 0.75  # of the width of its column: a line that takes less was not broke
 _COLUMN_POINTS = 40.0  # lines that begin within so much of one another are of one column
 _SENTENCE_END = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 _LEADERS = re.compile(r"(?:\s?\.){4,}")  # the dots of a table of contents
+_COMPOUND = re.compile("([^\\W\\d_])\ufffe([^\\W\\d_])")  # PDFium's mark where it joined what a hyphen broke
 # The hyphen of a word that PDFium joined, characters that are no text, and ligatures of one character.
 _CLEANED = {0xFFFE: None, 0xFFFF: None, 0xAD: None, **dict.fromkeys([*range(9), *range(11, 32)])} | {
     0xFB00 + number: letters for number, letters in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
@@ -129,15 +130,22 @@ def _line(textpage: Any, start: int, line: str) -> _Line:
             cells.append(line[begin : gap.start()])
             begin = gap.end()
     cells.append(line[begin:])
-    cleaned = (" ".join(_LEADERS.sub(" … ", cell.translate(_CLEANED)).split()) for cell in cells)
+    cleaned = (_COMPOUND.sub(_with_hyphen, cell).translate(_CLEANED) for cell in cells)
+    cells = [" ".join(_LEADERS.sub(" … ", cell).split()) for cell in cleaned]
     return _Line(
-        list(filter(None, cleaned)),
+        list(filter(None, cells)),
         size,
         _box(textpage, first).left,
         _box(textpage, last).right,
         _base(textpage, first),
         _base(textpage, last),
     )
+
+
+def _with_hyphen(broken: re.Match[str]) -> str:
+    """The letters around a line's end; a hyphen from a small letter to a capital belongs to the word."""
+    before, after = broken.groups()
+    return f"{before}-{after}" if before.islower() and after.isupper() else f"{before}{after}"
 
 
 def _box(textpage: Any, character: int) -> Any:

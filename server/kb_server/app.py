@@ -87,18 +87,18 @@ async def serve(
             most,
         )
         settings = msgspec.structs.replace(settings, max_connections=most)
-    shown = checked_names(settings.toolsets)
-    instance, metrics, handed = None, Metrics(), None
+    default_toolsets = checked_names(settings.toolsets)
+    instance, metrics, channel = None, Metrics(), None
     if worker is not None:
-        instance, handed = worker.folder.name, worker.channel()
+        instance, channel = worker.folder.name, worker.channel()
         metrics = Metrics(MmapCounters(worker.folder, worker.slot))
     async with Services(settings, http_base=http_base(settings), instance=instance) as services:
-        toolsets = [build_toolset(name, services) for name in offered(settings, shown)]
+        toolsets = [build_toolset(name, services) for name in offered(settings, default_toolsets)]
         app = build_app(
             settings,
-            mount(toolsets, shown),
+            mount(toolsets, default_toolsets),
             routes=routes(lambda: services.uploads),
-            ready=lambda: _readiness(services, shown),
+            ready=lambda: _readiness(services, default_toolsets),
             metrics=metrics,
         )
         _freeze_startup_objects()
@@ -109,10 +109,10 @@ async def serve(
             on_ready(services.http_base)
             if worker is None or worker.slot == 0:  # one of several warns for all
                 warn_if_unreachable(settings, services.http_base)
-                first_check.append(asyncio.create_task(_warn_if_unready(services, shown)))
+                first_check.append(asyncio.create_task(_warn_if_unready(services, default_toolsets)))
 
         try:
-            await serve_app(app, settings.host, settings.port, on_bound=bound, handed=handed)
+            await serve_app(app, settings.host, settings.port, on_bound=bound, channel=channel)
         finally:
             for task in first_check:
                 task.cancel()
@@ -139,9 +139,9 @@ def _freeze_startup_objects() -> None:
     gc.set_threshold(_ALLOCATIONS, 10, 1)
 
 
-async def _readiness(services: Services, shown: list[str]) -> Readiness:
+async def _readiness(services: Services, default_toolsets: list[str]) -> Readiness:
     """Whether what `/mcp` shows can be used: RAGler's tools alone need no engine but their backend."""
-    if shown != [RAGLER]:
+    if default_toolsets != [RAGLER]:
         missing = await services.unready()
     elif not services.ragler_is_configured:
         missing = "neither RAGLER_API_URL nor RAGLER_API_KEY is set"
@@ -152,8 +152,8 @@ async def _readiness(services: Services, shown: list[str]) -> Readiness:
     return Readiness(not missing, missing)
 
 
-async def _warn_if_unready(services: Services, shown: list[str]) -> None:
-    state = await _readiness(services, shown)
+async def _warn_if_unready(services: Services, default_toolsets: list[str]) -> None:
+    state = await _readiness(services, default_toolsets)
     if not state.ready:
         log.warning("Not ready: %s", state.reason)
 

@@ -25,7 +25,7 @@ class Bounds:
 
     calls: int = 128
     bytes: int = 4 * MAX_MESSAGE_BYTES
-    """Of the messages that asked for them."""
+    """Of the messages that started them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from kb_contracts.api import models as m
+from kb_contracts.api.operations import SEARCH, AnyOperation
 from kb_contracts.api.ragler import VectorSearchRequest
 from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
@@ -87,18 +88,19 @@ _NEW_EVERY_TIME = re.compile(
 class _Engine:
     """Finds two passages, and refuses everything else; the same way each time."""
 
-    async def search(self, _request: m.SearchRequest) -> m.SearchResponse:
+    longest_wait = 20.0
+
+    async def call(self, operation: AnyOperation, **_request: Any) -> m.SearchResponse:
+        if operation is not SEARCH:
+            raise Refused("document_not_found", "There is none.")
         results = [_hit(1, 'Bees \u2028 keep "warm" \\ \x7f'), _hit(2, "\u00fcber \U0001f41d \u0000\n")]
         return m.SearchResponse(results=results, total=2, mode="hybrid", took_ms=0.5, weak=False)
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name.startswith("_"):
-            raise AttributeError(name)
+    async def wait_for_job(self, _job_id: str, _seconds: float) -> m.Job:
+        raise Refused("job_not_found", "There is none.")
 
-        async def refuse(*_arguments: Any, **_more: Any) -> Any:
-            raise Refused("document_not_found", "There is none.")
-
-        return refuse
+    async def send_file(self, *_arguments: Any, **_more: Any) -> m.Job:
+        raise Refused("storage_full", "No space.")
 
 
 class _Ragler:

@@ -18,7 +18,7 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
 from mcp_aiohttp.protocol.kernel import HostedServer
 from tests.protocol.conftest import BOUND, ServeToolset, serving
-from tests.protocol.test_official_client_websocket import over_websocket
+from tests.protocol.test_official_client_sessions import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
 
 _ROUTED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}

@@ -188,11 +188,11 @@ class Adding:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
         document = self._document(job.document_id)
-        told = document.status_reason if document is not None else None
+        status_reason = document.status_reason if document is not None else None
         if document is not None and document.status == "empty":  # a scan must not read as success
-            return Result(path, "empty", job.document_id, job.id, told or "no text was found in it")
+            return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
         outcome: Outcome = "already there" if job.deduplicated else "added"
-        return Result(path, outcome, job.document_id, job.id, told)
+        return Result(path, outcome, job.document_id, job.id, status_reason)
 
     def _document(self, document_id: int) -> m.Document | None:
         """The document; None where it was removed meanwhile."""

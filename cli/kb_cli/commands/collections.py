@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """List all, show one, or describe one."""
-    said = _said(options)
-    if said and options.collection is None:
+    given = _given(options)
+    if given and options.collection is None:
         raise CliError(Exit.USAGE, "name the collection to describe")
     with engine(options) as client:
         if options.collection is None:
             return _list(client.call(LIST_COLLECTIONS), out)
         known = _known(client, options.collection)
-        if said:
-            return _show(_describe(client, options.collection, known, said), out)
+        if given:
+            return _show(_describe(client, options.collection, known, given), out)
         if known is None:
             raise CliError(Exit.NOT_FOUND, f"there is no collection {options.collection!r}")
         return _show(client.call(GET_COLLECTION, path={"collection_id": known.id}), out)
 
 
-def _said(options: argparse.Namespace) -> dict[str, str | list[str]]:
+def _given(options: argparse.Namespace) -> dict[str, str | list[str]]:
     """The members of a description that were given."""
     given = {
         "description": options.describe,
@@ -58,14 +58,14 @@ def _known(client: EngineClient, key: str) -> r.CollectionSummary | None:
 
 
 def _describe(
-    client: EngineClient, name: str, known: r.CollectionSummary | None, said: dict[str, str | list[str]]
+    client: EngineClient, name: str, known: r.CollectionSummary | None, given: dict[str, str | list[str]]
 ) -> r.CollectionDetail:
     """What is not said anew stays as it was."""
     standing = (
         {} if known is None else _standing(client.call(GET_COLLECTION, path={"collection_id": known.id}))
     )
     try:
-        wanted = msgspec.convert({"name": name, **standing, **said}, r.CollectionRequest)
+        wanted = msgspec.convert({"name": name, **standing, **given}, r.CollectionRequest)
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
     return client.call(

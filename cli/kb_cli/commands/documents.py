@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kb_cli.connect import engine, settings_of
 from kb_cli.exits import CliError, Exit
-from kb_cli.labels import labels, shown
+from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -65,7 +65,7 @@ def remove(options: argparse.Namespace, out: Output) -> int:
                 if error.status is not Exit.NOT_FOUND:
                     break
                 out.note(error.message)
-    return _told(removed, failures, out)
+    return _report(removed, failures, out)
 
 
 def move(options: argparse.Namespace, out: Output) -> int:
@@ -74,7 +74,7 @@ def move(options: argparse.Namespace, out: Output) -> int:
     if out.as_json:
         out.document(document)
     else:
-        collection, _ = shown(document.tags)
+        collection, _ = collection_and_tags(document.tags)
         out.text(f"Document {document.id} is in {collection}.", style="green")
     return Exit.OK
 
@@ -119,7 +119,7 @@ def _confirmed(client: EngineClient, key: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _told(removed: list[m.Removed], failures: list[CliError], out: Output) -> int:
+def _report(removed: list[m.Removed], failures: list[CliError], out: Output) -> int:
     if failures and not removed:
         raise failures[-1]
     total = m.Removed(
@@ -140,7 +140,7 @@ def _list(found: m.DocumentList, out: Output) -> int:
         out.document(found)
         return Exit.OK
     rows = [
-        [one.id, one.title, one.doc_type, *shown(one.tags), one.chunk_count, one.updated_at]
+        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
         for one in found.documents
     ]
     out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
@@ -164,7 +164,7 @@ def _one(document: m.DocumentDetail, out: Output) -> int:
 
 
 def _facts(document: m.DocumentDetail) -> list[tuple[str, object]]:
-    collection, tags = shown(document.tags)
+    collection, tags = collection_and_tags(document.tags)
     return [
         ("document", document.id),
         ("title", document.title),

@@ -7,7 +7,7 @@ import sys
 
 from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
-from kb_cli.labels import labels, shown
+from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -34,7 +34,7 @@ def add(options: argparse.Namespace, out: Output) -> int:
         job = client.call(CREATE_JOB, body=note)
         if not options.no_wait:
             job = client.wait_for_job(job.id)
-    return _tell(job, out)
+    return _report(job, out)
 
 
 def update(options: argparse.Namespace, out: Output) -> int:
@@ -54,7 +54,7 @@ def update(options: argparse.Namespace, out: Output) -> int:
                     GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
                 )
     if isinstance(changed, m.Job):
-        return _tell(changed, out)
+        return _report(changed, out)
     if out.as_json:
         out.document(changed)
     else:
@@ -75,11 +75,11 @@ def _text(given: str) -> str:
     return text
 
 
-def _tell(job: m.Job, out: Output) -> int:
+def _report(job: m.Job, out: Output) -> int:
     if out.as_json:
         out.document(job)
     elif job.status == "completed":
-        collection, _ = shown(job.tags)
+        collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""
         out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
     elif job.error is None:

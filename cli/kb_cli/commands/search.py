@@ -8,7 +8,7 @@ import msgspec
 
 from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
-from kb_cli.labels import labels, shown
+from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
@@ -64,7 +64,7 @@ def _show(answer: m.SearchResponse, out: Output, *, full: bool) -> None:
 
 
 def _heading(result: m.SearchResult) -> str:
-    collection, tags = shown(result.tags)
+    collection, tags = collection_and_tags(result.tags)
     chunk, document = result.chunk, result.document
     parts = [
         f"{result.score:.2f}",

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, out: Output) -> int:
     results = _results(options, folder, show_progress=out.is_terminal)
     if folder is not None:
         (folder / "verification.html").write_text(html(results), "utf-8")
-    _tell(results, out)
+    _report(results, out)
     if folder is not None:
         out.note(f"the report is in {folder}: verification.html, junit.xml")
     return Exit.OK if results.passed else Exit.FAILED
@@ -72,14 +72,14 @@ def _collections(client: EngineClient) -> int:
         return 0
 
 
-def _report_folder(asked: str | None) -> Path | None:
-    if asked is None:
+def _report_folder(wanted: str | None) -> Path | None:
+    if wanted is None:
         return None
-    folder = Path(asked)
+    folder = Path(wanted)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CliError(Exit.USAGE, f"--report {asked}: {error.strerror}") from error
+        raise CliError(Exit.USAGE, f"--report {wanted}: {error.strerror}") from error
     return folder
 
 
@@ -99,7 +99,7 @@ def _results(options: argparse.Namespace, folder: Path | None, *, show_progress:
         raise CliError(Exit.FAILED, str(error)) from error
 
 
-def _tell(results: Results, out: Output) -> None:
+def _report(results: Results, out: Output) -> None:
     promises = results.promises()
     if out.as_json:
         out.document(Verdict(results.passed, verdict(results), requirements(promises), promises, results))

@@ -1,11 +1,11 @@
-"""Keeps web pages of strangers away from an engine that asks for no key.
+"""Keeps the web pages of strangers away from an engine that requires no key.
 
-A browser on this machine reaches the engine's port for any page that it shows. Such a page cannot read an
-answer, but it can post a form with a file, which is how a file is submitted; its Origin tells of it. A page
-whose own name is made to resolve to this machine (DNS rebinding) could read answers too; the Host that it
-asks for tells of it, a domain, for a stranger owns no name without a dot. Where the engine listens on more
-than loopback it cannot know the names that it is reached by, and looks at the Origin alone. With a key set
-neither matters: no page knows it.
+A browser on this machine reaches the engine's port on behalf of any page that it shows. Such a page cannot
+read a response, but it can post a form with a file, which is how a file is submitted; its Origin header gives
+it away. A page whose own name is made to resolve to this machine (DNS rebinding) could read responses too; it
+is recognised by its Host header, which is a domain, because a stranger owns no name without a dot. An engine
+that listens on more than loopback cannot know the names that it is reached by, and checks the Origin alone.
+With a key set neither matters: no page knows it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from kb_contracts.http.connection_limits import is_loopback
 _ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
 
 
-def refuse_pages(host: str) -> Any:
+def reject_cross_origin(host: str) -> Any:
     """A middleware for an engine without a key that listens on `host`.
 
-    It answers `unauthorized` to a request by a foreign page, for a key is what such a request lacks.
+    It responds `unauthorized` to a request by a foreign page, because a key is what such a request lacks.
     """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        check_page(request.headers, host)
+        check_origin(request.headers, host)
         return await handler(request)
 
     return middleware
 
 
-def check_page(headers: MultiMapping[str], host: str) -> None:
+def check_origin(headers: MultiMapping[str], host: str) -> None:
     """Refuse a request by a foreign page to an engine that listens on `host`.
 
     Raises:
@@ -48,7 +48,7 @@ def check_page(headers: MultiMapping[str], host: str) -> None:
     if origin is not None and not _is_local(origin):
         raise EngineError("unauthorized", "Web pages may not use an engine that has no KB_API_KEY.")
     if _listens_locally(host) and _is_domain(f"//{headers.get(hdrs.HOST, '')}"):
-        raise EngineError("unauthorized", "Without a KB_API_KEY this engine is not asked by a domain.")
+        raise EngineError("unauthorized", "Without a KB_API_KEY this engine serves no Host that is a domain.")
 
 
 def check_unrepeated(headers: MultiMapping[str]) -> None:

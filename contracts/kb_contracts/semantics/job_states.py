@@ -37,9 +37,6 @@ TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
 }
 """Every transition there is."""
 
-FINAL: tuple[JobStatus, ...] = ("completed", "failed", "cancelled")
-"""The states of a job that has ended; a failed one may be tried again."""
-
 
 def after(status: JobStatus, event: Event) -> JobStatus | None:
     """The state that follows; None where the event is not allowed."""

@@ -9,7 +9,7 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest import JobEnds, KeptJobs, Pipeline, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
-from kb_engine.store.port import Store
+from kb_engine.store.facade import Store
 
 
 class Phase(StrEnum):

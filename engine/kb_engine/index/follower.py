@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 class Follower:
-    """Runs one index. `dimensions` says how long vectors are; 0 while nobody knows."""
+    """Runs one index. `dimensions` is the length of vectors; 0 while it is unknown."""
 
     def __init__(self, source: Source, index: Index, dimensions: Callable[[], int]) -> None:
         self._source = source

@@ -37,9 +37,9 @@ Vectors = NDArray[np.float32]
 
 
 class IndexUnavailable(Exception):
-    """The index does not answer, or cannot do what it was asked for now; the message says why.
+    """The index does not answer, or cannot do this now; the message says why.
 
-    Whoever asked may ask again. What was to be applied stays in the store until it has been.
+    The call may be repeated. What was to be applied stays in the store until it has been.
     """
 
 

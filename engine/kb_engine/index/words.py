@@ -50,11 +50,11 @@ class Extent:
 
     @property
     def budget(self) -> float:
-        """In how many chunks the words that are asked for may stand together."""
+        """In how many chunks the words that are looked up may occur together."""
         return max(BUDGET_CHUNKS, self.size * BUDGET_SHARE) * (FEW_ALLOWANCE if self.few else 1)
 
     def too_frequent(self, count: int) -> bool:
-        """Whether a word in so many chunks tells no more than that it occurs: a stop word."""
+        """Whether a word in so many chunks counts as present and no more: a stop word."""
         return not self.few and count > max(self.budget, self.size / 2)
 
 

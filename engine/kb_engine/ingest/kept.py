@@ -18,7 +18,8 @@ from pathlib import Path
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
-from kb_engine.store.port import Idempotency, KeptJob, Store
+from kb_engine.store.facade import Store
+from kb_engine.store.port import Idempotency, KeptJob
 from kb_engine.store.times import parse
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import FINAL
 
 
 class JobEnds:
@@ -42,7 +41,7 @@ class JobEnds:
                 changed.clear()  # before reading, so that an end in between is not missed
                 job = await read(job_id)
                 left = deadline - asyncio.get_running_loop().time()
-                if job.status in FINAL or left <= 0 or self._closed:
+                if job.status in m.FINAL_STATUSES or left <= 0 or self._closed:
                     return job
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):

@@ -32,7 +32,8 @@ from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
 from kb_engine.ingest.steps import Progress
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.spool import Spool
-from kb_engine.store.port import LeasedJob, NewJob, Prepared, Store
+from kb_engine.store.facade import Store
+from kb_engine.store.port import LeasedJob, NewJob, Prepared
 from kb_engine.store.rules import updated_note
 from kb_engine.turns import Lane, greedy
 

@@ -1,6 +1,7 @@
 """The store: what the engine knows, kept so that nothing acknowledged is lost."""
 
 from kb_engine.index.port import Scoring, Selection, Vectors
+from kb_engine.store.facade import Store
 from kb_engine.store.failures import (
     BaseInUse,
     BaseLinked,
@@ -22,7 +23,7 @@ from kb_engine.store.port import (
     Prepared,
     PreparedChunk,
     Query,
-    Store,
+    StoreEvent,
 )
 from kb_engine.store.sqlite.reindex import reindex_sqlite
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
@@ -50,6 +51,7 @@ __all__ = [
     "Selection",
     "SqliteStore",
     "Store",
+    "StoreEvent",
     "Vectors",
     "open_sqlite",
     "reindex_sqlite",

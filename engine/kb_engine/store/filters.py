@@ -9,8 +9,9 @@ import apsw
 
 from kb_engine.index.embedded.words import numbers
 from kb_engine.index.port import Ids, Selection
-from kb_engine.store.sqlite.connection import marks, value
-from kb_engine.store.sqlite.tags import starts_with
+from kb_engine.store.repository.tags import starts_with
+from kb_engine.store.repository.transaction import placeholders
+from kb_engine.store.sqlite.connection import value
 from kb_engine.store.times import stamp
 
 Condition = tuple[str, Sequence[Any]]
@@ -41,11 +42,11 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
     for tag in selection.tags:
         yield f"{tagged} = ?)", [tag]
     if selection.tags_any:
-        yield f"{tagged} IN ({marks(len(selection.tags_any))}))", selection.tags_any
+        yield f"{tagged} IN ({placeholders(len(selection.tags_any))}))", selection.tags_any
     if selection.doc_type is not None:
         yield "d.doc_type = ?", [selection.doc_type]
     if selection.formats:
-        yield f"d.format IN ({marks(len(selection.formats))})", selection.formats
+        yield f"d.format IN ({placeholders(len(selection.formats))})", selection.formats
     if selection.source_types:
         yield _source_types(selection.source_types)
     yield from _place_and_time(selection)
@@ -53,7 +54,7 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
 
 def _source_types(wanted: Sequence[str | None]) -> Condition:
     named = [one for one in wanted if one is not None]
-    either = [f"d.source_type IN ({marks(len(named))})"] if named else []
+    either = [f"d.source_type IN ({placeholders(len(named))})"] if named else []
     if None in wanted:
         either.append("d.source_type IS NULL")
     return f"({' OR '.join(either)})", named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,23 +12,16 @@ from kb_engine.store.port import LeasedJob, NewJob
 from kb_engine.store.times import seconds_between
 
 Row = Sequence[Any]
+ReadList = Callable[[Any], list[str]]
+"""The texts of a list, as a driver returns it."""
 
-TAGS = (
-    "(SELECT json_group_array(t.tag ORDER BY t.id) FROM document_tags t WHERE t.document_id = d.id) AS tags"
-)
-_SOURCES = (
-    "(SELECT json_group_array(s.source_path ORDER BY s.id) FROM document_sources s "
-    "WHERE s.document_id = d.id) AS source_paths"
-)
 _DOCUMENT = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256", "metadata",
     "status", "status_reason", "extraction_method", "pages", "chunk_count", "version", "created_at",
     "updated_at",
 )  # fmt: skip
-DOCUMENT_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _DOCUMENT)
-"""Without sources and tags, which stand behind them."""
-DOCUMENT_LISTS = f"{_SOURCES}, {TAGS}"
-DOCUMENT_COLUMNS = f"{DOCUMENT_COLUMNS_BARE}, {DOCUMENT_LISTS}"
+DOCUMENT_COLUMNS = ", ".join(f"d.{name}" for name in _DOCUMENT)
+"""Its sources and tags stand behind them."""
 _DOCUMENT_FIELDS = (*_DOCUMENT, "source_paths", "tags")
 
 CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
@@ -38,9 +31,8 @@ _SUMMARY = (
     "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "extraction_method",
     "version", "created_at", "updated_at",
 )  # fmt: skip
-SUMMARY_COLUMNS_BARE = ", ".join(f"d.{name}" for name in _SUMMARY)
-"""Without the tags, which stand behind them."""
-SUMMARY_COLUMNS = ", ".join([SUMMARY_COLUMNS_BARE, TAGS])
+SUMMARY_COLUMNS = ", ".join(f"d.{name}" for name in _SUMMARY)
+"""Its tags stand behind them."""
 
 _JOB = (
     "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
@@ -62,22 +54,13 @@ def json_text(content: Any) -> str:
     return msgspec.json.encode(content).decode()
 
 
-def document(row: Row) -> m.Document:
-    """A document from `DOCUMENT_COLUMNS`."""
-    return m.Document(**document_fields(row))
-
-
-def document_fields(row: Row) -> dict[str, Any]:
-    """The members of a document, by name."""
+def document_fields(row: Row, read_list: ReadList) -> dict[str, Any]:
+    """The members of a document, by name, from `DOCUMENT_COLUMNS`, its sources and its tags."""
     fields = dict(zip(_DOCUMENT_FIELDS, row, strict=True))
-    for name in ("metadata", "source_paths", "tags"):
-        fields[name] = _decoded(fields[name])
+    fields["metadata"] = msgspec.json.decode(fields["metadata"])
+    for name in ("source_paths", "tags"):
+        fields[name] = read_list(fields[name])
     return fields
-
-
-def _decoded(kept: Any) -> Any:
-    # A store that has lists gives lists; in SQLite they come as JSON.
-    return msgspec.json.decode(kept) if isinstance(kept, str) else kept
 
 
 def chunk(row: Row) -> m.Chunk:
@@ -85,12 +68,12 @@ def chunk(row: Row) -> m.Chunk:
     return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))
 
 
-def summary(row: Row) -> tuple[m.DocumentSummary, list[str]]:
-    """What a result tells of its document, and the tags, from `SUMMARY_COLUMNS`."""
+def summary(row: Row, read_list: ReadList) -> tuple[m.DocumentSummary, list[str]]:
+    """The document of a result and its tags, from `SUMMARY_COLUMNS` and its tags."""
     *values, tags = row
     fields = dict(zip(_SUMMARY, values, strict=True))
     fields["metadata"] = msgspec.json.decode(fields["metadata"])
-    return m.DocumentSummary(**fields), list(_decoded(tags))
+    return m.DocumentSummary(**fields), read_list(tags)
 
 
 class Work(NamedTuple):

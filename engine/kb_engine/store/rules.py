@@ -1,10 +1,11 @@
-"""What the stores decide alike, whatever keeps the rows: no I/O, no SQL but conditions that all of them read.
+"""The rules of documents, jobs and idempotency, without I/O.
 
-Conditions have a `?` for each of their values.
+What they hold of SQL reads the same on both databases, with a `?` for each value.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,6 @@ from kb_contracts.semantics import submissions
 from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
-from kb_engine.store.sqlite.write import new_uid
 from kb_engine.store.times import parse, stamp
 from kb_engine.turns import Lane
 
@@ -32,6 +32,11 @@ _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
 _ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
+
+
+def new_uid() -> str:
+    """A UUID, version 4."""
+    return str(uuid.uuid4())
 
 
 # documents
@@ -124,12 +129,12 @@ def expect_version(standing: m.Document, version: int | None) -> None:
 
 def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
     """The condition of a list of documents `d`, and its values."""
-    asked = [
+    conditions = [
         ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
         *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags_in(tag)),
         ("d.doc_type = ?", doc_type),
     ]
-    given = [(condition, wanted) for condition, wanted in asked if wanted is not None]
+    given = [(condition, wanted) for condition, wanted in conditions if wanted is not None]
     return " AND ".join(condition for condition, _ in given) or "true", [wanted for _, wanted in given]
 
 

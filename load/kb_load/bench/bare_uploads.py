@@ -58,9 +58,9 @@ def build_app(folder: Path) -> web.Application:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def direct(request: web.Request) -> web.Response:
-        aside = folder / f"aside-{uuid4().hex}"
+        temporary = folder / f"aside-{uuid4().hex}"
         size = 0
-        with aside.open("wb", buffering=0) as file:
+        with temporary.open("wb", buffering=0) as file:
             waiting = bytearray()
             async for block in request.content.iter_chunked(_READ_BYTES):
                 waiting += block
@@ -69,7 +69,7 @@ def build_app(folder: Path) -> web.Application:
                     await asyncio.to_thread(_append, file, bytes(waiting))
                     waiting.clear()
             await asyncio.to_thread(_append, file, bytes(waiting))
-        aside.replace(folder / "direct")
+        temporary.replace(folder / "direct")
         return web.json_response({"received_bytes": size}, status=201)
 
     async def remove(_request: web.Request) -> web.Response:
@@ -86,9 +86,9 @@ def build_app(folder: Path) -> web.Application:
 
 def _store(folder: Path, index: int, data: str) -> int:
     decoded = pybase64.b64decode(data, validate=True)
-    aside = folder / f"aside-{uuid4().hex}"
-    aside.write_bytes(decoded)
-    aside.replace(folder / f"chunk-{index}")
+    temporary = folder / f"aside-{uuid4().hex}"
+    temporary.write_bytes(decoded)
+    temporary.replace(folder / f"chunk-{index}")
     return len(decoded)
 
 

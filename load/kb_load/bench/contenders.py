@@ -44,8 +44,8 @@ def bare(engine_url: str, port: int) -> None:
 
     async def handle(request: web.Request) -> web.Response:
         message = msgspec.json.decode(await request.read())
-        asked = msgspec.json.encode(message["params"]["arguments"])
-        async with request.app[session].post(url, data=asked, headers=headers) as response:
+        body = msgspec.json.encode(message["params"]["arguments"])
+        async with request.app[session].post(url, data=body, headers=headers) as response:
             found = msgspec.json.decode(await response.read())
         text = msgspec.json.encode(found).decode()
         result = {
@@ -84,9 +84,9 @@ def _sdk(engine_url: str) -> MCPServer[None]:
 
     @server.tool(name=NAME, description=DESCRIPTION)
     async def kb_search(query: str, top: int = 10) -> dict[str, Any]:
-        asked = msgspec.json.encode({"query": query, "top": top})
+        body = msgspec.json.encode({"query": query, "top": top})
         headers = {"Content-Type": "application/json"}
-        async with sessions[0].post("/api/v1/search", data=asked, headers=headers) as response:
+        async with sessions[0].post("/api/v1/search", data=body, headers=headers) as response:
             found: dict[str, Any] = msgspec.json.decode(await response.read())
         return found
 

@@ -201,8 +201,8 @@ def run(
     machine = describe()
     texts = Texts.seeded(SEED)
     questions = [texts.question() for _ in range(calls)]
-    asked = _Asked.embedded(embedder, questions)
-    p50, p95, p99 = asked.embedding_ms
+    queries = _Questions.embedded(embedder, questions)
+    p50, p95, p99 = queries.embedding_ms
     note(f"a query's embedding: {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
     latencies: list[Latency] = []
     memory: dict[int, float] = {}
@@ -215,7 +215,7 @@ def run(
         home, documents = Path(folder) / "home", 0
         for size in sizes:
             numbers = range(documents, size // CHUNKS_EACH)
-            found = asyncio.run(_filled(home / "engine" / "kb.sqlite", asked, texts, numbers, size, rounds))
+            found = asyncio.run(_filled(home / "engine" / "kb.sqlite", queries, texts, numbers, size, rounds))
             documents = numbers.stop
             with _engine(home, embedder) as (process, client):
                 found += _over_http(client, texts, questions, size, rounds, busy=bool(ingest_chunks))
@@ -226,7 +226,7 @@ def run(
     return EngineReport(
         machine=machine,
         embedder=embedder,
-        embedding_ms=asked.embedding_ms,
+        embedding_ms=queries.embedding_ms,
         taking=taking,
         latencies=latencies,
         memory_mib=memory,
@@ -234,7 +234,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Questions:
     """The questions with their vectors, and what the embedding of one takes: p50, p95, p99."""
 
     questions: Sequence[str]
@@ -244,7 +244,7 @@ class _Asked:
     embedding_ms: tuple[float, float, float]
 
     @classmethod
-    def embedded(cls, name: str, questions: Sequence[str]) -> _Asked:
+    def embedded(cls, name: str, questions: Sequence[str]) -> _Questions:
         embedder = embedder_from(name)
         embedder.load()
         embedder.embed(questions[:1])
@@ -259,18 +259,18 @@ class _Asked:
 
 
 async def _filled(
-    path: Path, asked: _Asked, texts: Texts, numbers: range, size: int, rounds: int
+    path: Path, queries: _Questions, texts: Texts, numbers: range, size: int, rounds: int
 ) -> list[Latency]:
     """Fill the base and search it through the store."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    store = await open_sqlite(path, embedder=asked.identity)
+    store = await open_sqlite(path, embedder=queries.identity)
     try:
-        await fill(store, asked.identity.dimensions, texts, numbers)
+        await fill(store, queries.identity.dimensions, texts, numbers)
         kinds = [(mode, tags) for mode in MODES for tags in ((), (FILTER_TAG,))]
         for mode, tags in kinds:
-            await _in_store(store, asked, mode, tags, most=20)
+            await _in_store(store, queries, mode, tags, most=20)
         turns = [
-            [await _in_store(store, asked, mode, tags, most=len(asked.questions)) for mode, tags in kinds]
+            [await _in_store(store, queries, mode, tags, most=len(queries.questions)) for mode, tags in kinds]
             for _ in range(rounds)
         ]
         return [
@@ -282,15 +282,15 @@ async def _filled(
 
 
 async def _in_store(
-    store: SqliteStore, asked: _Asked, mode: m.Mode, tags: tuple[str, ...], *, most: int
+    store: SqliteStore, queries: _Questions, mode: m.Mode, tags: tuple[str, ...], *, most: int
 ) -> list[float]:
     taken = []
-    for question, vector in list(zip(asked.questions, asked.vectors, strict=True))[:most]:
+    for question, vector in list(zip(queries.questions, queries.vectors, strict=True))[:most]:
         query = Query(
             text=question,
             mode=mode,
             vector=None if mode == "fts" else vector,
-            scoring=asked.scoring,
+            scoring=queries.scoring,
             top=10,
             selection=Selection(tags=tags),
         )

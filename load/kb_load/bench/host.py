@@ -38,7 +38,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     seconds: int
 
-    def told(self, rounds: int) -> str:
+    def footer(self, rounds: int) -> str:
         """The lines below a table of `rounds` rounds."""
         turns = f"medians of {rounds} rounds of {self.seconds} s in turns"
         return f"{turns}, {self.connections} connections, {self.client}\n{self.machine.line()}"

@@ -182,7 +182,7 @@ def text(report: HostsReport) -> str:
         for each in report.figures
     ]  # fmt: skip
     rounds = max(each.round for each in report.rounds)
-    return f"{table(header, rows)}\n{report.told(rounds)}"
+    return f"{table(header, rows)}\n{report.footer(rounds)}"
 
 
 def _turn(hosts: tuple[str, ...], number: int) -> tuple[str, ...]:

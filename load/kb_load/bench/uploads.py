@@ -213,7 +213,7 @@ def _chunked(place: _Place, mib: int) -> float:
     for index in range(count):
         body = b"".join((head, data.encode(), tail)).replace(b"987654", str(index).encode(), 1)
         started = time.perf_counter()
-        answer = _asked(connection, "POST", path, body, headers)
+        answer = _response(connection, "POST", path, body, headers)
         seconds += time.perf_counter() - started
         found = structured(answer)
         if found["received_bytes"] != (CHUNK_BYTES if place.name == "bare" else CHUNK_BYTES * (index + 1)):
@@ -234,7 +234,7 @@ def _direct(place: _Place, mib: int) -> float:
     block = os.urandom(MEBIBYTE)
     headers = {"Content-Length": str(mib * MEBIBYTE)}
     started = time.perf_counter()
-    answer = _asked(connection, "PUT", path, (block for _ in range(mib)), headers)
+    answer = _response(connection, "PUT", path, (block for _ in range(mib)), headers)
     seconds = time.perf_counter() - started
     if msgspec.json.decode(answer)["received_bytes"] != mib * MEBIBYTE:
         raise CallFailed(f"direct: {answer.decode()}")
@@ -248,19 +248,19 @@ def _begin(place: _Place, connection: http.client.HTTPConnection, mib: int) -> t
         return "bare", "/direct"
     arguments = {"filename": "large.bin.txt", "total_size": mib * MEBIBYTE}
     message = tool_call(HANDSHAKE, "kb_upload_start", arguments, key=KEY)
-    found = structured(_asked(connection, "POST", "/mcp", message.body, dict(message.headers)))
+    found = structured(_response(connection, "POST", "/mcp", message.body, dict(message.headers)))
     return found["upload_id"], urlsplit(found["upload_url"]).path
 
 
 def _finish(place: _Place, connection: http.client.HTTPConnection, upload_id: str) -> None:
     if place.name == "bare":
-        _asked(connection, "DELETE", "/files", b"", {})
+        _response(connection, "DELETE", "/files", b"", {})
         return
     message = tool_call(HANDSHAKE, "kb_upload_finish", {"upload_id": upload_id}, key=KEY)
-    structured(_asked(connection, "POST", "/mcp", message.body, dict(message.headers)))
+    structured(_response(connection, "POST", "/mcp", message.body, dict(message.headers)))
 
 
-def _asked(
+def _response(
     connection: http.client.HTTPConnection,
     method: str,
     path: str,

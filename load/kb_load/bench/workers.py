@@ -148,7 +148,7 @@ def text(report: WorkersReport) -> str:
         for each in report.figures
     ]  # fmt: skip
     rounds = max(each.round for each in report.rounds)
-    return f"{table(header, rows)}\n{report.told(rounds)}"
+    return f"{table(header, rows)}\n{report.footer(rounds)}"
 
 
 def plot(report: WorkersReport, path: Path) -> None:

@@ -16,7 +16,7 @@ _PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
-_MAX_SHOWN = 60
+_MAX_QUOTED = 60
 
 _SINGULAR = {
     "string": "a string",
@@ -112,9 +112,9 @@ def _refusal(words: str, raw: Mapping[str, Any], schema: Mapping[str, Any]) -> T
         wanted = takes(within.get("properties", {}).get(missing["field"], {}))
         return ToolError(MISSING, f"The parameter `{name}` is required: {wanted}.", parameter=name)
     if unknown := _UNKNOWN_FIELD.match(words):
-        return _unknown(_joined(place, unknown["field"][:_MAX_SHOWN]), within)
+        return _unknown(_joined(place, unknown["field"][:_MAX_QUOTED]), within)
     name = _joined(place, "")
-    message = f"The parameter `{name}` takes {takes(within)}; got {_shown(_value_at(raw, place))}."
+    message = f"The parameter `{name}` takes {takes(within)}; got {_quoted(_value_at(raw, place))}."
     return ToolError(INVALID, message, parameter=name)
 
 
@@ -151,7 +151,7 @@ def _value_at(value: Any, place: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     """A short word for what came; long strings are described, not repeated."""
     if value is _UNKNOWN:
         return "something else"
@@ -159,6 +159,6 @@ def _shown(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return f"an array of {len(value)}"
-    if isinstance(value, str) and len(value) > _MAX_SHOWN:
+    if isinstance(value, str) and len(value) > _MAX_QUOTED:
         return f"a string of {len(value)} characters"
     return msgspec.json.encode(value).decode()

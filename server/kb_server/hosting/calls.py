@@ -59,7 +59,7 @@ class PublishedTool:
         """Publish `tool`.
 
         Raises:
-            SchemaError: its models cannot be told to every client.
+            SchemaError: its models cannot be published to every client.
         """
         label = f"{tool.name} ({type(tool).__name__})"
         output = output_schema(tool.result)

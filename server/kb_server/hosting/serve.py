@@ -13,7 +13,7 @@ from aiohttp import web
 from kb_contracts.http.admission import BACKLOG, Admission, Listener, listen
 from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
-from kb_server.hosting.handed import HandedConnections
+from kb_server.hosting.connection_receiver import ConnectionReceiver
 from kb_server.hosting.http import LIMITS
 from mcp_aiohttp.transport import serve as transport
 from mcp_aiohttp.transport.serve import DRAIN_SECONDS
@@ -29,12 +29,12 @@ async def serve(
     drain_seconds: float = DRAIN_SECONDS,
     reuse_port: bool = False,
     sock: socket.socket | None = None,
-    handed: socket.socket | None = None,
+    channel: socket.socket | None = None,
 ) -> None:
     """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.serve.serve` does.
 
     With `sock`, a bound socket, `host` and `port` are only for messages; `reuse_port` lets several processes
-    listen on one port. With `handed` nothing is listened on: connections come over it, from a parent that
+    listen on one port. With `channel` nothing is listened on: connections come over it, from a parent that
     listens on `host` and `port`.
 
     Raises:
@@ -49,7 +49,7 @@ async def serve(
         stop=stop,
         drain_seconds=drain_seconds,
         linger_seconds=LINGER_SECONDS,
-        listen=partial(_listen, reuse_port=reuse_port, sock=sock, handed=handed),
+        listen=partial(_listen, reuse_port=reuse_port, sock=sock, channel=channel),
         connection_log=connection_log(),
     )
 
@@ -62,12 +62,12 @@ async def _listen(
     *,
     reuse_port: bool,
     sock: socket.socket | None,
-    handed: socket.socket | None,
+    channel: socket.socket | None,
 ) -> AsyncIterator[tuple[str, int]]:
     assert runner.server is not None, "a runner that was set up has a server"
     admission = Admission(runner.server, runner.app[LIMITS])
-    if handed is not None:
-        connections = HandedConnections(admission, handed)
+    if channel is not None:
+        connections = ConnectionReceiver(admission, channel)
         connections.start()
         address, stop_taking = (host, port), connections.stop
     else:

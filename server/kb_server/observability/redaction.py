@@ -20,7 +20,7 @@ _MAX_MIXED = 15
 """A longer word of letters and digits is a key too."""
 _DIGITS = re.compile(r"\+?\d(?:[\s().\-/+_]{0,3}\d){5,}|\d{1,3}(?:\.\d{1,3}){3}")
 """Six digits and more, however grouped: phones, cards, accounts, dates of birth; and IP addresses."""
-_TELLING = ("@", "://", "=")
+_REVEALING = ("@", "://", "=")
 """In an address, a URL and an assignment; the whole word goes."""
 
 
@@ -35,7 +35,7 @@ def sanitised(query: str) -> str:
 
 def _struck(word: str) -> str:
     is_key = len(word) > _MAX_WORD or (len(word) > _MAX_MIXED and _is_mixed(word))
-    return STRUCK if is_key or any(sign in word for sign in _TELLING) else word
+    return STRUCK if is_key or any(sign in word for sign in _REVEALING) else word
 
 
 def _is_mixed(word: str) -> bool:

@@ -132,21 +132,21 @@ def serving(
 
     `toolsets` are shown at `/mcp` (those of the settings); `seed` draws the jitter between attempts.
     """
-    shown = settings.toolsets if toolsets is None else toolsets
-    with _open(loop, _serving(settings, clock, shown, seed)) as url:
+    offered = settings.toolsets if toolsets is None else toolsets
+    with _open(loop, _serving(settings, clock, offered, seed)) as url:
         yield McpServer(url, clock, settings)
 
 
 @asynccontextmanager
 async def _serving(
-    settings: ServerSettings, clock: WaitlessClock, shown: Sequence[str], seed: int
+    settings: ServerSettings, clock: WaitlessClock, offered: Sequence[str], seed: int
 ) -> AsyncIterator[str]:
     engine, ragler = _clients(settings, clock, seed)
     try:
         # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
         async with Services(settings, engine=engine, ragler=ragler) as services:
             toolsets = [build_toolset(name, services) for name in TOOLSETS]
-            app = build_app(settings, mount(toolsets, shown), routes=routes(lambda: services.uploads))
+            app = build_app(settings, mount(toolsets, offered), routes=routes(lambda: services.uploads))
 
             def bound(_host: str, port: int) -> None:
                 services.http_base = http_base(settings, port)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.semantics.job_states import FINAL, TRANSITIONS, Event
+from kb_contracts.semantics.job_states import TRANSITIONS, Event
 from kb_simulator.engine.idempotency import Retry
 from kb_simulator.engine.submission import Submission, Update
 from kb_simulator.engine.timestamps import microseconds_of
@@ -120,7 +120,7 @@ class JobRecord:
     @property
     def ended(self) -> bool:
         """Whether nothing is done for it any more."""
-        return self.job.status in FINAL
+        return self.job.status in m.FINAL_STATUSES
 
     def due(self) -> int | None:
         """When the job ends by itself, in microseconds since 1970; None where time does not end it."""

@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
-from kb_contracts.http.cross_origin import check_page, check_unrepeated
+from kb_contracts.http.cross_origin import check_origin, check_unrepeated
 from kb_contracts.http.mount import build_application, is_probe, problem_response
 from kb_simulator.engine.call import CURRENT, Call, Upload
 from kb_simulator.engine.handlers import handlers
@@ -58,7 +58,7 @@ def _rim(namespaces: Namespaces, max_upload_bytes: int, host: str) -> Any:
             if not is_probe(request):
                 check_unrepeated(request.headers)
             if not namespaces.key_for(request.headers):
-                check_page(request.headers, host)
+                check_origin(request.headers, host)
             namespace = namespaces.chosen_by(request.headers)
         except EngineError as error:
             return problem_response(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kb_cli.exits import CliError, Exit
-from kb_cli.labels import Labels, labels, shown
+from kb_cli.labels import Labels, collection_and_tags, labels
 from kb_cli.parser import build_parser
 
 
@@ -54,5 +54,5 @@ def test_what_is_no_name_or_no_tag_is_refused_before_anything_is_sent(arguments:
 
 
 def test_tags_are_shown_with_the_collection_apart() -> None:
-    assert shown(["collection:memory", "a", "b"]) == ("memory", "a, b")
-    assert shown(["a"]) == ("", "a")
+    assert collection_and_tags(["collection:memory", "a", "b"]) == ("memory", "a, b")
+    assert collection_and_tags(["a"]) == ("", "a")

@@ -124,6 +124,12 @@ def test_lines_become_paragraphs_and_hyphenated_words_whole() -> None:
     )
 
 
+def test_a_hyphen_before_a_capital_is_one_of_the_word() -> None:
+    """And not one that a line's end put into it."""
+    content = "12 TL 50 700 Td (A map of Alsace-) Tj T* (Lorraine in CAPI-) Tj T* (TALS) Tj"
+    assert text_of(content) == "A map of Alsace-Lorraine in CAPITALS"
+
+
 def test_columns_are_a_table_and_one_wide_gap_is_none() -> None:
     """Rows with as many cells, one below the other; bars in a cell are escaped."""
     rows = [("Stone", "Weight", "Colour"), ("feld|spar", "12.5 kg", "pink"), ("zircon", "3", "red")]

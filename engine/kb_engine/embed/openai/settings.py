@@ -80,7 +80,7 @@ class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
         _check_url(self.embedding_url)
         if not self.embedding_model.isprintable():
             raise SettingsError(f"KB_EMBEDDING_MODEL={self.embedding_model!r}: is no name of a model")
-        # A header takes nothing else, and what is wrong with a key is told without showing it.
+        # A header takes nothing else, and the message does not repeat the key.
         if not (self.embedding_key.isascii() and self.embedding_key.isprintable()):
             raise SettingsError("OPENAI_API_KEY=(secret): has a sign that no key has, such as a line's end")
         _ = self.scoring
@@ -119,7 +119,7 @@ class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
 
 
 def _check_url(url: str) -> None:
-    shown = f"KB_EMBEDDING_URL={url!r}"
+    named = f"KB_EMBEDDING_URL={url!r}"
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -128,9 +128,9 @@ def _check_url(url: str) -> None:
     if parts.username is not None or parts.password is not None:
         raise SettingsError("KB_EMBEDDING_URL: holds a user or a password; put the key into OPENAI_API_KEY")
     if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable() or " " in url:
-        raise SettingsError(f"{shown}: is no http or https URL; write it like {_EXAMPLE}")
+        raise SettingsError(f"{named}: is no http or https URL; write it like {_EXAMPLE}")
     if parts.query or parts.fragment:
-        raise SettingsError(f"{shown}: ends in a query or a fragment; give the base URL alone")
+        raise SettingsError(f"{named}: ends in a query or a fragment; give the base URL alone")
 
 
 def _is_this_machine(host: str) -> bool:

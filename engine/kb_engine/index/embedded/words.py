@@ -27,7 +27,7 @@ _SCORES_OF_ALL = (
 )
 # Without the limit SQLite flattens the subquery, and bm25() may not stand inside an aggregate.
 _SCORES_OF_SOME = _SCORES_OF_ALL.replace(" LIMIT", " AND +rowid IN (SELECT value FROM carray(?)) LIMIT")
-# Without the plus sign it asks FTS5 once for each allowed chunk.
+# Without the plus sign SQLite queries FTS5 once for each allowed chunk.
 _PRESENCE = "SELECT group_concat(rowid) FROM words WHERE words MATCH ?"
 
 

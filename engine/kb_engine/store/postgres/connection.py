@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL base: bounded in number, every fault told with a code of the contract.
+"""Connections to a PostgreSQL base: bounded in number, every fault with a code of the contract.
 
 Statements are written with a `?` for each value, as those of SQLite are, so that both can be made of the
 same parts.
@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from itertools import count
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
-from kb_engine.store.reads import Steps
 
 T = TypeVar("T")
 
@@ -115,16 +114,6 @@ async def changed(db: Db, sql: str, values: Sequence[Any] = ()) -> int:
     return int((await db.execute(numbered(sql), *values)).rpartition(" ")[2])
 
 
-async def answer(db: Db, steps: Steps[T]) -> T:
-    """What the reads lead to."""
-    try:
-        statement = next(steps)
-        while True:
-            statement = steps.send(await rows(db, *statement))
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
 def marks(number: int) -> str:
     """That many placeholders."""
     return ",".join("?" * number)
@@ -132,7 +121,7 @@ def marks(number: int) -> str:
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """A server that is away and a disk that is full, told with the codes of the contract."""
+    """A server that is away and a disk that is full raise errors of the contract."""
     try:
         yield
     except asyncpg.DiskFullError as error:
@@ -157,7 +146,7 @@ def was_cut_off(db: Db, error: BaseException) -> bool:
 
 
 def not_ready(why: str = "The database does not answer. Retry when it is back.") -> EngineError:
-    """What is told while the database is away."""
+    """The error while the database is away."""
     return EngineError("not_ready", why, retry_after=RETRY_SECONDS)
 
 

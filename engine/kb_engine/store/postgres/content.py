@@ -7,9 +7,8 @@ import asyncio
 from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.port import Prepared
 from kb_engine.store.postgres.connection import Db, rows, value
-from kb_engine.store.postgres.write import Write
-from kb_engine.store.rules import one_vector_each
-from kb_engine.store.sqlite.write import new_uid
+from kb_engine.store.postgres.write import PostgresWrite
+from kb_engine.store.rules import new_uid, one_vector_each
 
 _CHUNKS = (
     "id",
@@ -27,7 +26,7 @@ _CHUNKS = (
 _POSTINGS = ("term", "chunk_id", "frequency", "length")
 
 
-async def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> None:
+async def insert(write: PostgresWrite, document_id: int, title: str, prepared: Prepared) -> None:
     """Store the chunks of a document that has none.
 
     Raises:
@@ -64,7 +63,7 @@ async def _copy_chunks(db: Db, document_id: int, ids: range, prepared: Prepared,
     )
 
 
-async def remove(write: Write, document_id: int) -> None:
+async def remove(write: PostgresWrite, document_id: int) -> None:
     """Take away the chunks of a document, with their words and vectors."""
     gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
     found = await rows(write.db, gone, (document_id,))
@@ -75,7 +74,7 @@ async def remove(write: Write, document_id: int) -> None:
     await write.count_chunks(-len(found), -sum(words for _, words in found))
 
 
-async def remove_all(write: Write) -> None:
+async def remove_all(write: PostgresWrite) -> None:
     """Take away the chunks of all documents."""
     # At once, however many there are. A search that has begun keeps its rows or finds none; documents and
     # chunks are deleted one by one, for what reads those must see its own state of the base.

@@ -1,4 +1,4 @@
-"""Another embedder for a base on PostgreSQL: every chunk embedded anew, then one switch.
+"""Another embedder for a base on PostgreSQL: every chunk embedded again, then one switch.
 
 The new vectors gather beside the old ones, a batch a transaction, so that what was interrupted goes on
 where it stopped. Engines may work meanwhile: what they take in is embedded too, before the switch. After it
@@ -33,10 +33,10 @@ async def reindex_postgres(
     progress: Progress = lambda _done, _total: None,
     wait: float = WAIT_SECONDS,
 ) -> int:
-    """Embed all chunks of a base anew and make `embedder` its own; how many chunks. `embed` blocks.
+    """Embed all chunks of a base again and make `embedder` its own; how many chunks. `embed` blocks.
 
     Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
-    `progress` is told how many of how many are done. It may be stopped and started again.
+    `progress` is called with how many of how many are done. It may be stopped and started again.
 
     Raises:
         BaseRefused: there is none, or it cannot be used.

@@ -1,4 +1,4 @@
-"""A write transaction on PostgreSQL, and the one row that all changes of documents go through.
+"""The transactions of repositories on PostgreSQL, and the one row that all changes of documents go through.
 
 Whoever changes documents holds the row of `base` until the transaction ends. So these transactions follow
 one another over all engines, as they do in SQLite: ids grow with commits, and what one decides (is it a
@@ -7,30 +7,75 @@ duplicate, is the version still that) holds when it commits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import Any
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.failures import described
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import Db, rows, value
+from kb_engine.store.port import EmbedderIdentity, StoreEventKind
+from kb_engine.store.postgres.connection import Db, changed, rows, value
 from kb_engine.store.postgres.schema import set_embedder
+from kb_engine.store.repository.transaction import Dialect, Read, Write
+from kb_engine.store.rows import Row
 
 CHANNEL = "kb"
 
 
-@dataclass(slots=True)
-class Write:
-    """An open transaction. `now` is one instant for all that it does.
+_ACCEPTING = 0x6B62_0002
+"""The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
+
+
+class PostgresRead(Read):
+    """An open transaction that reads."""
+
+    async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """All rows of a statement."""
+        return await rows(self.db, sql, values)
+
+
+class PostgresWrite(PostgresRead, Write):
+    """An open transaction that writes.
 
     `embedder` is this engine's; once the base is held, with the dimensions that the base knows.
     """
 
-    db: Db
-    now: str
-    embedder: EmbedderIdentity
-    logs_changes: bool = False
-    news: list[str] = field(default_factory=list)
-    _holds_base: bool = False
+    def __init__(
+        self,
+        db: Db,
+        now: str,
+        dialect: Dialect,
+        *,
+        embedder: EmbedderIdentity,
+        lease_seconds: float,
+        logs_changes: bool,
+    ) -> None:
+        super().__init__(db, now, dialect)
+        self.embedder = embedder
+        self.lease_end = ("lease_until = clock_timestamp() + make_interval(secs => ?), ", (lease_seconds,))
+        self._logs_changes = logs_changes
+        self._notifications: list[str] = []
+        self._holds_base = False
+
+    async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """How many rows a statement has inserted, changed or removed."""
+        return await changed(self.db, sql, values)
+
+    async def hold_queue(self) -> None:
+        """Let nobody else accept a job until the transaction ends."""
+        await rows(self.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
+
+    async def hold_key(self, *name: str) -> None:
+        """Wait for a request under the same idempotency key, on whichever engine, and keep others out."""
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))"
+        await rows(self.db, lock, ("\x1f".join(name),))
+
+    async def keep_file(self, name: str) -> None:
+        """A job needs this file of the spool."""
+        await rows(self.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (name,))
+
+    async def drop_files(self, names: Sequence[str]) -> None:
+        """No job needs these files of the spool any more."""
+        await rows(self.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (names,))
 
     async def hold_base(self) -> None:
         """Wait for other changes of documents to end, and keep them out until this one has.
@@ -79,18 +124,18 @@ class Write:
         """Note that this document changed, also where it was deleted; None: that all were."""
         sql = "UPDATE base SET last_updated = ?, changes = changes + 1 RETURNING changes"
         generation = await value(self.db, sql, (self.now,))
-        if self.logs_changes:
+        if self._logs_changes:
             sql = "INSERT INTO index_changes (generation, document_id) VALUES (?, ?)"
             await rows(self.db, sql, (generation, document_id))
 
-    def tell(self, what: str) -> None:
-        """News for all engines, sent with the commit."""
-        self.news.append(what)
+    def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
+        """Tell the other engines, when the transaction commits."""
+        self._notifications.append(kind if job_id is None else f"{kind} {job_id}")
 
-    async def send(self) -> None:
-        """Hand the news to the server, which sends them when the transaction commits."""
-        for what in self.news:
-            await rows(self.db, "SELECT pg_notify(?, ?)", (CHANNEL, what))
+    async def send_notifications(self) -> None:
+        """Hand them to the server, which sends them when the transaction commits."""
+        for payload in self._notifications:
+            await rows(self.db, "SELECT pg_notify(?, ?)", (CHANNEL, payload))
 
 
 def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:

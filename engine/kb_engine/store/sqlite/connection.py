@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.reads import Steps
 
 T = TypeVar("T")
 
@@ -66,16 +65,6 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     return found[0] if found else None
 
 
-def answer(db: apsw.Connection, steps: Steps[T]) -> T:
-    """What the reads lead to."""
-    try:
-        statement = next(steps)
-        while True:
-            statement = steps.send(rows(db, *statement))
-    except StopIteration as end:
-        return cast("T", end.value)
-
-
 def marks(count: int) -> str:
     """That many placeholders."""
     return ",".join("?" * count)
@@ -101,7 +90,7 @@ def roll_back(db: apsw.Connection) -> None:
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """A full disk and a damaged base, told with the codes of the contract."""
+    """A full disk and a damaged base raise errors of the contract."""
     try:
         yield
     except apsw.FullError as error:

@@ -10,14 +10,14 @@ import numpy as np
 from kb_engine.index.embedded import words
 from kb_engine.index.embedded.vectors import Batch
 from kb_engine.store.port import Prepared, PreparedChunk
-from kb_engine.store.rules import one_vector_each
+from kb_engine.store.rules import new_uid, one_vector_each
 from kb_engine.store.sqlite.connection import value
-from kb_engine.store.sqlite.write import Write, new_uid
+from kb_engine.store.sqlite.write import SqliteWrite
 
 VECTOR_TYPE = "<f4"
 
 
-def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> None:
+async def insert(write: SqliteWrite, document_id: int, title: str, prepared: Prepared) -> None:
     """Store the chunks of a document that has none.
 
     Raises:
@@ -42,14 +42,14 @@ def insert(write: Write, document_id: int, title: str, prepared: Prepared) -> No
     write.changes.added.append(Batch(np.full_like(numbers, document_id), numbers, vectors))
 
 
-def remove(write: Write, document_id: int) -> None:
+async def remove(write: SqliteWrite, document_id: int) -> None:
     """Take away the chunks of a document, with their words and vectors."""
     words.remove(write.db, document_id)
     write.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
     write.changes.removed.append(document_id)
 
 
-def remove_all(write: Write) -> None:
+async def remove_all(write: SqliteWrite) -> None:
     """Take away the chunks of all documents."""
     words.remove_all(write.db)
     write.db.execute("DELETE FROM vectors")

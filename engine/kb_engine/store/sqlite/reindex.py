@@ -1,4 +1,4 @@
-"""Another embedder for a base that is not in use: every chunk embedded anew, then one switch.
+"""Another embedder for a base that is not in use: every chunk embedded again, then one switch.
 
 The new vectors gather beside the old ones, a batch a transaction, so that what was interrupted goes on
 where it stopped. Until the switch the base opens with its old embedder as if nothing had begun.
@@ -46,10 +46,10 @@ def reindex_sqlite(
     embed: Callable[[Sequence[str]], Vectors],
     progress: Progress = lambda _done, _total: None,
 ) -> int:
-    """Embed all chunks of a base anew and make `embedder` its own; how many chunks. Blocks.
+    """Embed all chunks of a base again and make `embedder` its own; how many chunks. Blocks.
 
     Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
-    `progress` is told how many of how many are done. It may be stopped and started again.
+    `progress` is called with how many of how many are done. It may be stopped and started again.
 
     Raises:
         BaseRefused: the base is in use, or is none.

@@ -1,34 +1,50 @@
-"""A write transaction of the store: what every mutation works on, and what it leaves for the index."""
+"""The transactions of repositories on SQLite, on the thread that owns the connection."""
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import Any
 
 import apsw
 
 from kb_engine.index.embedded.vectors import Changes
+from kb_engine.store.repository.transaction import Dialect, Read, Write
+from kb_engine.store.rows import Row
+from kb_engine.store.sqlite.connection import value
 from kb_engine.store.sqlite.schema import set_meta
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An open transaction. `now` is one instant for all that it does."""
+class SqliteRead(Read):
+    """An open transaction that reads."""
 
     db: apsw.Connection
-    now: str
-    logs_changes: bool = False
-    changes: Changes = field(default_factory=Changes)
 
-    def touch_base(self, document_id: int | None) -> None:
+    async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """All rows of a statement."""
+        return self.db.execute(sql, values).fetchall()
+
+
+class SqliteWrite(SqliteRead, Write):
+    """An open transaction that writes; `changes` are what it leaves for the index in memory."""
+
+    def __init__(self, db: apsw.Connection, now: str, dialect: Dialect, *, logs_changes: bool) -> None:
+        super().__init__(db, now, dialect)
+        self.changes = Changes()
+        self._logs_changes = logs_changes
+
+    async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """How many rows a statement has inserted, changed or removed."""
+        self.db.execute(sql, values)
+        return self.db.changes()
+
+    async def next_document(self) -> int:
+        """The id of a new document; AUTOINCREMENT keeps the highest ever given."""
+        return int(value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'documents'") or 0) + 1
+
+    async def touch_base(self, document_id: int | None) -> None:
         """Note that this document changed, also where it was deleted; None: that all were."""
         set_meta(self.db, "last_updated", self.now)
-        if self.logs_changes:
+        if self._logs_changes:
             self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))
         else:
             self.db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
-
-
-def new_uid() -> str:
-    """A UUID, version 4."""
-    return str(uuid.uuid4())

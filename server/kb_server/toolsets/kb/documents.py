@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, DocumentQuery, DocumentsQuery
+from kb_contracts.semantics.text_budgets import longest_prefix
 from kb_server import collection_moves
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.errors import engine_call
@@ -147,15 +148,10 @@ def _detail(document: m.DocumentDetail, arguments: KbGetArguments) -> KbGetResul
 
 def _bounded(chunks: list[m.Chunk], max_chars: int) -> list[ChunkView]:
     """The chunks whose texts fit into `max_chars` together; the first is cut rather than left out."""
-    left = max_chars
-    shown = [chunk_view(chunk) for chunk in chunks]
-    for kept, chunk in enumerate(shown):
-        left -= len(chunk.text)
-        if left < 0:
-            return shown[:kept] or [
-                msgspec.structs.replace(chunk, text=chunk.text[:max_chars], truncated=True)
-            ]
-    return shown
+    views = [chunk_view(chunk) for chunk in chunks]
+    return longest_prefix(views, lambda chunk: len(chunk.text), max_chars) or [
+        msgspec.structs.replace(chunk, text=chunk.text[:max_chars], truncated=True) for chunk in views[:1]
+    ]
 
 
 def _more(document: m.DocumentDetail, chunks: list[ChunkView], more: int, following: int) -> str:

@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
+from kb_contracts.semantics.search_modes import contradict
+from kb_contracts.semantics.text_budgets import longest_prefix
 from kb_server import collection_moves, collection_tags
 from kb_server.engine_client import Engine
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank
@@ -192,7 +194,7 @@ def _top(arguments: KbSearchArguments) -> int:
 
 def _mode(arguments: KbSearchArguments) -> m.Mode | None:
     mode, fts_only = arguments.mode, arguments.fts_only
-    if mode is not None and fts_only is not None and fts_only != (mode == "fts"):
+    if contradict(mode, fts_only):
         raise ToolError(
             "contradiction",
             f'fts_only is {str(fts_only).lower()} and mode is "{mode}"; mode "fts" is what fts_only means. '
@@ -287,12 +289,7 @@ def _bounded(hits: list[SearchHit], max_chars: int) -> list[SearchHit]:
 
     The engine was asked for the same bound. One that does not keep it must not flood a model's context.
     """
-    left = max_chars
-    for kept, hit in enumerate(hits):
-        left -= _chars(hit)
-        if left < 0:
-            return hits[:kept] or [_cut(hit, max_chars)]
-    return hits
+    return longest_prefix(hits, _chars, max_chars) or [_cut(hit, max_chars) for hit in hits[:1]]
 
 
 def _chars(hit: SearchHit) -> int:

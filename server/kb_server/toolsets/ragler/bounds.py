@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kb_contracts.semantics.text_budgets import longest_prefix
 from kb_server.toolsets.ragler.tool import MAX_CHARS
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -14,12 +15,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def fitting(items: Sequence[S]) -> list[S]:
     """The first of `items`, as many as fit together; none where the first does not."""
-    left = MAX_CHARS
-    for kept, item in enumerate(items):
-        left -= chars(item)
-        if left < 0:
-            return list(items[:kept])
-    return list(items)
+    return longest_prefix(items, chars, MAX_CHARS)
 
 
 def chars(item: msgspec.Struct) -> int:

@@ -64,9 +64,9 @@ async def notes(base: Base, count: int) -> None:
         await base.note(f"apple {number}", "pear", dedup_scope=str(number))
 
 
-async def found(base: Base, text: str = "apple", **asked: object) -> list[int]:
+async def found(base: Base, text: str = "apple", **filters: object) -> list[int]:
     """The documents, ascending; one that is found twice stands there twice."""
-    return sorted(result.document.id for result in (await base.find(text, top=100, **asked)).results)
+    return sorted(result.document.id for result in (await base.find(text, top=100, **filters)).results)
 
 
 async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base) -> None:
@@ -138,7 +138,7 @@ async def test_the_log_is_forgotten_once_it_is_applied(base: Base) -> None:
 
 
 async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: Path, server: Server) -> None:
-    """The index had not heard of it."""
+    """They wait in the log."""
     async with followed(tmp_path / "kb.db", server) as base:
         await base.note("apple")
         assert await found(base) == [1]
@@ -243,9 +243,9 @@ async def same_answers(base: Base, chance: random.Random) -> None:
     query = Query(text=text, mode="hybrid", vector=meaning(text), scoring=SCORING, top=100, explain=True)
     for selection in (Selection(), Selection(tags=["a"])):
         for mode in ("fts", "vector", "hybrid"):
-            asked = replace(query, mode=mode, selection=selection)
-            near: Found = await base.store._readers.run(partial(base.store._search, asked))
-            far = await base.store.search(asked)
+            chosen = replace(query, mode=mode, selection=selection)
+            near: Found = await base.store._readers.run(partial(base.store._search, chosen))
+            far = await base.store.search(chosen)
             assert far.total == near.total
             assert [one.chunk.id for one in far.results] == [one.chunk.id for one in near.results]
             assert [one.score for one in far.results] == pytest.approx(

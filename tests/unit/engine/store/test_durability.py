@@ -12,7 +12,8 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import SqliteStore
-from kb_engine.store.sqlite import connection, documents
+from kb_engine.store.repository import documents
+from kb_engine.store.sqlite import connection
 from kb_engine.store.sqlite.connection import as_engine_errors
 from tests.support.stores import (
     Base,
@@ -68,7 +69,7 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
         after.append(left_by_a_crash(base, tmp_path / "after"))
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kb_engine.store.sqlite.ingest.jobs.complete", crash)
+    monkeypatch.setattr("kb_engine.store.repository.ingest.jobs.complete", crash)
     with pytest.raises(ZeroDivisionError):
         await base.store.commit(leased, prepared("half"))
     monkeypatch.undo()

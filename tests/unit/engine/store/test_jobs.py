@@ -11,9 +11,8 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import NewJob
-from kb_engine.store.postgres import jobs as postgres_jobs
+from kb_engine.store.repository import jobs
 from kb_engine.store.rules import rests_until
-from kb_engine.store.sqlite import jobs
 from kb_engine.store.times import seconds_between, stamp
 from tests.support.stores import (
     START,
@@ -236,8 +235,7 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of jobs stays bounded."""
-    for module in (jobs, postgres_jobs):
-        monkeypatch.setattr(module, "KEPT_FINISHED", 2)
+    monkeypatch.setattr(jobs, "KEPT_FINISHED", 2)
     running = await base.lease(new_note("old and running"))
     ended = [(await base.ingest(new_note(str(number)), prepared(str(number)))).id for number in range(4)]
     left = await base.store.jobs(None, 10, 0)
@@ -345,8 +343,7 @@ async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It can be tried again, however many have ended since."""
-    for module in (jobs, postgres_jobs):
-        monkeypatch.setattr(module, "KEPT_FINISHED", 1)
+    monkeypatch.setattr(jobs, "KEPT_FINISHED", 1)
     job_id = await failed(base, new_note("a"))
     for number in range(3):
         await base.ingest(new_note(str(number)), prepared(str(number)))

@@ -11,9 +11,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.store import LeasedJob
-from kb_engine.store.port import News
-from kb_engine.store.postgres import PostgresStore, jobs
+from kb_engine.store.port import StoreEvent
+from kb_engine.store.postgres import PostgresStore, leases
 from kb_engine.store.postgres.connection import WRITERS, connect
+from kb_engine.store.repository import jobs
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
@@ -103,7 +104,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
     """It asked the base just before the job was taken, and is answered just after."""
     store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
     assert isinstance(store, PostgresStore)
-    renew, take = jobs.renew, jobs.take
+    renew, take = leases.renew, jobs.take
 
     async def late(*given: Any) -> set[str]:
         good = await renew(*given)
@@ -117,7 +118,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
 
     await two.one.lease(new_note("a"))
     await store.accept(new_note("b"), None)
-    monkeypatch.setattr(jobs, "renew", late)
+    monkeypatch.setattr(leases, "renew", late)
     monkeypatch.setattr(jobs, "take", after_the_beat)
     async with asyncio.timeout(SECONDS):
         taking = asyncio.ensure_future(store.take("L"))
@@ -281,8 +282,8 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
 
 async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
     """Jobs that wait, end or are cancelled, and a base that was cleared."""
-    heard: asyncio.Queue[News] = asyncio.Queue()
-    two.other.store.listen(heard.put_nowait)
+    heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(heard.put_nowait)
 
     async def hear() -> tuple[str, str | None]:
         async with asyncio.timeout(SECONDS):
@@ -301,8 +302,8 @@ async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
 
 async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
     """What happened meanwhile is for the listener to find out."""
-    heard: asyncio.Queue[News] = asyncio.Queue()
-    two.other.store.listen(heard.put_nowait)
+    heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
+    two.other.store.subscribe(heard.put_nowait)
     async with asyncio.timeout(SECONDS):
         assert (await heard.get()).kind == "resumed"
         await two.database.execute(

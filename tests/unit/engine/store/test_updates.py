@@ -13,8 +13,7 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import Idempotency, LeasedJob
-from kb_engine.store.postgres import jobs as postgres_jobs
-from kb_engine.store.sqlite import jobs
+from kb_engine.store.repository import jobs
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
 
 
@@ -173,8 +172,7 @@ async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.Mon
     await finish(base, done)
     cancelled = await accept(base, key("cancelled"))
     await base.store.cancel(cancelled.id, None)
-    for module in (jobs, postgres_jobs):
-        monkeypatch.setattr(module, "KEPT_FINISHED", 1)
+    monkeypatch.setattr(jobs, "KEPT_FINISHED", 1)
     await base.note("another")
     assert (await base.store.jobs(None, 10, 0)).total == 1
     assert await base.store.replayed(key("done")) is not None

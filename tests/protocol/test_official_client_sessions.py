@@ -1,16 +1,17 @@
-"""The official client of both eras over WebSocket; its transport is a few lines on aiohttp's client."""
+"""One whole conversation of the official client over a connection that carries many calls, in each era."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import anyio
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client._transport import TransportStreams
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -46,8 +47,26 @@ async def over_websocket(url: str) -> AsyncIterator[TransportStreams]:
 
 @pytest.mark.requirement("N3", "N80")
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_whole_conversation_over_one_connection(
-    serve_toolset: ServeToolset, fake: Fake, mode: Mode
+async def test_over_websocket(serve_toolset: ServeToolset, fake: Fake, mode: Mode) -> None:
+    """The call that is given up is cancelled in the tool."""
+    served = await serve_toolset(fake.toolset)
+
+    async def until_cancelled() -> None:
+        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+
+    await _converse(over_websocket(served.mcp), mode, until_cancelled)
+    assert fake.slow.cancelled.is_set()
+
+
+@pytest.mark.process
+@pytest.mark.requirement("F25", "F28")
+@pytest.mark.parametrize("mode", MODES)
+async def test_over_stdio(stdio_command: StdioServerParameters, mode: Mode) -> None:
+    await _converse(stdio_command, mode)
+
+
+async def _converse(
+    transport: Any, mode: Mode, after_cancel: Callable[[], Awaitable[None]] | None = None
 ) -> None:
     """List, call, progress, a refusal, a fault, an unknown tool, and calls side by side with one given up."""
     seen: list[float] = []
@@ -55,12 +74,10 @@ async def test_a_whole_conversation_over_one_connection(
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    served = await serve_toolset(fake.toolset)
-    transport = over_websocket(served.mcp)
     async with Client(transport, mode=mode, read_timeout_seconds=4 * BOUND) as session:
         assert "echo" in [tool.name for tool in (await session.list_tools()).tools]
-        said = await session.call_tool("echo", {"text": "hi"})
-        assert said.structured_content == {"said": "hi", "note": None}
+        echoed = await session.call_tool("echo", {"text": "hi"})
+        assert echoed.structured_content == {"said": "hi", "note": None}
         await session.call_tool("steps", {}, progress_callback=note)
         assert seen == [0.5, 1.0]
         refused = await session.call_tool("echo", {})
@@ -70,9 +87,10 @@ async def test_a_whole_conversation_over_one_connection(
                 await session.call_tool(tool, {})
             assert caught.value.code == code
         slow = asyncio.ensure_future(session.call_tool("slow", {}))
-        await asyncio.wait_for(fake.slow.started.wait(), BOUND)
         answers = await asyncio.gather(*(session.call_tool("echo", {"text": str(n)}) for n in range(4)))
         assert [answer.is_error for answer in answers] == [False] * 4
         slow.cancel()
-        await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
+        await asyncio.gather(slow, return_exceptions=True)
+        if after_cancel is not None:
+            await after_cancel()
         assert (await session.call_tool("echo", {"text": "on"})).is_error is False

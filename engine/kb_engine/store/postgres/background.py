@@ -1,9 +1,9 @@
-"""What an open store does beside its requests: it keeps its leases, frees those of the dead, and hears news.
+"""What an open store does beside its requests: it renews its leases, frees those of the dead, and listens.
 
 every third of a lease   leases and unaccepted files of this engine ─▶ their end moved on
                          lapsed leases of any engine ─▶ queued again, or given up
                          files that nobody receives any more ─▶ removed
-LISTEN                   news of other engines ─▶ this one's workers and who waits here
+LISTEN                   events of other engines ─▶ this one's workers and who waits here
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncpg
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
-from kb_engine.store.port import Heard, News
+from kb_engine.store.port import StoreEvent, StoreEventCallback
 from kb_engine.store.postgres.connection import GONE, Db, connect
 from kb_engine.store.postgres.write import CHANNEL
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
 
 
-class Beats:
+class Heartbeat:
     """Does `work` every `seconds`, whatever becomes of it, until it is stopped."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
@@ -36,11 +36,11 @@ class Beats:
 
     def start(self) -> None:
         """Begin, with the first beat after the first pause."""
-        self._task = asyncio.create_task(self._beat(), name="kb-store-beats")
+        self._task = asyncio.create_task(self._beat(), name="kb-store-heartbeat")
 
     async def stop(self) -> None:
         """No more beats."""
-        await _ended(self._task)
+        await _cancelled(self._task)
 
     async def _beat(self) -> None:
         while True:
@@ -49,26 +49,26 @@ class Beats:
                 await self._work()
             except EngineError as error:
                 logger.warning("the store could not be kept", extra={"code": error.code})
-            except Exception:  # the rim: the next beat tries again
+            except Exception:  # the boundary: the next beat tries again
                 logger.exception("the store could not be kept")
 
 
-class Ear:
+class NotificationListener:
     """A connection of its own that listens, opened again whenever it is lost."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._heard: Heard | None = None
+        self._callback: StoreEventCallback | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, heard: Heard) -> None:
-        """Tell `heard` what comes; after a gap that anything may have come."""
-        self._heard = heard
-        self._task = asyncio.create_task(self._listen(), name="kb-store-ear")
+    def start(self, callback: StoreEventCallback) -> None:
+        """Call back with what comes; after a gap with `resumed`."""
+        self._callback = callback
+        self._task = asyncio.create_task(self._listen(), name="kb-store-listener")
 
     async def stop(self) -> None:
-        """Hear nothing more."""
-        await _ended(self._task)
+        """Stop listening."""
+        await _cancelled(self._task)
 
     async def _listen(self) -> None:
         wait = _FIRST_WAIT
@@ -77,7 +77,7 @@ class Ear:
                 await self._listen_once()
                 wait = _FIRST_WAIT
             except (*GONE, asyncpg.PostgresError) as error:
-                logger.warning("no news from the database", extra={"error": type(error).__name__})
+                logger.warning("no events from the database", extra={"error": type(error).__name__})
                 wait = min(wait * 2, _LONGEST_WAIT)
             await asyncio.sleep(wait)
 
@@ -86,25 +86,25 @@ class Ear:
         db: Db = await connect(self._address)
         try:
             db.add_termination_listener(lambda _: lost.set())
-            await db.add_listener(CHANNEL, self._hear)
-            self._tell(News("resumed"))
+            await db.add_listener(CHANNEL, self._receive)
+            self._deliver(StoreEvent("resumed"))
             if not db.is_closed():
                 await lost.wait()
         finally:
             with suppress(*GONE, asyncpg.PostgresError):
                 await db.close(timeout=1.0)
 
-    def _hear(self, _db: Db, _pid: int, _channel: str, payload: str) -> None:
+    def _receive(self, _db: Db, _pid: int, _channel: str, payload: str) -> None:
         kind, _, job_id = payload.partition(" ")
         if kind in {"queued", "ended", "cancelled", "cleared"}:  # not what a later engine may have to say
-            self._tell(News(kind, job_id or None))  # type: ignore[arg-type]
+            self._deliver(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
 
-    def _tell(self, news: News) -> None:
-        if self._heard is not None:
-            self._heard(news)
+    def _deliver(self, event: StoreEvent) -> None:
+        if self._callback is not None:
+            self._callback(event)
 
 
-async def _ended(task: asyncio.Task[None] | None) -> None:
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.wait([task])

@@ -31,7 +31,7 @@ WORK_DONE = (
     "SELECT kind, format, force_ocr, size_bytes, started_at FROM jobs "
     "WHERE id = ? AND attempts = 1 AND NOT deduplicated"
 )
-"""What a job was, where its time can be told: one of several attempts bears the time between them."""
+"""What a job was, where its time is known: one of several attempts bears the time between them."""
 ADD_MEASURE = (
     "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
     "ON CONFLICT (work) DO UPDATE SET "
@@ -117,9 +117,9 @@ def estimated(
     return [_with_estimate(job(row, now), seconds) for row in found]
 
 
-def _with_estimate(told: m.Job, seconds: Mapping[str, float | None]) -> m.Job:
-    estimate = seconds.get(told.id)
-    return told if estimate is None else replace(told, estimated_seconds=round(estimate, 3))
+def _with_estimate(standing: m.Job, seconds: Mapping[str, float | None]) -> m.Job:
+    estimate = seconds.get(standing.id)
+    return standing if estimate is None else replace(standing, estimated_seconds=round(estimate, 3))
 
 
 class _Queue:

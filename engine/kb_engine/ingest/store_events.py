@@ -1,4 +1,4 @@
-"""What other engines on the same base have done, told to the workers and to who waits for a job here."""
+"""What other engines on the same base do reaches the workers and who waits for a job here."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from kb_engine.ingest.waiting import JobEnds
 from kb_engine.ingest.workers import Workers
-from kb_engine.store.port import News
+from kb_engine.store.port import StoreEvent
 
 
-class Hearing:
-    """Passes news on; an instance is what `Store.listen` is given."""
+class StoreEventHandler:
+    """Passes events on; an instance is the callback of `Store.subscribe`."""
 
     def __init__(self, workers: Workers, ends: JobEnds) -> None:
         self._workers = workers
         self._ends = ends
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def __call__(self, news: News) -> None:
-        """One piece of news."""
-        if news.kind in {"queued", "resumed"}:
+    def __call__(self, event: StoreEvent) -> None:
+        """One event."""
+        if event.kind in {"queued", "resumed"}:
             self._workers.wake()
-        if news.job_id is not None:
-            self._ends.announce(news.job_id)
-            if news.kind == "cancelled":
+        if event.job_id is not None:
+            self._ends.announce(event.job_id)
+            if event.kind == "cancelled":
                 self._workers.wake()  # an update behind it may be taken now
-                self._stop(self._workers.cancel(news.job_id))
-        elif news.kind in {"cleared", "resumed"}:
+                self._stop(self._workers.cancel(event.job_id))
+        elif event.kind in {"cleared", "resumed"}:
             self._ends.announce_all()
             self._stop(self._workers.cancel_void())
 

@@ -8,29 +8,28 @@ in the log, which shows as a gap.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from kb_engine.index.follower import Pending
 from kb_engine.index.port import Changes, IndexedDocument
-from kb_engine.store.reads import Dialect, Steps
+from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.store.times import parse
 
 T = TypeVar("T")
 
 
-def generation(dialect: Dialect) -> Steps[int]:
+async def generation(read: Read) -> int:
     """The number of the last change."""
-    ((found,),) = yield dialect.generation, ()
-    return int(found)
+    return int(await read.value(read.dialect.generation))
 
 
-def since(applied: int, limit: int, dialect: Dialect) -> Steps[Pending | None]:
+async def since(read: Read, applied: int, limit: int) -> Pending | None:
     """What has changed since a generation; None where the log has a gap, or ends before it."""
-    latest = yield from generation(dialect)
+    latest = await generation(read)
     if applied == latest:
         return Pending(Changes(), applied)
-    log = yield (
+    log = await read.rows(
         "SELECT generation, document_id FROM index_changes WHERE generation > ? ORDER BY generation LIMIT ?",
         (applied, limit),
     )
@@ -41,31 +40,30 @@ def since(applied: int, limit: int, dialect: Dialect) -> Steps[Pending | None]:
     if cleared:
         touched = touched[len(touched) - touched[::-1].index(None) :]
     ids = list(dict.fromkeys(touched))
-    documents = (yield from _documents(*dialect.among(ids), dialect)) if ids else []
+    documents = await _documents(read, *read.dialect.among(ids)) if ids else []
     gone = set(ids) - {document.id for document in documents}
     return Pending(Changes(cleared, sorted(gone), documents), log[-1][0])
 
 
-def documents_after(document_id: int, limit: int, dialect: Dialect) -> Steps[list[IndexedDocument]]:
+async def documents_after(read: Read, document_id: int, limit: int) -> list[IndexedDocument]:
     """The next documents by id."""
-    return _documents(
-        "IN (SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?)", (document_id, limit), dialect
+    return await _documents(
+        read, "IN (SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?)", (document_id, limit)
     )
 
 
-def _documents(those: str, values: Sequence[object], dialect: Dialect) -> Steps[list[IndexedDocument]]:
-    found = yield (
+async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[IndexedDocument]:
+    dialect = read.dialect
+    found = await read.rows(
         f"SELECT d.id, d.title, d.doc_type, d.format, d.source_type, d.created_at, d.updated_at, "  # noqa: S608
-        f"{dialect.lists} FROM documents d WHERE d.id {those} ORDER BY d.id",
+        f"{dialect.sources}, {dialect.tags} FROM documents d WHERE d.id {those} ORDER BY d.id",
         values,
     )
     chunks: dict[int, list[tuple[int, str | None, str, object]]] = {row[0]: [] for row in found}
-    for document_id, *chunk in (
-        yield (
-            f"SELECT c.document_id, c.id, c.heading, c.text, {dialect.vector} FROM chunks c "  # noqa: S608
-            f"JOIN vectors v ON v.chunk_id = c.id WHERE c.document_id {those} ORDER BY c.id",
-            values,
-        )
+    for document_id, *chunk in await read.rows(
+        f"SELECT c.document_id, c.id, c.heading, c.text, {dialect.vector} FROM chunks c "  # noqa: S608
+        f"JOIN vectors v ON v.chunk_id = c.id WHERE c.document_id {those} ORDER BY c.id",
+        values,
     ):
         chunks[document_id].append((chunk[0], chunk[1], chunk[2], chunk[3]))
     documents = []
@@ -78,8 +76,8 @@ def _documents(those: str, values: Sequence[object], dialect: Dialect) -> Steps[
                 doc_type=doc_type,
                 format=form,
                 source_type=source_type,
-                source_paths=dialect.list_of(sources),
-                tags=dialect.list_of(tags),
+                source_paths=dialect.read_list(sources),
+                tags=dialect.read_list(tags),
                 created_at=parse(created_at),
                 updated_at=parse(updated_at),
                 chunk_ids=[chunk_id for chunk_id, _, _, _ in own],
@@ -91,36 +89,41 @@ def _documents(those: str, values: Sequence[object], dialect: Dialect) -> Steps[
     return documents
 
 
-class Read(Protocol):
+class RunRead(Protocol):
     """Runs reads on one state of the base; again, where the connection to it was lost."""
 
-    def __call__(self, make: Callable[[], Steps[T]], /) -> Awaitable[T]:
+    def __call__(self, work: Callable[[Read], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
         """What they lead to."""
 
 
-FORGET = "DELETE FROM index_changes WHERE generation <= ?"
+class RunWrite(Protocol):
+    """Runs one write transaction."""
+
+    def __call__(self, work: Callable[[Write], Coroutine[Any, Any, T]], /) -> Awaitable[T]:
+        """What it leads to."""
 
 
 class ChangeLog:
     """The log of one store, as the source of its follower."""
 
-    def __init__(self, read: Read, forget: Callable[[int], Awaitable[None]], dialect: Dialect) -> None:
+    def __init__(self, read: RunRead, write: RunWrite) -> None:
         self._read = read
-        self._forget = forget
-        self._dialect = dialect
+        self._write = write
 
     async def generation(self) -> int:
         """The number of the last change."""
-        return await self._read(lambda: generation(self._dialect))
+        return await self._read(generation)
 
     async def changes_since(self, generation: int, limit: int) -> Pending | None:
         """What has changed since a generation, in up to so many steps; None where that is not known."""
-        return await self._read(lambda: since(generation, limit, self._dialect))
+        return await self._read(lambda read: since(read, generation, limit))
 
     async def documents_after(self, document_id: int, limit: int) -> list[IndexedDocument]:
         """The next documents by id."""
-        return await self._read(lambda: documents_after(document_id, limit, self._dialect))
+        return await self._read(lambda read: documents_after(read, document_id, limit))
 
     async def forget_changes(self, generation: int) -> None:
         """The index has applied all up to this generation."""
-        await self._forget(generation)
+        await self._write(
+            lambda write: write.rows("DELETE FROM index_changes WHERE generation <= ?", (generation,))
+        )

@@ -11,11 +11,10 @@ import socket
 from kb_contracts.http.admission import Admission, Intake
 
 
-class HandedConnections:
+class ConnectionReceiver:
     """Serves the connections that come as descriptors over `channel`, a Unix stream socket.
 
-    `admission` makes their protocols. Those that still wait in the channel when it is closed are the parent's
-    again.
+    `admission` makes their protocols. Those that still wait in the channel are closed with it.
     """
 
     def __init__(self, admission: Admission, channel: socket.socket) -> None:

@@ -1,4 +1,7 @@
-"""What is said of collections and what they add up to, put together without SQL, for both stores."""
+"""The rules of collections, without I/O: how descriptions and statistics become what callers see.
+
+The queries here read the same on both databases.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ WITH RECURSIVE used (tag) AS (
 )
 SELECT tag FROM used WHERE tag IS NOT NULL
 """  # noqa: S608
-DESCRIBED = (
+DESCRIPTIONS = (
     "SELECT id, name, description, created_by, target_audience, usage_scenarios, created_at, updated_at "
     "FROM collections"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What somebody has said; the lists are JSON."""
+class CollectionDescription:
+    """What somebody has described; the lists are JSON."""
 
     id: str
     name: str
@@ -46,14 +49,14 @@ class Described:
     updated_at: str
 
     @property
-    def says(self) -> tuple[str | None, ...]:
-        """All of it but name, id and times."""
+    def content(self) -> tuple[str | None, ...]:
+        """All but name, id and times."""
         return self.description, self.created_by, self.target_audience, self.usage_scenarios
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What the documents add up to: when the first was created and the last one changed, empty for none."""
+class CollectionStats:
+    """Sums over the documents; when the first was created and the last one changed, empty for none."""
 
     name: str
     chunks: int
@@ -62,57 +65,63 @@ class Figures:
     last: str
 
 
-def figures(found: Iterable[Sequence[object]]) -> dict[str, Figures]:
+def stats_by_name(found: Iterable[Sequence[object]]) -> dict[str, CollectionStats]:
     """By name, from rows of tag, chunks, tokens, first and last."""
     made = {}
     for tag, *one in found:
         name = str(tag).removeprefix(r.PREFIX)
-        made[name] = Figures(name, *one)  # type: ignore[arg-type]
+        made[name] = CollectionStats(name, *one)  # type: ignore[arg-type]
     return made
 
 
-def none(name: str) -> Figures:
+def no_documents(name: str) -> CollectionStats:
     """Those of a collection without a document."""
-    return Figures(name, chunks=0, tokens=0, first="", last="")
+    return CollectionStats(name, chunks=0, tokens=0, first="", last="")
 
 
-def every(figures: Mapping[str, Figures], described: Iterable[Described]) -> r.CollectionList:
+def collection_list(
+    stats: Mapping[str, CollectionStats], descriptions: Iterable[CollectionDescription]
+) -> r.CollectionList:
     """Those in use and those described, by name."""
-    said = {one.name: one for one in described}
-    names = sorted(figures.keys() | said.keys())
+    by_name = {one.name: one for one in descriptions}
+    names = sorted(stats.keys() | by_name.keys())
     return r.CollectionList(
-        collections=[_summary(said.get(name), figures.get(name, none(name))) for name in names],
+        collections=[_summary(by_name.get(name), stats.get(name, no_documents(name))) for name in names],
         total=len(names),
     )
 
 
-def not_found(id_: str) -> EngineError:
+def collection_not_found(id_: str) -> EngineError:
     """Nothing has this id."""
     return collections.no_collection_id(id_)
 
 
-def anew(
-    id_: str, wanted: r.CollectionRequest, standing: Described | None, figures: Figures, now: str
-) -> Described:
-    """What is said after a description."""
-    return Described(
+def merge_description(
+    id_: str,
+    wanted: r.CollectionRequest,
+    standing: CollectionDescription | None,
+    stats: CollectionStats,
+    now: str,
+) -> CollectionDescription:
+    """The description that a request leads to."""
+    return CollectionDescription(
         id=id_,
         name=wanted.name,
         description=wanted.description,
         created_by=wanted.created_by or (standing.created_by if standing else r.ENGINE_USER),
         target_audience=_list(wanted.target_audience),
         usage_scenarios=_list(wanted.usage_scenarios),
-        created_at=standing.created_at if standing else figures.first or now,
-        updated_at=following(now, max(standing.updated_at if standing else "", figures.last)),
+        created_at=standing.created_at if standing else stats.first or now,
+        updated_at=following(now, max(standing.updated_at if standing else "", stats.last)),
     )
 
 
-def check_same(standing: Described, id_: str) -> None:
+def check_id_unchanged(standing: CollectionDescription, id_: str) -> None:
     """Raises `collection_exists` where the name that stands has another id."""
     collections.check_description(id_, standing.name, described_as=standing.id, owner=None, in_use=False)
 
 
-def check_new(id_: str, name: str, *, other: str | None, in_use: bool) -> None:
+def check_id_unused(id_: str, name: str, *, other: str | None, in_use: bool) -> None:
     """Raises `collection_exists` where the id is of an `other` name, or the name has an id of its own."""
     collections.check_description(id_, name, described_as=None, owner=other, in_use=in_use)
 
@@ -121,44 +130,46 @@ def _list(items: Sequence[str] | None) -> str | None:
     return None if items is None else json_text(items)
 
 
-def _undescribed(figures: Figures) -> Described:
-    """What can be said of a collection of which nobody has said anything."""
-    return Described(
-        id=r.collection_id(figures.name),
-        name=figures.name,
+def _undescribed(stats: CollectionStats) -> CollectionDescription:
+    """The description of a collection that nobody has described."""
+    return CollectionDescription(
+        id=r.collection_id(stats.name),
+        name=stats.name,
         description="",
         created_by=r.ENGINE_USER,
         target_audience=None,
         usage_scenarios=None,
-        created_at=figures.first,
-        updated_at=figures.last,
+        created_at=stats.first,
+        updated_at=stats.last,
     )
 
 
-def _summary(described: Described | None, figures: Figures) -> r.CollectionSummary:
-    said = described or _undescribed(figures)
+def _summary(description: CollectionDescription | None, stats: CollectionStats) -> r.CollectionSummary:
+    known = description or _undescribed(stats)
     return r.CollectionSummary(
-        id=said.id,
-        name=said.name,
-        description=said.description,
-        chunk_count=figures.chunks,
-        created_by=said.created_by,
-        created_at=said.created_at,
+        id=known.id,
+        name=known.name,
+        description=known.description,
+        chunk_count=stats.chunks,
+        created_by=known.created_by,
+        created_at=known.created_at,
     )
 
 
-def detail(described: Described | None, figures: Figures) -> r.CollectionDetail:
-    """One with its figures."""
-    said = described or _undescribed(figures)
+def collection_detail(
+    description: CollectionDescription | None, stats: CollectionStats
+) -> r.CollectionDetail:
+    """One with its stats."""
+    known = description or _undescribed(stats)
     return r.CollectionDetail(
-        **msgspec.structs.asdict(_summary(said, figures)),
-        updated_at=max(said.updated_at, figures.last),
-        target_audience=_items(said.target_audience),
-        usage_scenarios=_items(said.usage_scenarios),
+        **msgspec.structs.asdict(_summary(description, stats)),
+        updated_at=max(known.updated_at, stats.last),
+        target_audience=_items(known.target_audience),
+        usage_scenarios=_items(known.usage_scenarios),
         statistics=r.CollectionStatistics(
-            total_tokens=figures.tokens,
-            avg_chunk_size=round(figures.tokens / figures.chunks, 3) if figures.chunks else 0.0,
-            last_published=figures.last or said.updated_at,
+            total_tokens=stats.tokens,
+            avg_chunk_size=round(stats.tokens / stats.chunks, 3) if stats.chunks else 0.0,
+            last_published=stats.last or known.updated_at,
         ),
     )
 

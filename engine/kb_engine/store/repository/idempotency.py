@@ -1,24 +1,22 @@
-"""Retried mutations are recognised, whichever engine they reach: see `kb_engine.store.sqlite.idempotency`."""
+"""Retried mutations are recognised, whichever engine they reach.
+
+The answer is kept in the transaction of the effect, for 24 hours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
 from kb_contracts.api import models as m
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
-from kb_engine.store.postgres.connection import Db, row, rows
-from kb_engine.store.postgres.write import Write
+from kb_engine.store.repository.transaction import Read, Write
 
 A = TypeVar("A", bound=msgspec.Struct)
 
-_FORGET = (
-    "DELETE FROM idempotency WHERE ctid = ANY (ARRAY("
-    "SELECT ctid FROM idempotency WHERE created_at <= ? FOR UPDATE SKIP LOCKED))"
-)
 # What is there under the key is over a day old, and another engine is just forgetting it.
 _KEEP = (
     "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at, job_id) "
@@ -29,7 +27,10 @@ _KEEP = (
 
 
 async def once(
-    write: Write, idempotency: Idempotency | None, answer: type[A], effect: Callable[[], Awaitable[A]]
+    write: Write,
+    idempotency: Idempotency | None,
+    answer: type[A],
+    effect: Callable[[], Coroutine[Any, Any, A]],
 ) -> A:
     """Do the effect, unless it was done under this key: then its answer from then.
 
@@ -40,8 +41,8 @@ async def once(
     """
     if idempotency is None:
         return await effect()
-    await _hold(write, idempotency)
-    earlier = await stored(write.db, idempotency, write.now)
+    await write.hold_key(idempotency.credential, idempotency.operation, idempotency.key)
+    earlier = await stored(write, idempotency)
     if earlier is not None:
         return msgspec.json.decode(earlier, type=answer)
     done = await effect()
@@ -52,15 +53,15 @@ async def once(
 async def once_joined(
     write: Write,
     idempotency: Idempotency,
-    effect: Callable[[], Awaitable[m.Job]],
-    find: Callable[[str], Awaitable[m.Job]],
+    effect: Callable[[], Coroutine[Any, Any, m.Job]],
+    find: Callable[[str], Coroutine[Any, Any, m.Job]],
 ) -> m.Job | m.Document:
     """As `once`, where the effect is a job whose outcome will be the answer; until then the job is.
 
     `find` gives a job by its id.
     """
-    await _hold(write, idempotency)
-    found = await _find(write.db, idempotency, write.now)
+    await write.hold_key(idempotency.credential, idempotency.operation, idempotency.key)
+    found = await _find(write, idempotency)
     if found is None:
         job = await effect()
         await _store(write, idempotency, msgspec.json.encode(job), job.id)
@@ -77,31 +78,24 @@ async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> No
     The job's row is held, so that nobody joins it any more.
     """
     if answer is None:
-        await rows(write.db, "DELETE FROM idempotency WHERE job_id = ?", (job_id,))
+        await write.rows("DELETE FROM idempotency WHERE job_id = ?", (job_id,))
     else:
         sql = "UPDATE idempotency SET answer = ?, job_id = NULL WHERE job_id = ?"
-        await rows(write.db, sql, (msgspec.json.encode(answer), job_id))
+        await write.rows(sql, (msgspec.json.encode(answer), job_id))
 
 
-async def _hold(write: Write, idempotency: Idempotency) -> None:
-    """Wait for a request under the same key, on whichever engine, and keep others out."""
-    mark = "\x1f".join((idempotency.credential, idempotency.operation, idempotency.key))
-    await rows(write.db, "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (mark,))
-
-
-async def stored(db: Db, idempotency: Idempotency, now: str) -> bytes | None:
+async def stored(read: Read, idempotency: Idempotency) -> bytes | None:
     """The answer under this key, while it is kept. Raises `idempotency_mismatch`."""
-    answer, job_id = await _find(db, idempotency, now) or (None, None)
+    answer, job_id = await _find(read, idempotency) or (None, None)
     return answer if job_id is None else None
 
 
-async def _find(db: Db, idempotency: Idempotency, now: str) -> tuple[bytes, str | None] | None:
+async def _find(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None] | None:
     """The answer under this key, and the job whose outcome it will be where that is not known yet."""
-    found = await row(
-        db,
+    found = await read.row(
         "SELECT fingerprint, answer, job_id FROM idempotency "
         "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
-        (idempotency.credential, idempotency.operation, idempotency.key, rules.answers_kept_since(now)),
+        (idempotency.credential, idempotency.operation, idempotency.key, rules.answers_kept_since(read.now)),
     )
     if found is None:
         return None
@@ -111,9 +105,8 @@ async def _find(db: Db, idempotency: Idempotency, now: str) -> tuple[bytes, str 
 
 
 async def _store(write: Write, idempotency: Idempotency, answer: bytes, job_id: str | None = None) -> None:
-    await rows(write.db, _FORGET, (rules.answers_kept_since(write.now),))
-    await rows(
-        write.db,
+    await write.rows(write.dialect.forget_answers, (rules.answers_kept_since(write.now),))
+    await write.rows(
         _KEEP,
         (
             idempotency.credential,

@@ -1,4 +1,4 @@
-"""Updates of notes: see `kb_engine.store.sqlite.updates`."""
+"""Updates of notes: accepted as jobs, joined while they are unfinished, done in the order of acceptance."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
-from kb_engine.store.postgres import documents, jobs
-from kb_engine.store.postgres.connection import row
-from kb_engine.store.postgres.idempotency import once_joined, settle
-from kb_engine.store.postgres.write import Write
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository.idempotency import once_joined, settle
+from kb_engine.store.repository.transaction import Write
 from kb_engine.store.rows import leased_job
 
 
@@ -27,7 +26,7 @@ async def accept(
         write,
         idempotency,
         lambda: _accept(write, document_id, patch, caller, refusal, max_queued),
-        lambda job_id: jobs.find(write.db, job_id, write.now),
+        lambda job_id: jobs.find(write, job_id),
     )
 
 
@@ -39,14 +38,14 @@ async def _accept(
     refusal: EngineError | None,
     max_queued: int,
 ) -> m.Job:
-    await jobs.hold_queue(write)  # of two that do the same at once, the second joins
-    standing, text = await documents.note(write.db, document_id)
+    await write.hold_queue()  # of two that do the same at once, the second joins
+    standing, text = await documents.note(write, document_id)
     rules.expect_version(standing, patch.expected_version)
     wanted = rules.update_job(standing, text, patch, caller)
     # Held, so that its end waits for the key that joins it, or is seen here.
-    last = await row(write.db, f"{rules.LAST_UPDATE} FOR UPDATE", (document_id,))
+    last = await write.row(rules.LAST_UPDATE + write.dialect.for_update, (document_id,))
     if last is not None and rules.same_update(joined := leased_job(last).job, wanted):
-        return await jobs.find(write.db, joined.id, write.now)
+        return await jobs.find(write, joined.id)
     if refusal is not None:
         raise refusal
     return await jobs.accept(write, wanted, max_queued)
@@ -57,7 +56,7 @@ async def commit(write: Write, job: NewJob, prepared: Prepared) -> m.Job:
 
     Raises EngineError: `document_not_found` or `version_conflict`.
     """
-    standing, text = await documents.note(write.db, rules.updated_note(job))
+    standing, text = await documents.note(write, rules.updated_note(job))
     rules.expect_version(standing, job.expected_version)
     changed = await documents.replace_note(
         write, standing.id, text if job.text is None else job.text, prepared

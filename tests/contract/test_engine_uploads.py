@@ -94,8 +94,8 @@ def picture(kind: str) -> bytes:
         ("a.pptx", presentation(), "pptx", "text_extraction"),
         ("a.xlsx", workbook(), "xlsx", "text_extraction"),
         ("a.svg", b"<svg><text>zircon and feldspar</text></svg>", "image", "text_extraction"),
-        ("a.jpg", picture("JPEG"), "image", "image_analysis"),
-        ("a.png", picture("PNG"), "image", "image_analysis"),
+        pytest.param("a.jpg", picture("JPEG"), "image", "image_analysis", marks=pytest.mark.process),
+        pytest.param("a.png", picture("PNG"), "image", "image_analysis", marks=pytest.mark.process),
     ],
     ids=["pptx", "xlsx", "svg", "jpg", "png"],
 )

@@ -58,7 +58,7 @@ def _reindex(settings: EngineSettings, embedder: Embedder, progress: Callable[[i
     if settings.address is None:
         return reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
     try:
-        from kb_engine.store.postgres import reindex_postgres
+        from kb_engine.store.postgres.reindex import reindex_postgres
     except ModuleNotFoundError as error:
         how = install_command("postgres")
         raise CliError(

@@ -180,7 +180,7 @@ async def _open_postgres(
     settings: EngineSettings, address: Address, embedder: EmbedderIdentity
 ) -> tuple[Store, Spool]:
     try:
-        from kb_engine.store.postgres import open_postgres
+        from kb_engine.store.postgres.store import open_postgres
     except ModuleNotFoundError as error:
         raise DriverMissing(
             f"KB_STORE={address}: needs the package {error.name}; "

@@ -32,7 +32,7 @@ from kb_engine.store import (
     Vectors,
     open_sqlite,
 )
-from kb_engine.store.postgres import PostgresStore, open_postgres
+from kb_engine.store.postgres.store import PostgresStore, open_postgres
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database

@@ -34,8 +34,7 @@ def state():
     }
 
 changed, imported = [], 0
-names = [(name, False) for name in sys.argv[1:]]
-for name, again in names:
+for name in sys.argv[1:]:
     before = state()
     try:
         importlib.import_module(name)
@@ -43,11 +42,6 @@ for name, again in names:
         if error.name.startswith(("kb_", "mcp_aiohttp")):
             raise
         continue  # of an extra that is not installed
-    except ImportError:  # of a pair that imports one another, which must be entered by the other one
-        if again:
-            raise
-        names.append((name, True))
-        continue
     imported += 1
     after = state()
     changed += [f"{name}: {part}" for part in after if after[part] != before[part]]

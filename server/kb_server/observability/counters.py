@@ -7,7 +7,7 @@ A worker adds to its own files alone, so that nothing is locked; an aligned doub
 files outlive the worker: the next in its place counts on.
 
 prometheus_client keeps files of the same kind. A call is counted in 1.2 microseconds here, in 5.3 with that
-library, and in 7.8 with its files for several processes: 3 % of a call's processor time. It also appends
+library, and in about 8 with its files for several processes: some 3 % of what a call costs. It also appends
 `_total` to `mcp_search_results_count`, whose name is promised; where files are shared, nothing can mend that.
 """
 

@@ -12,8 +12,9 @@ import pytest
 from kb_contracts.api import models as m
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import StoreEvent
-from kb_engine.store.postgres import PostgresStore, leases
+from kb_engine.store.postgres import leases
 from kb_engine.store.postgres.connection import WRITERS, connect
+from kb_engine.store.postgres.store import PostgresStore
 from kb_engine.store.repository import jobs
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database

@@ -22,8 +22,9 @@ from kb_engine.store import (
     NotABase,
     Prepared,
 )
-from kb_engine.store.postgres import open_postgres, schema
+from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import from_base, to_base
+from kb_engine.store.postgres.store import open_postgres
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, all_documents, axis, new_note, opened, prepared
 

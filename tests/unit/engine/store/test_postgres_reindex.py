@@ -11,7 +11,8 @@ import pytest
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.store import EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
-from kb_engine.store.postgres import reindex, reindex_postgres
+from kb_engine.store.postgres import reindex
+from kb_engine.store.postgres.reindex import reindex_postgres
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, axis, new_note, opened, prepared
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.postgres import PostgresSpool, spool
+from kb_engine.store.postgres import spool
+from kb_engine.store.postgres.spool import PostgresSpool
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, new_file, opened, prepared
 

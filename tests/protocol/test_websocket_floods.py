@@ -208,19 +208,20 @@ async def test_a_slow_reader_gets_every_answer(
     serve_toolset: ServeToolset, fake: Fake, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it reads at all: a wait that is too long for one is none while something leaves."""
-    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("mcp_aiohttp.transport.websocket.STALLED_SECONDS", 1.0)
     Counting(fake)
     served = await serve_toolset(fake.toolset)
     loop = asyncio.get_running_loop()
-    asked = [frame(TEXT, json.dumps(call("echo", number, text="x")).encode()) for number in range(100)]
-    answered = 0
+    asked = [frame(TEXT, json.dumps(call("echo", number, text="x" * 300)).encode()) for number in range(100)]
+    answered, received = 0, b""
     async with _unread(served) as connection, asyncio.timeout(4 * BOUND):
         await loop.sock_sendall(connection, b"".join(asked))
         while answered < 100:
-            got = await loop.sock_recv(connection, 1 << 16)
+            got = await loop.sock_recv(connection, 256)
             assert got, f"closed after {answered} answers"
-            answered += got.count(b'"jsonrpc":"2.0"')
-            await asyncio.sleep(0.001)
+            received += got
+            answered = received.count(b'"jsonrpc":"2.0"')
+            await asyncio.sleep(0.01)
 
 
 async def test_a_peer_that_does_not_read_holds_up_no_stop(serve_toolset: ServeToolset, fake: Fake) -> None:

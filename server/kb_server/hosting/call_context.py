@@ -9,8 +9,7 @@ from typing import Any
 
 from kb_server.observability import tracing
 from kb_server.tool import Call, Progress, no_progress
-from mcp_aiohttp.guard.auth import digest
-from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.caller import Caller, digest
 
 _MAX_CORRELATION = 128
 _MAX_AGENT = 200

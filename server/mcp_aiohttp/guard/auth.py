@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from functools import lru_cache
 
 from aiohttp import hdrs, web
 
 from mcp_aiohttp.guard.proxies import PROXIES, TrustedProxies, is_loopback
-from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller
+from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller, digest, octets
 from mcp_aiohttp.protocol.refusal import UNAUTHORIZED, Refusal
 
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
@@ -47,7 +45,7 @@ class KeyCheck:
         token = bearer(request)
         if token is None:
             raise _refused(f"A key is needed: send the header `{self.header}`.")
-        if not hmac.compare_digest(_octets(token), self._key):
+        if not hmac.compare_digest(octets(token), self._key):
             raise _refused(f"The bearer token is not this server's key ({self.name}).")
 
     def require_unless_local(self, request: web.Request) -> None:
@@ -59,12 +57,6 @@ class KeyCheck:
         proxied = any(header in request.headers for header in _FORWARDED)
         if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
             self.require(request)
-
-
-@lru_cache(maxsize=256)
-def digest(token: str) -> str:
-    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
-    return hashlib.sha256(_octets(token)).hexdigest()[:16]
 
 
 def bearer(request: web.Request) -> str | None:
@@ -84,11 +76,6 @@ def caller_of(request: web.Request) -> Caller:
     """Who sent the request, for the calls in it; behind a trusted proxy the one for whom it asks."""
     client = request.config_dict[PROXIES].client_of(request)
     return Caller(credential(request), request.headers, client or request.remote or "")
-
-
-def _octets(token: str) -> bytes:
-    # aiohttp decodes header bytes so that they come back unchanged; a token is never too odd to compare.
-    return token.encode("utf-8", "surrogateescape")
 
 
 def _refused(message: str) -> Refusal:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 ANONYMOUS = "anonymous"
 
@@ -23,3 +25,14 @@ class Caller:
     def header(self, name: str) -> str | None:
         """The header `name`, or None; aiohttp's mappings ignore case."""
         return self.headers.get(name) if self.headers is not None else None
+
+
+@lru_cache(maxsize=256)
+def digest(token: str) -> str:
+    """Tells one bearer token from another without holding it: 16 hexadecimal characters of its SHA-256."""
+    return hashlib.sha256(octets(token)).hexdigest()[:16]
+
+
+def octets(token: str) -> bytes:
+    """The bytes of a header's value: aiohttp decodes them so that they come back unchanged."""
+    return token.encode("utf-8", "surrogateescape")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_server.hosting.call_context import correlation_id, new_call
-from mcp_aiohttp.guard.auth import digest
-from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.caller import Caller, digest
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import AnyOperation
+from kb_contracts.api.operations import CREATE_JOB, AnyOperation
+from kb_server.engine_client import FileSource
 from kb_server.engine_client.http import HttpEngine
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
 from kb_simulator.engine import submission
@@ -46,6 +47,10 @@ class Journal:
     def bodies(self, operation: str) -> list[Any]:
         """The JSON bodies of one operation; of a file its fields, and its name and SHA-256 as `file`."""
         return [msgspec.json.decode(request.body) for request in self.requests(operation)]
+
+    def files(self) -> list[str]:
+        """The SHA-256 of each file that arrived."""
+        return [body["file"][1] for body in self.bodies("createJob") if "file" in body]
 
     def changes(self) -> list[tuple[str, str]]:
         """Method and path of everything but reads."""
@@ -127,6 +132,13 @@ class InterruptedEngine(HttpEngine):
 
     async def call(self, operation: AnyOperation, **content: Any) -> Any:
         """The call, with what stands around it."""
-        make = partial(super().call, operation, **content)
-        around = self.around.get(operation.id)
+        return await self._within(operation.id, partial(super().call, operation, **content))
+
+    async def send_file(self, file: FileSource, fields: m.FileFields, **options: Any) -> m.Job:
+        """As `call`, of `createJob`."""
+        job: m.Job = await self._within(CREATE_JOB.id, partial(super().send_file, file, fields, **options))
+        return job
+
+    async def _within(self, operation_id: str, make: MakeCall) -> Any:
+        around = self.around.get(operation_id)
         return await (make() if around is None else around(make))

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -64,6 +65,20 @@ class Incoming:
 
 
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
+
+
+def handlers_of(*sources: object, operations: tuple[AnyOperation, ...] = OPERATIONS) -> Mapping[str, Handler]:
+    """The handlers by operation id: attributes of `sources` that have the ids in snake case for their names.
+
+    An operation without a handler is left out; `build_application` refuses that.
+    """
+    handlers: dict[str, Handler] = {}
+    for operation in operations:
+        name = re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", operation.id)
+        for source in sources:
+            if hasattr(source, name):
+                handlers[operation.id] = getattr(source, name)
+    return handlers
 
 
 def build_application(

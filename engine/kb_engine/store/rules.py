@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics import submissions
 from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
 from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
@@ -27,7 +26,6 @@ KEPT = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDE
 _BY_OCR = " AND extraction_method = ?"
 _STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
 
-_RETRY_SECONDS = 5.0
 _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
@@ -100,26 +98,6 @@ def named(key: int | str) -> tuple[str, int | str] | None:
     if isinstance(number, str):
         return "uid", number
     return ("id", number) if number <= m.MAX_INTEGER else None
-
-
-def document_not_found(key: int | str) -> EngineError:
-    """Nobody has this number or uid."""
-    return EngineError(
-        "document_not_found", f"There is no document {key}. List documents to see which there are."
-    )
-
-
-def not_a_note(document_id: int) -> EngineError:
-    """The document has no text of its own."""
-    return EngineError(
-        "not_a_note",
-        f"Document {document_id} came from a file. Add the new file and delete this document.",
-    )
-
-
-def tag_not_found(tag: str) -> EngineError:
-    """The document does not carry it."""
-    return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
 
 
 def expect_version(standing: m.Document, version: int | None) -> None:
@@ -252,35 +230,6 @@ LAST_UPDATE = (
     "WHERE kind = 'update' AND document_id = ? AND finished_at IS NULL ORDER BY seq DESC LIMIT 1"
 )
 """The update of a note that was accepted last and has not ended."""
-
-
-def room_in_queue(waiting: int, max_queued: int) -> None:
-    """Raises `queue_full` where so many wait already."""
-    if waiting >= max_queued:
-        raise EngineError(
-            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_RETRY_SECONDS
-        )
-
-
-def job_not_found(job_id: str) -> EngineError:
-    """Nobody has this id."""
-    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
-
-
-def job_finished(standing: m.Job) -> EngineError:
-    """It cannot be cancelled any more."""
-    return EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
-
-
-def job_not_retryable(standing: m.Job) -> EngineError:
-    """It cannot be tried again."""
-    if standing.status == "failed":
-        why = "what was sent for it is not kept any more. Send the note or the file again."
-    elif standing.status == "cancelled":
-        why = "it was cancelled. Send the note or the file again."
-    else:
-        why = f"it has not failed: it is {standing.status}."
-    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
 
 
 def rests_until(crashes: int, now: str) -> str | None:

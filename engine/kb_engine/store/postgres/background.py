@@ -48,7 +48,9 @@ class Heartbeat:
             try:
                 await self._work()
             except EngineError as error:
-                logger.warning("the store could not be kept", extra={"code": error.code})
+                logger.warning(
+                    "the store could not be kept", extra={"code": error.code, "detail": error.detail}
+                )
             except Exception:  # the boundary: the next beat tries again
                 logger.exception("the store could not be kept")
 

@@ -11,8 +11,8 @@ import asyncpg
 from kb_engine.address import Address
 from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseUnreachable, BaseUnwritable, NotABase
 from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, value
-from kb_engine.store.postgres.schema import bind_embedder, migrate
 
 WAIT_SECONDS = 15.0
 """An engine that starts with its database lets it come up first."""
@@ -29,7 +29,7 @@ async def prepare(
         BaseRefused: one of its kinds.
     """
     async with latest(address, wait) as db:
-        bound = await bind_embedder(db, address, embedder)
+        bound = await schema.bind_embedder(db, address, embedder)
         return str(await value(db, "SELECT current_setting('search_path')")), bound
 
 
@@ -42,7 +42,7 @@ async def latest(address: Address, wait: float = WAIT_SECONDS) -> AsyncIterator[
             await _expect_unicode(db, address)
             place = await _extension(db, address)
             await value(db, "SELECT set_config('search_path', ?, false)", (f"{SCHEMA}, {place}",))
-            await migrate(db, address)
+            await schema.migrate(db, address, schema.MIGRATIONS)
             yield db
         finally:
             await db.close()

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from kb_engine.address import Address
 from kb_engine.index.port import Vectors
-from kb_engine.store.failures import NotABase
+from kb_engine.store.failures import BaseTooNew, NotABase
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, rows, value
 from kb_engine.store.postgres.opening import WAIT_SECONDS, latest
-from kb_engine.store.postgres.schema import set_embedder, stored_embedder
+from kb_engine.store.postgres.schema import MIGRATIONS, layout_version, set_embedder, stored_embedder
 
 BATCH = 32
 
@@ -46,7 +46,7 @@ async def reindex_postgres(
             if await stored_embedder(db) is None:
                 raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
         await _begin(db, embedder)
-        while not await _switched(db, embedder):
+        while not await _switched(db, address, embedder):
             await _embed_missing(db, embedder, embed, progress)
         total = int(await value(db, "SELECT count(*) FROM vectors"))
         progress(total, total)
@@ -90,10 +90,12 @@ async def _keep(db: Db, ids: Sequence[tuple[int, int]], vectors: Vectors, embedd
     )
 
 
-async def _switched(db: Db, embedder: EmbedderIdentity) -> bool:
+async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:
     """Make the new vectors those of the base, unless some are still missing."""
     async with db.transaction():
         await stored_embedder(db)  # holds the base: no document changes until the end
+        if (version := await layout_version(db)) > len(MIGRATIONS):
+            raise BaseTooNew(address, version, len(MIGRATIONS))
         if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):
             return False
         # A chunk may have gone between being read and its vector being kept.

@@ -7,12 +7,13 @@ one transaction, takes nothing away, and is never changed once released: a new l
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from kb_engine.address import Address
 from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
 from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import SCHEMA, Db, row, rows, value
+from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
 from kb_engine.turns import SHORT_BYTES
 
 Migration: TypeAlias = Callable[[Db], Awaitable[None]]
@@ -282,14 +283,18 @@ MIGRATIONS: Sequence[Migration] = (
 """The migration at index n leads from version n to version n + 1."""
 
 
-async def migrate(db: Db, address: Address, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the base to the latest layout, one migration a transaction.
+async def migrate(db: Db, address: Address, migrations: Sequence[Migration]) -> None:
+    """Bring the base to the latest layout, one migration a transaction, also while older engines run.
+
+    They go on reading, for a migration takes nothing away, and change nothing any more
+    (`write.expect_layout`).
 
     Raises:
         BaseTooNew: a later engine has written it.
         NotABase: the schema belongs to another program.
     """
-    while await _one_step(db, address, migrations):
+    # A search of another engine may hold one table and wait for the next: of such two the server ends one.
+    while await attempted(partial(_one_step, db, address, migrations)):
         pass
 
 
@@ -301,15 +306,22 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[Migration]) -
             raise BaseTooNew(address, version, len(migrations))
         if version == len(migrations):
             return False
+        if version:  # changes in flight end first; those that wait for the row then see the new version
+            await rows(db, "SELECT FROM base FOR UPDATE")
         await migrations[version](db)
         await rows(db, "UPDATE layout SET version = ?", (version + 1,))
         return True
 
 
+async def layout_version(db: Db) -> int:
+    """The number of the last migration done, by now also by a later engine."""
+    return int(await value(db, "SELECT version FROM layout"))
+
+
 async def _version(db: Db, address: Address) -> int:
     """The layout's number; of a base that is not there yet 0, and its schema is made."""
     if await value(db, "SELECT to_regclass(?::text) IS NOT NULL", (f"{SCHEMA}.layout",)):
-        return int(await value(db, "SELECT version FROM layout"))
+        return await layout_version(db)
     theirs = (
         "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ?"
     )

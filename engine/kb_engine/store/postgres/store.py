@@ -31,7 +31,7 @@ from kb_engine.store.port import (
     Query,
     StoreEventCallback,
 )
-from kb_engine.store.postgres import leases
+from kb_engine.store.postgres import leases, schema
 from kb_engine.store.postgres.background import Heartbeat, NotificationListener
 from kb_engine.store.postgres.connection import (
     GONE,
@@ -47,7 +47,7 @@ from kb_engine.store.postgres.connection import (
 from kb_engine.store.postgres.dialect import POSTGRES
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
 from kb_engine.store.postgres.spool import PostgresSpool
-from kb_engine.store.postgres.write import PostgresRead, PostgresWrite
+from kb_engine.store.postgres.write import PostgresRead, PostgresWrite, expect_layout
 from kb_engine.store.repository import jobs, results, state
 from kb_engine.store.repository.transaction import Read, Write
 from kb_engine.turns import LANES, Lane
@@ -103,6 +103,7 @@ class PostgresStore(Store):
         self._connections = connections
         self._embedder = embedder
         self._lease_seconds = lease_seconds
+        self._layout = len(schema.MIGRATIONS)
         self._words = Words()
         self._leases: set[str] = set()
         self._taking: set[str] = set()
@@ -127,7 +128,11 @@ class PostgresStore(Store):
         self._heartbeat.start()
 
     async def beat(self) -> None:
-        """A sign of life: this engine's leases and uploads live on, those of dead engines do not."""
+        """A sign of life: this engine's leases and uploads live on, those of dead engines do not.
+
+        Once a newer engine has migrated the base there is none, so that its leases lapse to that one.
+        """
+        await self._run_read(lambda read: expect_layout(read.db, self._layout))
         if self._leases:
             held = list(self._leases)
             good = await self._run_read(
@@ -179,11 +184,13 @@ class PostgresStore(Store):
             transaction = db.transaction()
             try:
                 await transaction.start()
+                await expect_layout(db, self._layout)
                 write = PostgresWrite(
                     db,
                     self._now(),
                     POSTGRES,
                     embedder=self._embedder,
+                    layout=self._layout,
                     lease_seconds=self._lease_seconds,
                     logs_changes=self._follower is not None,
                 )

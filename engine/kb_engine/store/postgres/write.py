@@ -14,12 +14,11 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.failures import described
 from kb_engine.store.port import EmbedderIdentity, StoreEventKind
 from kb_engine.store.postgres.connection import Db, changed, rows, value
-from kb_engine.store.postgres.schema import set_embedder
+from kb_engine.store.postgres.schema import layout_version, set_embedder
 from kb_engine.store.repository.transaction import Dialect, Read, Write
 from kb_engine.store.rows import Row
 
 CHANNEL = "kb"
-
 
 _ACCEPTING = 0x6B62_0002
 """The advisory lock of whoever accepts: the numbers of jobs grow with their commits, and the bound holds."""
@@ -46,12 +45,14 @@ class PostgresWrite(PostgresRead, Write):
         dialect: Dialect,
         *,
         embedder: EmbedderIdentity,
+        layout: int,
         lease_seconds: float,
         logs_changes: bool,
     ) -> None:
         super().__init__(db, now, dialect)
         self.embedder = embedder
         self.lease_end = ("lease_until = clock_timestamp() + make_interval(secs => ?), ", (lease_seconds,))
+        self._layout = layout
         self._logs_changes = logs_changes
         self._notifications: list[str] = []
         self._holds_base = False
@@ -81,11 +82,13 @@ class PostgresWrite(PostgresRead, Write):
         """Wait for other changes of documents to end, and keep them out until this one has.
 
         Raises:
-            EngineError: `not_ready` where the base has another embedder by now.
+            EngineError: `not_ready` where the base has another embedder or a later layout by now.
         """
         if self._holds_base:
             return
         ((name, dimensions),) = await rows(self.db, "SELECT embedder, dimensions FROM base FOR UPDATE")
+        # A statement of its own: that of the lock does not see what was committed while it waited.
+        await expect_layout(self.db, self._layout)
         self.embedder = expect_embedder(self.embedder, EmbedderIdentity(name, dimensions))
         self._holds_base = True
 
@@ -136,6 +139,17 @@ class PostgresWrite(PostgresRead, Write):
         """Hand them to the server, which sends them when the transaction commits."""
         for payload in self._notifications:
             await rows(self.db, "SELECT pg_notify(?, ?)", (CHANNEL, payload))
+
+
+async def expect_layout(db: Db, known: int) -> None:
+    """Raises `not_ready`: a later engine has migrated the base, whose rules this one does not know."""
+    if await layout_version(db) > known:
+        raise EngineError(
+            "not_ready",
+            "A newer engine has taken over the base and changed its layout. Stop this engine, "
+            "or start it again in that version.",
+            retry_after=60.0,
+        )
 
 
 def expect_embedder(wanted: EmbedderIdentity, stored: EmbedderIdentity) -> EmbedderIdentity:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.job_states import Event, sources, target
+from kb_contracts.semantics.refusals import check_queue_room, job_finished, job_not_found, job_not_retryable
 from kb_engine.store import rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates, idempotency
@@ -23,7 +24,7 @@ _COUNT_WAITING = "SELECT count(*) FROM jobs WHERE status = 'queued'"
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     await write.hold_queue()
-    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
     lane = lane_of(new.kind, new.size_bytes)
     columns = rules.job_columns(new, lane, await _turn(write, new.caller, lane), write.now)
     await write.rows(
@@ -42,7 +43,7 @@ async def find(read: Read, job_id: str) -> m.Job:
     """Raises `job_not_found`."""
     found = await read.row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
-        raise rules.job_not_found(job_id)
+        raise job_not_found(job_id)
     (standing,) = await _with_estimates(read, [found])
     return standing
 
@@ -64,7 +65,7 @@ async def cancel(write: Write, job_id: str) -> m.Job:
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
         # It may have ended between the two statements.
         standing = await find(write, job_id)
-        raise rules.job_finished(standing)
+        raise job_finished(standing.status)
     await prune(write)
     write.notify("cancelled", job_id)
     return await find(write, job_id)
@@ -168,8 +169,8 @@ async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
     caller, lane = await write.row(held + write.dialect.for_update, (job_id,)) or ("", "")
     standing = await find(write, job_id)
     if not standing.retryable:
-        raise rules.job_not_retryable(standing)
-    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
+        raise job_not_retryable(standing.status)
+    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
     await write.rows(
         "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "

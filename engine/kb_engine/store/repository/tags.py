@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.refusals import tag_not_found
 from kb_engine.store import rules
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -35,7 +36,7 @@ async def remove(write: Write, document_id: int, tag: str) -> None:
     """Raises `tag_not_found`."""
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (document_id, tag)):
-        raise rules.tag_not_found(tag)
+        raise tag_not_found(tag)
 
 
 async def page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:

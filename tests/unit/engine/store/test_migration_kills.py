@@ -162,7 +162,7 @@ _POSTGRES = """
 import asyncio, os, signal, sys
 from kb_engine.address import address_of
 from kb_engine.store.postgres.connection import connect
-from kb_engine.store.postgres.schema import migrate
+from kb_engine.store.postgres.schema import MIGRATIONS, migrate
 
 left = int(sys.argv[2])
 
@@ -175,7 +175,7 @@ def count(_):
 async def run():
     db = await connect(address_of(sys.argv[1]))
     db.add_query_logger(count)
-    await migrate(db, address_of(sys.argv[1]))
+    await migrate(db, address_of(sys.argv[1]), MIGRATIONS)
 
 asyncio.run(run())
 """

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.store import LeasedJob
 from kb_engine.store.port import StoreEvent
-from kb_engine.store.postgres import leases
+from kb_engine.store.postgres import leases, schema
 from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.store import PostgresStore
 from kb_engine.store.repository import jobs
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.process
 
@@ -76,6 +80,87 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
     assert (await all_documents(two.one)).total == 0
     assert await two.other.store.commit(second, prepared("a")) is not None
     assert (await all_documents(two.one)).total == 1
+
+
+async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one answers reads still. It changes nothing in a layout unknown to it; its jobs lapse."""
+
+    async def extra(db: Any) -> None:
+        await db.execute("CREATE TABLE extra (x integer)")
+
+    database = await new_database(empty=True)
+    async with opened(database) as older:
+        document = await older.note("words")
+        leased = await older.lease(new_note("a"))
+        monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, extra))
+        async with opened(database) as newer:
+            both = Two(database, older, newer)
+            store = older.store
+            assert isinstance(store, PostgresStore)
+            assert (await store.document(document.id)).version == 1
+            assert (await older.find("words")).total == 1
+            refused = (
+                lambda: store.add_tags(document.id, ["t"], None, None),
+                lambda: store.accept(new_note("b"), None),
+                lambda: store.take("again"),
+                lambda: store.report(leased.lease, leased.job.id, "embedding", 1, 2),
+                lambda: store.commit(leased, prepared("a")),
+                store.ping,
+                store.beat,
+            )
+            await both.lapse()
+            for call in refused:
+                with pytest.raises(EngineError, match=r"newer engine.*Stop this") as caught:
+                    await call()
+                assert caught.value.code == "not_ready"
+            assert await newer.store.release_all() == 1
+            taken = await newer.store.take("newer")
+            assert taken is not None
+            assert await newer.store.commit(taken, prepared("a")) is not None
+            assert (await all_documents(older)).total == 2
+
+
+@asynccontextmanager
+async def a_wait_for_the_base(two: Two, work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Future[T]]:
+    """`work` waits for the row of the base, until the block has ended."""
+    db = await connect(two.database.address)
+    try:
+        async with asyncio.timeout(SECONDS), db.transaction():
+            await db.execute("SELECT FROM base FOR UPDATE")
+            waiting = asyncio.ensure_future(work)
+            await eventually_async(
+                lambda: two.database.value(_WAITING_FOR_ROWS), lambda held: held == 1, what="the wait"
+            )
+            yield waiting
+    finally:
+        await db.close()
+
+
+async def test_a_migration_waits_for_changes_in_flight(two: Two) -> None:
+    async def extra(db: Any) -> None:
+        assert not held
+        raise ZeroDivisionError
+
+    migrations = (*schema.MIGRATIONS, extra)
+    migrating = two.database.ask(lambda db: schema.migrate(db, two.database.address, migrations))
+    held = True
+    async with a_wait_for_the_base(two, migrating) as waiting:
+        held = False
+    with pytest.raises(ZeroDivisionError):
+        await waiting
+
+
+async def test_a_change_that_waited_for_a_migration_is_refused(two: Two) -> None:
+    """It reads the layout again once it has the base."""
+    document = await two.one.note("a")
+    change = two.one.store.add_tags(document.id, ["t"], None, None)
+    async with a_wait_for_the_base(two, change) as waiting:
+        await two.database.execute("UPDATE layout SET version = version + 1")
+    try:
+        with pytest.raises(EngineError, match="newer engine"):
+            await waiting
+    finally:
+        await two.database.execute("UPDATE layout SET version = version - 1")
 
 
 async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:

@@ -94,6 +94,23 @@ async def test_a_migration_that_fails_leaves_the_layout_as_it_was(
     await database.execute(f"DROP TABLE extra; UPDATE layout SET version = {before}")
 
 
+async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:
+    """It may stand in each other's way with a search of an engine that runs."""
+    tries = 0
+
+    async def extra(_db: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise asyncpg.DeadlockDetectedError("one of two")
+
+    migrations = (*schema.MIGRATIONS, extra)
+    await database.ask(lambda db: schema.migrate(db, database.address, migrations))
+    assert tries == 2
+    assert await database.value("SELECT version FROM layout") == len(migrations)
+    await database.execute(f"UPDATE layout SET version = {len(schema.MIGRATIONS)}")
+
+
 async def test_a_base_of_a_later_engine_is_refused_unchanged(database: Database) -> None:
     before = await database.value("SELECT version FROM layout")
     await database.execute("UPDATE layout SET version = 999")

@@ -10,9 +10,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
+from kb_engine.store import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
 from kb_engine.store.postgres import reindex
 from kb_engine.store.postgres.reindex import reindex_postgres
+from kb_engine.store.postgres.schema import MIGRATIONS
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, axis, new_note, opened, prepared
 
@@ -51,6 +52,23 @@ async def test_all_chunks_are_embedded_anew_and_found(database: Database) -> Non
         async with opened(database):
             pass
     assert await database.value("SELECT count(*) FROM next_vectors") == 0
+
+
+async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(database: Database) -> None:
+    """Before the switch, which is the one change that others see."""
+    loop = asyncio.get_running_loop()
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        migrated = database.execute(f"UPDATE layout SET version = {len(MIGRATIONS) + 1}")
+        asyncio.run_coroutine_threadsafe(migrated, loop).result(20)
+        return by_length(texts)
+
+    with pytest.raises(BaseTooNew):
+        await reindex_postgres(database.address, embedder=OTHER, embed=embed)
+    await database.execute(f"UPDATE layout SET version = {len(MIGRATIONS)}")
+    async with opened(database) as base:
+        assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
+    await reindex_postgres(database.address, embedder=OTHER, embed=by_length)
 
 
 async def test_an_interrupted_run_goes_on_where_it_stopped(database: Database) -> None:

@@ -15,26 +15,31 @@ from kb_contracts.api import models as m
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_simulator import AtOnce
+from kb_simulator.engine.jobs import JobRecord
+from kb_simulator.engine.submission import note
 from tests.protocol.conftest import Served, ServeToolset
 from tests.support.mcp_messages import PLAIN, call, modern, modern_headers, request
-from tests.support.server_fixtures import MOMENT, FakeEngine, serving
+from tests.support.server_fixtures import MOMENT
+from tests.support.simulated_engine import SimulatedEngine, simulated_engine
 
 KB = 1024
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    """An engine that holds nothing yet."""
-    return FakeEngine()
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
 
 
 @pytest.fixture
-async def served(serve_toolset: ServeToolset, engine: FakeEngine, tmp_path: Path) -> AsyncIterator[Served]:
+async def served(
+    serve_toolset: ServeToolset, engine: SimulatedEngine, tmp_path: Path
+) -> AsyncIterator[Served]:
     """The default toolset in front of it."""
-    async with serving(engine, "") as url:
-        settings = ServerSettings(engine_url=url, home=tmp_path)
-        async with Services(settings, http_base="http://127.0.0.1:3000") as services:
-            yield await serve_toolset(build_toolset("kb", services))
+    settings = ServerSettings(engine_url=engine.url, home=tmp_path)
+    async with Services(settings, http_base="http://127.0.0.1:3000") as services:
+        yield await serve_toolset(build_toolset("kb", services))
 
 
 async def bytes_of(http: aiohttp.ClientSession, served: Served, message: dict[str, Any]) -> bytes:
@@ -80,12 +85,18 @@ def job(number: int, **members: Any) -> m.Job:
     )
 
 
+def keep(engine: SimulatedEngine, jobs: list[m.Job]) -> None:
+    """Let an engine have these jobs, the last one first."""
+    source = note("job", m.NoteRequest(text="x"))
+    engine.state.jobs.update((each.id, JobRecord(each, source, AtOnce(), 0)) for each in reversed(jobs))
+
+
 @pytest.mark.parametrize("members", [{}, {"title": "report", "tags": ["collection:memory"], "error": None}])
 async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
-    http: aiohttp.ClientSession, served: Served, engine: FakeEngine, members: dict[str, Any]
+    http: aiohttp.ClientSession, served: Served, engine: SimulatedEngine, members: dict[str, Any]
 ) -> None:
     jobs = [job(number, **members) for number in range(10_000)]
-    engine.jobs = {each.id: each for each in jobs}
+    keep(engine, jobs)
     body = await bytes_of(http, served, call("kb_jobs"))
     assert len(body) < 4 * KB
     answer = json.loads(body)["result"]["structuredContent"]
@@ -97,11 +108,11 @@ async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
 
 
 async def test_a_job_by_its_id_is_whole(
-    http: aiohttp.ClientSession, served: Served, engine: FakeEngine
+    http: aiohttp.ClientSession, served: Served, engine: SimulatedEngine
 ) -> None:
     """What the list cut is there."""
     failed = job(0)
-    engine.jobs = {failed.id: failed}
+    keep(engine, [failed])
     body = await bytes_of(http, served, call("kb_jobs", job_id=failed.id))
     (shown,) = json.loads(body)["result"]["structuredContent"]["jobs"]
     assert failed.error is not None

@@ -16,7 +16,7 @@ import pytest
 from kb_server.app import serve, warn_if_unreachable
 from kb_server.settings import ServerSettings
 from kb_server.workers.link import encode_settings, read_settings
-from tests.support.server_fixtures import FakeEngine, serving
+from tests.support.simulated_engine import simulated_engine
 
 
 @asynccontextmanager
@@ -66,8 +66,8 @@ async def test_an_engine_that_refuses_our_key_is_told_at_start_and_makes_it_unre
 ) -> None:
     """Its own readiness is open to all, and says nothing of our key."""
     async with (
-        serving(FakeEngine(), "secret") as engine,
-        started(tmp_path, engine_url=engine, engine_api_key="wrong") as base,
+        simulated_engine("secret") as engine,
+        started(tmp_path, engine_url=engine.url, engine_api_key="wrong") as base,
         aiohttp.ClientSession() as http,
         http.get(f"{base}/readyz") as response,
     ):
@@ -109,8 +109,8 @@ def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
 async def test_an_engine_that_is_ready_gives_nothing_to_say(tmp_path: Path, warnings: Warnings) -> None:
     """The server is ready."""
     async with (
-        serving(FakeEngine()) as engine,
-        started(tmp_path, engine_url=engine) as base,
+        simulated_engine() as engine,
+        started(tmp_path, engine_url=engine.url) as base,
         aiohttp.ClientSession() as http,
         http.get(f"{base}/readyz") as response,
     ):

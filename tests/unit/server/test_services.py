@@ -12,7 +12,7 @@ from kb_server.engine_client import EngineUnreachable
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads import NewUpload
-from tests.support.server_fixtures import FakeEngine, serving
+from tests.support.simulated_engine import simulated_engine
 
 NEW = NewUpload("a.txt", 3, ["collection:documents"], "collection:documents")
 
@@ -25,27 +25,30 @@ def settings(home: Path, **rest: object) -> ServerSettings:
 @pytest.mark.requirement("K3", "K4", "K5")
 async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -> None:
     """`KB_ENGINE_URL` and `KB_API_KEY`, as the compose file sets them."""
-    engine = FakeEngine()
-    async with serving(engine, "secret") as url:
-        read = ServerSettings.read({"KB_ENGINE_URL": url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)})
+    async with simulated_engine("secret") as engine:
+        environment = {"KB_ENGINE_URL": engine.url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)}
+        read = ServerSettings.read(environment)
         async with Services(read) as services:
             await services.engine.call(GET_STATUS)
             assert await services.unready() == ""
-    assert {asked.headers["Authorization"] for asked in engine.asked} == {"Bearer secret"}
+    assert {each.headers["Authorization"] for each in engine.journal.requests()} == {"Bearer secret"}
 
 
 async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> None:
     """Though it says of itself that it is: what it can do for others is nothing to this server."""
-    async with serving(FakeEngine(), "secret") as url:
-        refused = Services(settings(tmp_path, engine_url=url, engine_api_key="wrong"))
+    async with simulated_engine("secret") as engine:
+        refused = Services(settings(tmp_path, engine_url=engine.url, engine_api_key="wrong"))
         async with refused as services:
             assert "KB_API_KEY" in await services.unready()
 
 
-async def test_an_engine_that_is_too_old_is_not_ready(tmp_path: Path) -> None:
+async def test_an_engine_that_is_too_old_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would refuse nothing, and every call would fail."""
-    async with serving(FakeEngine(version="v0.1.0")) as url:
-        old = Services(settings(tmp_path, engine_url=url))
+    monkeypatch.setattr("kb_simulator.engine.state.API_VERSION", "v0.1.0")
+    async with simulated_engine() as engine:
+        old = Services(settings(tmp_path, engine_url=engine.url))
         async with old as services:
             assert "upgrade" in await services.unready()
 

@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_server.engine_client import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
-from tests.support.server_fixtures import FakeEngine, ToolCaller, calling, chunk, hit
+from tests.support.server_fixtures import ToolCaller, chunk, hit
+from tests.support.simulated_engine import MakeCall, SimulatedEngine
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    """An engine that remembers."""
-    return FakeEngine()
-
-
-@pytest.fixture
-async def tools(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
-    """The tools in front of it."""
-    async with calling(engine, tmp_path) as tools:
-        yield tools
-
-
-def posted(engine: FakeEngine) -> dict[str, Any]:
+def posted(engine: SimulatedEngine) -> dict[str, Any]:
     """The body of the one search."""
-    (asked,) = engine.of("search")
-    assert (asked.method, asked.path) == ("POST", "/api/v1/search")
-    body: dict[str, Any] = asked.body
+    (request,) = engine.journal.requests("search")
+    assert (request.method, request.path) == ("POST", "/api/v1/search")
+    body: dict[str, Any] = msgspec.json.decode(request.body)
     return body
+
+
+def respond(tools: ToolCaller, *found: m.SearchResult, total: int | None = None, weak: bool = False) -> None:
+    """Let searches find these results; `total` is what matches, None: as many as were found."""
+    matching = len(found) if total is None else total
+
+    async def searches(_search: MakeCall) -> m.SearchResponse:
+        return m.SearchResponse(results=[*found], total=matching, mode="hybrid", took_ms=1.0, weak=weak)
+
+    tools.around["search"] = searches
 
 
 class TestAsking:
     """What is posted."""
 
     @pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
-    async def test_a_search_is_posted_to_the_engine(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_a_search_is_posted_to_the_engine(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         await tools.ok("kb_search", query="pension revaluation", top=5)
         body = posted(engine)
         assert (body["query"], body["top"]) == ("pension revaluation", 5)
         assert "tags" not in body
 
     @pytest.mark.requirement("K20", "E12")
-    async def test_a_collection_becomes_a_tag(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_a_collection_becomes_a_tag(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """And no parameter: the engine knows no collections."""
         await tools.ok("kb_search", query="email preferences", collection="memory")
         body = posted(engine)
@@ -56,31 +51,31 @@ class TestAsking:
         assert "collection" not in body
 
     @pytest.mark.requirement("K21")
-    async def test_tags_and_collection_are_combined(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_tags_and_collection_are_combined(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """A document must carry all of them."""
         await tools.ok("kb_search", query="feedback", tags=["email"], collection="memory")
         assert posted(engine)["tags"] == ["email", "collection:memory"]
 
-    async def test_a_query_of_blanks_is_refused(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_a_query_of_blanks_is_refused(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """Before the engine is asked; the parameter is named."""
         refused = await tools.refused("kb_search", query=" \n\u3000")
         assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "query")
-        assert engine.of("search") == []
+        engine.journal.expect(operation="search", exactly=0)
 
     @pytest.mark.requirement("K23")
-    async def test_fts_only_is_passed_on(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_fts_only_is_passed_on(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         await tools.ok("kb_search", query="error log", fts_only=True)
         assert posted(engine)["fts_only"] is True
 
     @pytest.mark.requirement("E2")
-    async def test_top_n_is_top(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_top_n_is_top(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """The same parameter under two names; both alike is no contradiction."""
         await tools.ok("kb_search", query="x", top_n=3, top=3)
         assert posted(engine)["top"] == 3
 
     @pytest.mark.requirement("E2")
     async def test_doc_type_mode_and_filters_are_passed_on(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """The flat parameters become the engine's filters."""
         await tools.ok(
@@ -115,9 +110,11 @@ class TestAsking:
             "max_chars": 500,
         }
 
-    async def test_the_calls_correlation_id_goes_along(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_the_calls_correlation_id_goes_along(
+        self, engine: SimulatedEngine, tools: ToolCaller
+    ) -> None:
         await tools.ok("kb_search", query="x")
-        assert engine.of("search")[0].headers["X-Request-ID"] == "call-1"
+        assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
         assert REQUEST_ID.get() == ""
 
     @pytest.mark.parametrize(
@@ -129,26 +126,26 @@ class TestAsking:
         ],
     )
     async def test_a_contradiction_is_refused_with_both_names(
-        self, engine: FakeEngine, tools: ToolCaller, arguments: dict[str, Any], names: tuple[str, str]
+        self, engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], names: tuple[str, str]
     ) -> None:
         """Nothing is guessed, and nothing is sent."""
         refused = await tools.refused("kb_search", query="x", **arguments)
         assert refused["error"] == "contradiction"
         assert all(name in refused["message"] for name in names)
-        assert engine.asked == []
+        assert engine.journal.requests() == []
 
-    async def test_mode_fts_and_fts_only_agree(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_mode_fts_and_fts_only_agree(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """They mean the same."""
         await tools.ok("kb_search", query="x", mode="fts", fts_only=True)
         assert (posted(engine)["mode"], posted(engine)["fts_only"]) == ("fts", True)
 
     async def test_a_collection_among_the_tags_is_refused(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """The parameter to use is named."""
         refused = await tools.refused("kb_search", query="x", tags=["collection:memory"])
         assert "`collection`" in refused["message"]
-        assert engine.asked == []
+        assert engine.journal.requests() == []
 
     @pytest.mark.parametrize(
         "arguments",
@@ -166,7 +163,7 @@ class TestAnswering:
 
     @pytest.mark.requirement("K19")
     async def test_a_result_has_text_score_document_and_tags(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """Everything that is needed to judge it, cite it and read on."""
         document = engine.add(
@@ -178,7 +175,7 @@ class TestAnswering:
             source_path="in/report.pdf",
             metadata={"author": "A"},
         )
-        engine.found = [hit(document, 7, text="Pensions are revalued.", page=3, heading="Revaluation")]
+        respond(tools, hit(document, 7, text="Pensions are revalued.", page=3, heading="Revaluation"))
         answer = await tools.ok("kb_search", query="pension revaluation")
         assert answer["total"] == 1
         assert answer["mode"] == "hybrid"
@@ -208,35 +205,37 @@ class TestAnswering:
         }
 
     @pytest.mark.requirement("K22", "K60")
-    async def test_the_collection_stands_above_the_tags(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_the_collection_stands_above_the_tags(
+        self, engine: SimulatedEngine, tools: ToolCaller
+    ) -> None:
         """And `collection:*` is not among them."""
         document = engine.add("collection:memory", "feedback", "email")
-        engine.found = [hit(document)]
+        respond(tools, hit(document))
         (result,) = (await tools.ok("kb_search", query="x"))["results"]
         assert (result["collection"], result["tags"]) == ("memory", ["feedback", "email"])
 
     async def test_a_document_in_several_collections_is_repaired_on_sight(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """Once, however many of its chunks were found; the one added last is shown and kept."""
         document = engine.add("collection:a", "x", "collection:b")
-        engine.found = [hit(document, 0), hit(document, 1)]
+        respond(tools, hit(document, 0), hit(document, 1))
         answer = await tools.ok("kb_search", query="x")
         assert {result["collection"] for result in answer["results"]} == {"b"}
-        assert engine.documents[1].tags == ["x", "collection:b"]
-        assert len(engine.of("removeTag")) == 1
+        assert engine.document().tags == ["x", "collection:b"]
+        engine.journal.expect(operation="removeTag", exactly=1)
 
     async def test_a_repair_that_fails_does_not_spoil_the_search(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """The caller came for something else."""
-        engine.found = [hit(engine.add("collection:a", "collection:b"))]
-        engine.fail("removeTag", EngineError("internal", "Oops."))
+        respond(tools, hit(engine.add("collection:a", "collection:b")))
+        engine.arm("internal_error", "removeTag")
         assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
-    async def test_weak_results_come_with_a_hint(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_weak_results_come_with_a_hint(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
         """The agent is told to rephrase rather than to rely on them."""
-        engine.found, engine.weak = [hit(engine.add())], True
+        respond(tools, hit(engine.add()), weak=True)
         answer = await tools.ok("kb_search", query="x")
         assert answer["weak"] is True
         assert "variant phrasings" in answer["hint"]
@@ -252,10 +251,12 @@ class TestAnswering:
         assert answer["results"] == []
         assert word in answer["hint"]
 
-    async def test_what_max_chars_leaves_out_is_told(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_what_max_chars_leaves_out_is_told(
+        self, engine: SimulatedEngine, tools: ToolCaller
+    ) -> None:
         """Also where the engine did not keep the bound: with how many, and how to get them."""
         document = engine.add()
-        engine.found = [hit(document, index, text="x" * 60) for index in range(5)]
+        respond(tools, *(hit(document, index, text="x" * 60) for index in range(5)))
         answer = await tools.ok("kb_search", query="x", max_chars=130)
         assert len(answer["results"]) == 2
         assert answer["omitted"] == 3
@@ -263,57 +264,56 @@ class TestAnswering:
         assert "max_chars" in answer["hint"]
 
     async def test_a_single_long_result_is_cut_and_says_so(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """Rather than an empty answer; kb_get has the whole."""
         found = msgspec.structs.replace(hit(engine.add(), text="x" * 900), before=[chunk(0, text="y" * 900)])
-        engine.found = [found]
+        respond(tools, found)
         answer = await tools.ok("kb_search", query="x", max_chars=100, neighbors=1)
         (result,) = answer["results"]
         assert (len(result["text"]), result["truncated"], result["before"]) == (100, True, [])
         assert "kb_get" in answer["hint"]
 
-    async def test_neighbours_count_towards_the_bound(self, engine: FakeEngine, tools: ToolCaller) -> None:
+    async def test_neighbours_count_towards_the_bound(
+        self, engine: SimulatedEngine, tools: ToolCaller
+    ) -> None:
         """They are text like any other."""
         document = engine.add()
         near = [chunk(9, text="y" * 60)]
-        engine.found = [
-            msgspec.structs.replace(hit(document, index, text="x" * 60), before=near, after=near)
-            for index in range(2)
-        ]
+        texts = [hit(document, index, text="x" * 60) for index in range(2)]
+        respond(tools, *(msgspec.structs.replace(text, before=near, after=near) for text in texts))
         answer = await tools.ok("kb_search", query="x", max_chars=200, neighbors=1)
         assert len(answer["results"]) == 1
         assert answer["results"][0]["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
 
     async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
-        engine.found = [hit(engine.add(metadata={"long": "x" * 5_000}))]
+        respond(tools, hit(engine.add(metadata={"long": "x" * 5_000})))
         (result,) = (await tools.ok("kb_search", query="x"))["results"]
         assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
 
     async def test_an_explanation_is_added_when_asked_for(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """Otherwise there is no such member."""
         explained = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=3.0)
-        engine.found = [msgspec.structs.replace(hit(engine.add()), explain=explained)]
+        respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained))
         (result,) = (await tools.ok("kb_search", query="x", explain=True))["results"]
         assert result["explain"]["cosine"] == 0.5
 
     async def test_an_engines_refusal_is_passed_on_with_its_parameter(
-        self, engine: FakeEngine, tools: ToolCaller
+        self, engine: SimulatedEngine, tools: ToolCaller
     ) -> None:
         """A date that is none."""
-        engine.fail("search", EngineError("invalid_parameter", "No date.", parameter="filters.date_from"))
         refused = await tools.refused("kb_search", query="x", date_from="yesterday")
         assert refused["error"] == "invalid_parameter"
         assert refused["parameter"] == "date_from"
-        assert "No date." in refused["message"]
+        assert "date" in refused["message"]
 
 
 async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
-    engine: FakeEngine, tools: ToolCaller
+    engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """Any of them may be the reason; those that were not set are not."""
     narrowing: dict[str, Any] = {
@@ -337,11 +337,10 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
 
 
 async def test_more_results_than_match_are_said_to_be_the_nearest(
-    engine: FakeEngine, tools: ToolCaller
+    engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """`total` is what matches, however many came."""
-    engine.found = [hit(engine.add()), hit(engine.add())]
-    engine.matching = 1
+    respond(tools, hit(engine.add()), hit(engine.add()), total=1)
     answer = await tools.ok("kb_search", query="x")
     assert (len(answer["results"]), answer["total"]) == (2, 1)
     assert "Only 1 match" in answer["hint"]

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from kb_contracts.api.errors import EngineError
-from kb_contracts.http.mount import Incoming
-from tests.support.server_fixtures import FakeEngine, ToolCaller, calling
+from kb_simulator.engine.documents import NO_TEXT
+from kb_simulator.harness.faults import Status
+from tests.support.server_fixtures import ToolCaller, calling
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.uploads import encoded, sha256
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    """An engine that remembers."""
-    return FakeEngine()
-
-
-@pytest.fixture
-async def tools(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
-    """The tools in front of it, served over HTTP."""
-    async with calling(engine, tmp_path, http_base="https://kb.example") as tools:
-        yield tools
-
-
-def encoded(data: bytes) -> str:
-    """As an agent sends it."""
-    return base64.b64encode(data).decode()
-
-
 @pytest.mark.requirement("K29", "K32", "K34", "K37", "E26")
-async def test_a_file_goes_up_in_three_steps(engine: FakeEngine, tools: ToolCaller) -> None:
+async def test_a_file_goes_up_in_three_steps(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Start, chunk by chunk, finish; what the engine gets is the file with the start's tags."""
     start = await tools.ok("kb_upload_start", filename="report.pdf", total_size=6, tags=["insurance"])
     for index, data in enumerate((b"abc", b"def")):
@@ -53,14 +36,14 @@ async def test_a_file_goes_up_in_three_steps(engine: FakeEngine, tools: ToolCall
         "next": "Call kb_upload_finish.",
     }
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"])
-    assert finish["job_id"] in engine.jobs
-    (asked,) = engine.of("createJob")
-    assert asked.body["tags"] == ["collection:documents", "insurance"]
-    assert engine.files == [b"abcdef"]
+    assert finish["job_id"] in engine.state.jobs
+    (request,) = engine.journal.requests("createJob")
+    assert msgspec.json.decode(request.body)["tags"] == ["collection:documents", "insurance"]
+    assert engine.journal.files() == [sha256(b"abcdef")]
 
 
 @pytest.mark.requirement("K30", "K31", "E4")
-async def test_a_start_answers_with_an_upload_id(engine: FakeEngine, tools: ToolCaller) -> None:
+async def test_a_start_answers_with_an_upload_id(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """A UUID; nothing is asked of the engine."""
     start = await tools.ok(
         "kb_upload_start",
@@ -71,7 +54,7 @@ async def test_a_start_answers_with_an_upload_id(engine: FakeEngine, tools: Tool
     )
     assert UUID(start["upload_id"]).version == 4
     assert start["chunk_bytes"] == 8_388_608
-    assert engine.asked == []
+    assert engine.journal.requests() == []
 
 
 async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> None:
@@ -81,7 +64,7 @@ async def test_over_http_it_answers_with_an_upload_url(tools: ToolCaller) -> Non
     assert start["upload_url"].rpartition("/")[2] not in str(tools.last.log)
 
 
-async def test_on_bare_stdio_there_is_no_upload_url(engine: FakeEngine, tmp_path: Path) -> None:
+async def test_on_bare_stdio_there_is_no_upload_url(engine: SimulatedEngine, tmp_path: Path) -> None:
     """Nothing would answer there; chunks are named as the way."""
     async with calling(engine, tmp_path) as tools:
         start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
@@ -90,38 +73,34 @@ async def test_on_bare_stdio_there_is_no_upload_url(engine: FakeEngine, tmp_path
 
 
 @pytest.mark.requirement("K38", "E6")
-async def test_with_wait_seconds_it_answers_with_the_document(engine: FakeEngine, tools: ToolCaller) -> None:
+async def test_with_wait_seconds_it_answers_with_the_document(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3, collection="workspace")
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
     assert (finish["status"], finish["collection"]) == ("completed", "workspace")
-    assert engine.documents[finish["document_id"]].tags == ["collection:workspace"]
+    assert engine.document(finish["document_id"]).tags == ["collection:workspace"]
 
 
-async def test_a_file_without_text_is_empty_in_every_answer(engine: FakeEngine, tools: ToolCaller) -> None:
+async def test_a_file_without_text_is_empty_in_every_answer(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     """Never as one that can be searched: not when its job has ended, nor when it is asked for later."""
-
-    async def is_blank(incoming: Incoming) -> None:
-        number = int(incoming.path["document_id"])
-        engine.documents[number] = msgspec.structs.replace(
-            engine.documents[number], status="empty", status_reason="There is no text in it.", chunk_count=0
-        )
-
-    engine.gates["getDocument"] = is_blank
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b" \n "), chunk_index=0)
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
     assert (finish["status"], finish["document_status"]) == ("completed", "empty")
-    assert finish["hint"] == f"No search finds document {finish['document_id']}: There is no text in it."
-    told = await tools.ok("kb_jobs", job_id=finish["job_id"])
-    assert told["hint"] == finish["hint"]
+    assert finish["hint"] == f"No search finds document {finish['document_id']}: {NO_TEXT}"
+    later = await tools.ok("kb_jobs", job_id=finish["job_id"])
+    assert later["hint"] == finish["hint"]
 
 
 async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
-    engine: FakeEngine, tools: ToolCaller
+    engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     """Nobody knows what was found in it."""
-    engine.fail("getDocument", EngineError("internal", "Oops."))
+    engine.arm("internal_error", "getDocument")
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
     finish = await tools.ok("kb_upload_finish", upload_id=start["upload_id"], wait_seconds=30)
@@ -130,7 +109,7 @@ async def test_a_document_that_cannot_be_asked_for_is_not_called_searchable(
 
 
 async def test_a_repeated_finish_gives_the_same_job_as_it_is_now(
-    engine: FakeEngine, tools: ToolCaller
+    engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
     start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
@@ -151,14 +130,14 @@ async def test_an_unknown_upload_id_is_not_found(tools: ToolCaller) -> None:
 
 
 async def test_an_engine_that_fails_at_the_finish_is_told_and_the_file_kept(
-    engine: FakeEngine, tools: ToolCaller
+    engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    start = await tools.ok("kb_upload_start", filename="a.svg", total_size=3)
+    start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
     await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data=encoded(b"abc"), chunk_index=0)
-    engine.fail("createJob", EngineError("unsupported_format", "No extractor for .svg."))
+    engine.arm("refusal", "createJob", Status(code="unsupported_format"))
     refused = await tools.refused("kb_upload_finish", upload_id=start["upload_id"])
     assert refused["error"] == "unsupported_format"
-    assert "No extractor" in refused["message"]
+    assert "told to fail" in refused["message"]
     await tools.ok("kb_upload_finish", upload_id=start["upload_id"])
 
 

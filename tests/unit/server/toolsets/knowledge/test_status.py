@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.http.mount import Incoming
 from kb_server.hosting.calls import Calls
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
@@ -18,7 +17,7 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Call
 from kb_server.toolsets import build_toolset
 from tests.support.knowledge import Knowledge
-from tests.support.server_fixtures import FakeEngine, serving
+from tests.support.simulated_engine import InterruptedEngine, MakeCall, simulated_engine
 
 MIB = 1024 * 1024
 
@@ -74,16 +73,19 @@ async def test_it_takes_no_parameters(knowledge: Knowledge) -> None:
 async def told_of(folder: Path, **members: Any) -> dict[str, Any]:
     """What is told of an engine whose status has these members."""
 
-    class Engine(FakeEngine):
-        async def _get_status(self, incoming: Incoming) -> m.Status:
-            return msgspec.structs.replace(await super()._get_status(incoming), **members)
+    async def changed(status: MakeCall) -> m.Status:
+        return msgspec.structs.replace(await status(), **members)
 
-    async with serving(Engine()) as url, Services(ServerSettings(engine_url=url, home=folder)) as services:
-        calls = Calls(build_toolset("knowledge", services), Metrics())
-        told: dict[str, Any] = (await calls.outcome("knowledge-status", {}, Call())).as_result()[
-            "structuredContent"
-        ]
-        return told
+    async with simulated_engine() as engine:
+        client = InterruptedEngine(engine.url)
+        client.around["getStatus"] = changed
+        settings = ServerSettings(engine_url=engine.url, home=folder)
+        async with Services(settings, engine=client) as services:
+            calls = Calls(build_toolset("knowledge", services), Metrics())
+            outcome = await calls.outcome("knowledge-status", {}, Call())
+        await client.close()
+    told: dict[str, Any] = outcome.as_result()["structuredContent"]
+    return told
 
 
 @pytest.mark.requirement("N58")

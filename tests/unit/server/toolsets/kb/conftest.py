@@ -1,0 +1,24 @@
+"""The tools of `kb` and `kb-extra` before a simulated engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.server_fixtures import ToolCaller, calling
+from tests.support.simulated_engine import SimulatedEngine, simulated_engine
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def tools(engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
+    """Served over HTTP, so that uploads have a URL."""
+    async with calling(engine, tmp_path, http_base="https://kb.example") as tools:
+        yield tools

@@ -54,8 +54,6 @@ Example: {"query": "pension revaluation", "top": 5}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_search`."""
-
     query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for")]
     top: Top | None = None
     top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None

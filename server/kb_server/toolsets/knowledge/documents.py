@@ -45,8 +45,6 @@ _SORTED_BY: dict[SortField, m.SortBy] = {
 
 
 class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-show`."""
-
     limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = 100
     offset: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="how many to pass over")] = 0
     sort_by: Annotated[SortField, Meta(description="what they are sorted by")] = "date_added"
@@ -127,8 +125,6 @@ def _listed(document: m.Document) -> ListedDocument:
 
 
 class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-remove`."""
-
     document_id: Annotated[
         str,
         Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
@@ -188,8 +184,6 @@ def _unconfirmed(document: m.Document) -> ToolError:
 
 
 class KnowledgeClearArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-clear`."""
-
     confirm: Annotated[bool, Meta(description="must be true")]
     confirmation_phrase: Annotated[
         str, Meta(max_length=100, description=f"must be {PHRASE}, exactly", examples=[PHRASE])

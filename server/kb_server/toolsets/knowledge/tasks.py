@@ -21,8 +21,6 @@ CANCELLED = "The task was cancelled; nothing was added"
 
 
 class KnowledgeTaskStatusArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-task-status`."""
-
     task_id: Annotated[UUID, Meta(description="from knowledge-add")]
 
 

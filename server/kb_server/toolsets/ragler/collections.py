@@ -26,8 +26,6 @@ class ListCollectionsResult(msgspec.Struct, kw_only=True):
 
 
 class GetCollectionInfoArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `get_collection_info`."""
-
     collection_id: CollectionIdParameter
 
 

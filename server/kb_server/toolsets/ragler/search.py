@@ -57,8 +57,6 @@ class SearchFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `search_knowledge`."""
-
     query: Annotated[
         str,
         Meta(

@@ -198,6 +198,11 @@ def test_cells_without_places_follow_one_another() -> None:
     assert rows(data) == ["| 1 | 2 |", "| 3 |"]
 
 
+def test_a_cell_of_an_empty_style_has_none() -> None:
+    """The sheet can be read all the same."""
+    assert rows(with_sheet('<row r="1"><c r="A1" s=""><v>1</v></c></row>')) == ["| 1 |"]
+
+
 def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
     """A value in each far corner; what is empty in between is a mark."""
     data = with_sheet(

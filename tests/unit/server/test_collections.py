@@ -19,7 +19,6 @@ from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
-    has_conflicting_collections,
     split_tags,
     tag_of,
     tags_for_search,
@@ -132,7 +131,7 @@ class TestTags:
         assert split_tags(["a"]) == SplitTags(None, ["a"])
 
     def test_of_several_collections_the_last_added_is_shown(self) -> None:
-        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"])
+        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"], is_conflicting=True)
 
     @given(NAMES, PLAIN_TAGS)
     def test_what_was_submitted_is_what_is_shown(self, name: str, tags: list[str]) -> None:
@@ -241,7 +240,7 @@ class TestMove:
         moved = await asyncio.gather(*moves)
         assert [split_tags(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
         assert split_tags(distant.seen.tags).collection is not None
-        assert not has_conflicting_collections(distant.seen.tags)
+        assert not split_tags(distant.seen.tags).is_conflicting
 
     @pytest.mark.parametrize("change", ["moved", "edited"])
     async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
@@ -418,8 +417,8 @@ class TestRepair:
         repaired = await collection_moves.repair(engine, document)
         assert repaired is not None
         assert repaired.tags == ["x", "collection:c"]
-        assert has_conflicting_collections(document.tags)
-        assert not has_conflicting_collections(repaired.tags)
+        assert split_tags(document.tags).is_conflicting
+        assert not split_tags(repaired.tags).is_conflicting
 
     async def test_a_document_in_one_collection_is_left_alone(
         self, simulated: SimulatedEngine, engine: Engine

@@ -165,7 +165,7 @@ class TestWorkers:
         new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
         started = await desk.uploads.start(new, "me")
         staging = desk.uploads._staging
-        staging.aside(started.upload.id).write_bytes(bytes(900))
+        staging.unfinished(started.upload.id).write_bytes(bytes(900))
         staging.hold(started.upload.id, 900, lambda _ledger: None)
 
         async def body() -> AsyncIterator[bytes]:

@@ -17,7 +17,8 @@ from kb_readers.failures import too_much_text
 from kb_readers.headings import title_of
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
-from kb_readers.package import Attributes, Handler, Package
+from kb_readers.package import Package
+from kb_readers.xml_elements import Attributes, Handler
 
 _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)

@@ -7,23 +7,19 @@ import posixpath
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
 from typing import NamedTuple
 from xml.parsers import expat
 
 from kb_contracts.api.formats import Format
 from kb_readers.failures import OLE, ExtractionFailed, damaged, locked, old_or_locked, unsafe
 from kb_readers.markdown import one_line
+from kb_readers.xml_elements import Attributes, Handler, parser_for, unsound
 
 MOST_UNPACKED_BYTES = 256 << 20
 """What the parts that are read may unpack to, all together, whatever the ZIP says of their sizes."""
 
-DEEPEST = 1000
-"""Elements in elements; the parser takes minutes for a million of them."""
-
 _READ_BYTES = 1 << 18
 _LONGEST_TITLE = 500
-_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
 ENCRYPTED = 1
 """The bit of a zip member's flags."""
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
@@ -35,29 +31,6 @@ BROKEN = (
 
 # What a program names a presentation that nobody has named.
 _NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
-
-Attributes = Mapping[str, str]
-"""Of an element; a name with a namespace is that, a space and the local name."""
-
-
-def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
-    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
-    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
-        return MemoryError()
-    return damaged(label, str(error))
-
-
-class Handler:
-    """Looks at a part's elements as they go by, and passes over what it does not define; names are local."""
-
-    def start(self, name: str, attributes: Attributes) -> None:
-        """An element begins."""
-
-    def end(self, name: str) -> None:
-        """An element ends."""
-
-    def characters(self, text: str) -> None:
-        """Text, or a piece of it."""
 
 
 class Relationship(NamedTuple):
@@ -96,7 +69,8 @@ class Package:
             raise locked(self._label)
         if member.compress_type not in _PACKED_AS:
             raise damaged(self._label, "it is packed in an unknown way")
-        parser = _parser(handler, self._label)
+        parser = parser_for(handler, self._label)
+        parser.StartDoctypeDeclHandler = self._refuse_declarations
         try:
             with self._archive.open(member) as opened:
                 while piece := opened.read(_READ_BYTES):
@@ -141,6 +115,12 @@ class Package:
             raise self._something_else()
         return part
 
+    def _refuse_declarations(self, *_: object) -> None:
+        raise ExtractionFailed(
+            "file_corrupt",
+            f"The {self._label} defines entities, which no Office program does; it is not read.",
+        )
+
     def _something_else(self) -> ExtractionFailed:
         return ExtractionFailed("file_corrupt", f"The file is no {self._label}, although its name says so.")
 
@@ -154,35 +134,6 @@ def reference(attributes: Attributes, name: str = "id") -> str:
     """The id of the relationship that an element names, as in `r:id`; "" where it names none."""
     full = f"/relationships {name}"
     return next((value for key, value in attributes.items() if key.endswith(full)), "")
-
-
-def _parser(handler: Handler, label: str) -> expat.XMLParserType:
-    def refuse(*_: object) -> None:
-        raise ExtractionFailed(
-            "file_corrupt", f"The {label} defines entities, which no Office program does; it is not read."
-        )
-
-    depth = 0
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
-        depth += 1
-        if depth > DEEPEST:
-            raise unsafe(label, f"elements {DEEPEST:,} deep")
-        handler.start(name.rpartition(" ")[2], attributes)
-
-    def end(name: str) -> None:
-        nonlocal depth
-        depth -= 1
-        handler.end(name.rpartition(" ")[2])
-
-    parser = expat.ParserCreate(namespace_separator=" ")
-    parser.buffer_text = True
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.CharacterDataHandler = handler.characters
-    return parser
 
 
 class _Relationships(Handler):

@@ -5,14 +5,13 @@ Nothing outside the file is fetched, and nothing in it is run: scripts, styles a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from xml.parsers import expat
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers.failures import ExtractionFailed, too_much_text, unsafe
+from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.markdown import escaped, one_line
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
-from kb_readers.package import DEEPEST, unsound
+from kb_readers.xml_elements import Attributes, Handler, parser_for, unsound
 
 _FORMAT = FORMATS["svg"]
 _LONGEST_TITLE = 500
@@ -30,11 +29,7 @@ _LINES = frozenset([*_TEXTS, *(_HTML + name for name in ("br", "div", "p", "li",
 def read_svg(data: bytes) -> Extraction:
     """The whole drawing as one page without a number. Raises ExtractionFailed."""
     drawing = _Drawing()
-    parser = expat.ParserCreate(namespace_separator=" ")
-    parser.buffer_text = True
-    parser.StartElementHandler = drawing.start
-    parser.EndElementHandler = drawing.end
-    parser.CharacterDataHandler = drawing.characters
+    parser = parser_for(drawing, _FORMAT.label, lambda name: name.removeprefix(_SVG))
     parser.EntityDeclHandler = _refuse_what_grows
     try:
         parser.Parse(data, True)
@@ -53,7 +48,7 @@ def _refuse_what_grows(*declaration: object) -> None:
         )
 
 
-class _Drawing:
+class _Drawing(Handler):
     """Collects lines of text while the elements go by."""
 
     def __init__(self) -> None:
@@ -68,13 +63,10 @@ class _Drawing:
         self._parts: list[str] = []
         self._y = ""  # where the line stands that is being collected
 
-    def start(self, full_name: str, attributes: Mapping[str, str]) -> None:
-        name = full_name.removeprefix(_SVG)
+    def start(self, name: str, attributes: Attributes) -> None:
         self._depth += 1
         if self._depth == 1 and name != "svg":
             raise ExtractionFailed("file_corrupt", "The file is no SVG, although its name says so.")
-        if self._depth > DEEPEST:
-            raise unsafe(_FORMAT.label, f"elements {DEEPEST:,} deep")
         if self._hidden_depth:
             return
         if name in _HIDDEN or self._is_second_choice():
@@ -103,7 +95,7 @@ class _Drawing:
         self._switches[self._depth - 1] = before + 1
         return before > 0
 
-    def _start_visible(self, name: str, attributes: Mapping[str, str]) -> None:
+    def _start_visible(self, name: str, attributes: Attributes) -> None:
         if not self._text_depth and name in _TEXTS:
             self._text_depth = self._depth
             # The title of the drawing is a child of its root; others are those of its parts.
@@ -112,7 +104,7 @@ class _Drawing:
         elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):
             self._parts.append("\n")
 
-    def _is_new_line(self, attributes: Mapping[str, str]) -> bool:
+    def _is_new_line(self, attributes: Attributes) -> bool:
         """Whether a piece of a text is set below another, not merely beside it."""
         y, self._y = self._y, attributes.get("y", self._y)
         return "x" in attributes and (self._y != y or attributes.get("dy", "0") != "0")

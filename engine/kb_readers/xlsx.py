@@ -16,7 +16,8 @@ from kb_readers.failures import damaged, too_much_text, unsafe
 from kb_readers.markdown import one_line, table_row, table_rule
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
 from kb_readers.number_formats import Formatter, formatter, plain
-from kb_readers.package import Attributes, Handler, Package, reference
+from kb_readers.package import Package, reference
+from kb_readers.xml_elements import Attributes, Handler
 
 MOST_CELLS = 1_000_000
 """Cells with a value in a whole workbook."""
@@ -224,7 +225,7 @@ class _Cells(Handler):
         place = attributes.get("r")
         self._column = self._column + 1 if place is None else _column(place)
         self._kind = attributes.get("t", "n")
-        style = int(attributes.get("s", 0))
+        style = int(attributes.get("s") or 0)  # some programs write it empty
         self._style = self._styles[style] if 0 <= style < len(self._styles) else plain
         for pieces in self._pieces.values():
             pieces.clear()

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from kb_contracts.api.formats import Format
-from kb_readers import DEFAULT_LIMITS, Extraction, Limits, read_file
+from kb_readers import DEFAULT_LIMITS, Extraction, ExtractionFailed, Limits, read_file
+
+Read = Callable[[bytes], Extraction]
+"""The reader of one format."""
 
 
 async def read_path(path: Path, fmt: Format, limits: Limits = DEFAULT_LIMITS) -> Extraction:
     """The text of the file at a path, read in a child but for plain text."""
     with path.open("rb") as source:
         return await read_file(source, fmt, limits)
+
+
+def only_text(read: Read, data: bytes) -> str:
+    """The text of a file that has no pages."""
+    (page,) = read(data).pages
+    assert page.number is None
+    return page.text
+
+
+def refusal(read: Read, data: bytes) -> ExtractionFailed:
+    """How reading these bytes fails; the message ends with what to do."""
+    with pytest.raises(ExtractionFailed) as failed:
+        read(data)
+    assert failed.value.message.endswith(".")
+    return failed.value
+
+
+def read_damaged(read: Read, sound: bytes, noise: bytes, place: int) -> None:
+    """Read a file with bytes overwritten: it gives a text, or fails with a code."""
+    data = bytearray(sound)
+    data[place : place + len(noise)] = noise
+    with suppress(ExtractionFailed):
+        assert isinstance(read(bytes(data)), Extraction)

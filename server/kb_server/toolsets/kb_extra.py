@@ -26,8 +26,6 @@ from kb_server.toolsets.service_tool import ServiceTool
 
 
 class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_move`."""
-
     document_id: DocumentId
     collection: Annotated[Collection, Meta(description="where it shall be, and nowhere else")]
 
@@ -60,8 +58,6 @@ Example: {"document_id": 42, "collection": "memory"}"""
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_delete`."""
-
     document_id: DocumentId
 
 
@@ -100,8 +96,6 @@ Example: {"document_id": 42}"""
 
 
 class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_tags`."""
-
     prefix: Annotated[str, Meta(max_length=200, description="only tags that begin so")] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = 200
     offset: Annotated[int, Meta(ge=0, description="how many to pass over")] = 0
@@ -172,8 +166,6 @@ collection and tags for kb_search, and to tag alike what belongs together."""
 
 
 class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_cancel_job`."""
-
     job_id: JobId
 
 
@@ -196,8 +188,6 @@ job that has ended cannot be cancelled: remove its document with kb_delete."""
 
 
 class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_retry_job`."""
-
     job_id: JobId
 
 
@@ -223,8 +213,6 @@ Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
 
 
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_upload_abort`."""
-
     upload_id: UploadId
 
 

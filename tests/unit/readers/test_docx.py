@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_readers import Extraction, ExtractionFailed
 from kb_readers.docx import read_docx
 from tests.support.documents import LOCKED_OFFICE, docx_of, docx_package
 from tests.support.office_files import encrypted
+from tests.support.reading import only_text, read_damaged, refusal
+
+text = partial(only_text, read_docx)
+refused = partial(refusal, read_docx)
+
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
 MAIN = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -35,21 +39,6 @@ def body(inner: str, before: str = "", parts: Mapping[str, str] | None = None) -
         f'<Relationships xmlns="{package}">{links}</Relationships>'.encode()
     )
     return docx_package(f"{before}<w:document {WORD}><w:body>{inner}</w:body></w:document>", more)
-
-
-def text(data: bytes) -> str:
-    """The text of a document."""
-    (page,) = read_docx(data).pages
-    assert page.number is None
-    return page.text
-
-
-def refused(data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails; the message ends with what to do."""
-    with pytest.raises(ExtractionFailed) as failed:
-        read_docx(data)
-    assert failed.value.message.endswith(".")
-    return failed.value
 
 
 def paragraph(words: str, properties: str = "") -> str:
@@ -246,10 +235,7 @@ SOUND = docx_of([("Heading1", "Guide"), ("", "feldspar")])
 @given(st.binary(max_size=200), st.integers(0, len(SOUND)))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
     """Bytes overwritten anywhere leave a text, or a failure with a code."""
-    data = bytearray(SOUND)
-    data[place : place + len(noise)] = noise
-    with suppress(ExtractionFailed):
-        assert isinstance(read_docx(bytes(data)), Extraction)
+    read_damaged(read_docx, SOUND, noise, place)
 
 
 def test_the_example_is_read_whole() -> None:

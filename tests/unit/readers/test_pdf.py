@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,12 @@ from tests.support.documents import (
     pdf_stream,
     sentence_of_page,
 )
+from tests.support.reading import refusal
+
+refused = partial(refusal, read_pdf)
+
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "documents"
-
-
-def refused(data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails; the message ends with what to do."""
-    with pytest.raises(ExtractionFailed) as failed:
-        read_pdf(data)
-    assert failed.value.message.endswith(".")
-    return failed.value
 
 
 def text_of(content: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ from pptx.util import Inches
 
 from kb_contracts.api.formats import FORMATS
 from kb_engine.chunk import chunk
-from kb_readers import Extraction, ExtractionFailed, package
+from kb_readers import package
 from kb_readers.pptx import read_pptx
 from tests.support.documents import LOCKED_OFFICE, docx_of
 from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
-from tests.support.reading import read_path
+from tests.support.reading import read_damaged, read_path, refusal
+
+refused = partial(refusal, read_pptx)
+
 
 SLIDE = "ppt/slides/slide1.xml"
 TITLE_AND_BODY, TITLE_ONLY, BLANK = 1, 5, 6
@@ -57,14 +60,6 @@ ONE = one_slide()
 def texts(data: bytes) -> list[str]:
     """The text of each slide."""
     return [page.text for page in read_pptx(data).pages]
-
-
-def refused(data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails; the message ends with what to do."""
-    with pytest.raises(ExtractionFailed) as failed:
-        read_pptx(data)
-    assert failed.value.message.endswith(".")
-    return failed.value
 
 
 def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes_below() -> None:
@@ -230,7 +225,4 @@ async def test_a_pptx_is_read_in_the_child(tmp_path: Path) -> None:
 @given(st.binary(max_size=200), st.integers(0, 40_000))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
     """Bytes overwritten anywhere leave a text, or a failure with a code."""
-    data = bytearray(ONE)
-    data[place : place + len(noise)] = noise
-    with suppress(ExtractionFailed):
-        assert isinstance(read_pptx(bytes(data)), Extraction)
+    read_damaged(read_pptx, ONE, noise, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import Extraction, ExtractionFailed, Limits
+from kb_readers import ExtractionFailed, Limits
 from kb_readers.svg import read_svg
-from tests.support.reading import read_path
+from tests.support.reading import only_text, read_damaged, read_path, refusal
+
+text = partial(only_text, read_svg)
+refused = partial(refusal, read_svg)
+
 
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
@@ -21,20 +25,6 @@ NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 def svg(inner: str, before: str = "") -> bytes:
     """A drawing with this in it."""
     return f"{before}<svg {NAMESPACE}>{inner}</svg>".encode()
-
-
-def text(data: bytes) -> str:
-    """The text of a drawing."""
-    (page,) = read_svg(data).pages
-    assert page.number is None
-    return page.text
-
-
-def refused(data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails."""
-    with pytest.raises(ExtractionFailed) as failed:
-        read_svg(data)
-    return failed.value
 
 
 def test_titles_descriptions_and_texts_come_in_the_order_of_the_file() -> None:
@@ -170,7 +160,9 @@ async def test_an_svg_is_read_in_the_child(tmp_path: Path) -> None:
 @given(st.binary(max_size=100), st.integers(0, 200))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
     """Bytes overwritten anywhere leave a text, or a failure with a code."""
-    data = bytearray(svg("<title>a</title><switch><text>b<tspan x='1' y='2'>c</tspan></text></switch>"))
-    data[place : place + len(noise)] = noise
-    with suppress(ExtractionFailed):
-        assert isinstance(read_svg(bytes(data)), Extraction)
+    read_damaged(
+        read_svg,
+        svg("<title>a</title><switch><text>b<tspan x='1' y='2'>c</tspan></text></switch>"),
+        noise,
+        place,
+    )

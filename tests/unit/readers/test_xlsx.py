@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import date, datetime, timedelta
 from datetime import time as clock
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import Extraction, ExtractionFailed, Limits, package, xlsx
+from kb_readers import ExtractionFailed, Limits, package, xlsx
 from kb_readers.number_formats import formatter
 from kb_readers.xlsx import read_xlsx
 from tests.support.documents import LOCKED_OFFICE, docx_of
 from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
-from tests.support.reading import read_path
+from tests.support.reading import only_text, read_damaged, read_path, refusal
+
+text = partial(only_text, read_xlsx)
+refused = partial(refusal, read_xlsx)
+
 
 SHEET = "xl/worksheets/sheet1.xml"
 STRINGS = "xl/sharedStrings.xml"
@@ -77,24 +81,9 @@ def with_strings(cells: str, strings: str) -> bytes:
 SHARED = with_strings('<c t="s"><v>0</v></c>', "<si><t>feldspar</t></si>")
 
 
-def text(data: bytes) -> str:
-    """The text of a workbook."""
-    (page,) = read_xlsx(data).pages
-    assert page.number is None
-    return page.text
-
-
 def rows(data: bytes) -> list[str]:
     """The lines of a workbook's only sheet, without its heading and the rule below the first."""
     return [line for line in text(data).split("\n")[2:] if line and not line.startswith("| ---")]
-
-
-def refused(data: bytes) -> ExtractionFailed:
-    """How reading these bytes fails; the message ends with what to do."""
-    with pytest.raises(ExtractionFailed) as failed:
-        read_xlsx(data)
-    assert failed.value.message.endswith(".")
-    return failed.value
 
 
 def test_a_sheet_is_a_heading_and_a_table_of_its_rows() -> None:
@@ -196,6 +185,11 @@ def test_a_formula_is_its_result() -> None:
 def test_cells_without_places_follow_one_another() -> None:
     data = with_sheet("<row><c><v>1</v></c><c><v>2</v></c></row><row><c><v>3</v></c></row>")
     assert rows(data) == ["| 1 | 2 |", "| 3 |"]
+
+
+def test_a_cell_of_an_empty_style_has_none() -> None:
+    """The sheet can be read all the same."""
+    assert rows(with_sheet('<row r="1"><c r="A1" s=""><v>1</v></c></row>')) == ["| 1 |"]
 
 
 def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
@@ -322,7 +316,4 @@ async def test_texts_that_fill_the_memory_cost_their_own_job(tmp_path: Path) -> 
 @given(st.binary(max_size=200), st.integers(0, len(ONE)))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
     """Bytes overwritten anywhere leave a text, or a failure with a code."""
-    data = bytearray(ONE)
-    data[place : place + len(noise)] = noise
-    with suppress(ExtractionFailed):
-        assert isinstance(read_xlsx(bytes(data)), Extraction)
+    read_damaged(read_xlsx, ONE, noise, place)

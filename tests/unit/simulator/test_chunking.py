@@ -17,33 +17,22 @@ PAGES = st.lists(st.lists(PARAGRAPH, max_size=5).map("\n\n".join), min_size=1, m
 
 
 @given(PAGES, st.booleans())
-def test_offsets_give_the_passage_back(texts: list[str], headings: bool) -> None:
-    pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
-    whole = text_of(pages)
-    for passage in passages(pages, headings=headings):
-        assert whole[passage.start : passage.end] == passage.text
-        assert 0 < len(passage.text) <= MAX_CHARS
-
-
-@given(PAGES, st.booleans())
-def test_nothing_but_white_space_is_left_out(texts: list[str], headings: bool) -> None:
-    """Passages come in order and do not overlap; what lies between them says nothing."""
+def test_passages_are_cut_from_one_page_each_in_order_and_leave_out_white_space_alone(
+    texts: list[str], headings: bool
+) -> None:
+    """Their offsets give them back, and what lies between them has no words."""
     pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
     whole = text_of(pages)
     end = 0
     for passage in passages(pages, headings=headings):
         assert passage.start >= end
         assert not whole[end : passage.start].strip()
-        end = passage.end
-    assert not whole[end:].strip()
-
-
-@given(PAGES)
-def test_a_passage_lies_on_one_page(texts: list[str]) -> None:
-    pages = [Page(number, text) for number, text in enumerate(texts, start=1)]
-    for passage in passages(pages, headings=False):
+        assert whole[passage.start : passage.end] == passage.text
+        assert 0 < len(passage.text) <= MAX_CHARS
         assert passage.page is not None
         assert passage.text in texts[passage.page - 1]
+        end = passage.end
+    assert not whole[end:].strip()
 
 
 def test_a_heading_begins_a_passage_and_names_those_after_it() -> None:

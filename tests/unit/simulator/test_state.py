@@ -47,13 +47,6 @@ def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> N
     assert (ended.status, ended.progress, ended.document_id, ended.attempts) == ("completed", 1.0, 1, 1)
 
 
-def test_a_file_without_text_is_empty_and_says_why(base: Base) -> None:
-    """A scan never reads as success."""
-    document = base.state.document(base.file("scan.pdf", ""), DocumentQuery())
-    assert (document.status, document.chunk_count) == ("empty", 0)
-    assert document.status_reason
-
-
 def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
     """Where the scope is a tag, the document must still carry it."""
     first = base.note("granite", tags=["collection:a"], dedup_scope="collection:a")
@@ -225,9 +218,6 @@ def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> N
     base.state.policy = AtOnce()
     assert base.update(number, retry(), text="basalt").id != failed.id
     assert base.found("basalt") == [number]
-
-
-# --- listing --------------------------------------------------------------------------------------
 
 
 # --- retries --------------------------------------------------------------------------------------

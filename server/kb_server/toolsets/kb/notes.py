@@ -37,8 +37,6 @@ NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
 
 class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_addnote`."""
-
     text: Annotated[NoteText, Meta(description="plain text or Markdown")]
     collection: Collection | None = None
     tags: NewTags | None = None
@@ -83,8 +81,6 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_update_note`."""
-
     document_id: DocumentId
     text: Annotated[NoteText, Meta(description="the whole new text")]
     title: Annotated[str, Meta(min_length=1, max_length=500, description="new title")] | None = None

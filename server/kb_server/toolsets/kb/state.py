@@ -83,8 +83,6 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
 
 
 class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_jobs`."""
-
     status: Annotated[m.JobStatus, Meta(description="only these")] | None = None
     limit: (
         Annotated[int, Meta(ge=1, le=1_000, description="how many (default: what fits a short page)")] | None
@@ -147,9 +145,9 @@ def _check(arguments: KbJobsArguments) -> None:
         )
 
 
-def _more(shown: int, total: int, arguments: KbJobsArguments) -> str:
-    following = arguments.offset + shown
-    return f"{total - following} more: offset={following}." if shown and total > following else ""
+def _more(listed: int, total: int, arguments: KbJobsArguments) -> str:
+    following = arguments.offset + listed
+    return f"{total - following} more: offset={following}." if listed and total > following else ""
 
 
 def _retry(jobs: Sequence[m.Job]) -> str:

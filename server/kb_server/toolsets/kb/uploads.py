@@ -28,8 +28,6 @@ from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload, Started
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_upload_start`."""
-
     filename: Annotated[str, Meta(min_length=1, description="with its extension, without folders")]
     total_size: Annotated[int, Meta(ge=1, description="bytes of the file")]
     collection: Collection | None = None
@@ -98,8 +96,6 @@ Example: {"filename": "report.pdf", "total_size": 5242880}"""
 
 
 class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_upload_chunk`."""
-
     upload_id: UploadId
     chunk_index: Annotated[int, Meta(ge=0, le=MAX_CHUNKS - 1, description="from 0")]
     data: Annotated[str, Meta(description="base64; at most 8 MiB decoded")]
@@ -149,8 +145,6 @@ call kb_upload_finish."""
 
 
 class KbUploadFinishArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `kb_upload_finish`."""
-
     upload_id: UploadId
     sha256: Annotated[Sha256, Meta(description="SHA-256 of the whole file")] | None = None
     wait_seconds: WaitSeconds = 0.0

@@ -39,8 +39,6 @@ _LEAST_PROGRESS = 0.001  # with each notification progress has to grow, also whe
 
 
 class KnowledgeAddArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-add`."""
-
     file_path: Annotated[
         str,
         Meta(

@@ -45,15 +45,13 @@ _SORTED_BY: dict[SortField, m.SortBy] = {
 
 
 class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-show`."""
-
     limit: Annotated[int, Meta(ge=1, le=1_000, description="how many at the most")] = 100
     offset: Annotated[int, Meta(ge=0, le=m.MAX_INTEGER, description="how many to pass over")] = 0
     sort_by: Annotated[SortField, Meta(description="what they are sorted by")] = "date_added"
     sort_order: Annotated[m.SortOrder, Meta(description="asc or desc")] = "desc"
 
 
-class ShownDocument(msgspec.Struct, kw_only=True):
+class ListedDocument(msgspec.Struct, kw_only=True):
     """A document. `processing_status` is `empty` where no text was found in it."""
 
     id: str
@@ -69,7 +67,7 @@ class ShownDocument(msgspec.Struct, kw_only=True):
 class KnowledgeShowResult(Success, kw_only=True):
     """One page; `total_count` counts the documents of all pages."""
 
-    documents: list[ShownDocument]
+    documents: list[ListedDocument]
     total_count: int
     limit: int
     offset: int
@@ -102,7 +100,7 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
         with engine_call(call):
             found = await self.engine.call(LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
-            documents=[_shown(document) for document in found.documents],
+            documents=[_listed(document) for document in found.documents],
             total_count=found.total,
             limit=arguments.limit,
             offset=arguments.offset,
@@ -110,8 +108,8 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
         )
 
 
-def _shown(document: m.Document) -> ShownDocument:
-    return ShownDocument(
+def _listed(document: m.Document) -> ListedDocument:
+    return ListedDocument(
         id=document.uid,
         filename=name_of(document),
         format=document_format(document),
@@ -127,8 +125,6 @@ def _shown(document: m.Document) -> ShownDocument:
 
 
 class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-remove`."""
-
     document_id: Annotated[
         str,
         Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
@@ -180,16 +176,14 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
 
 
 def _unconfirmed(document: m.Document) -> ToolError:
-    shown = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
-    return ToolError(CONFIRM, "Set confirm=true to remove this document", document=shown)
+    found = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
+    return ToolError(CONFIRM, "Set confirm=true to remove this document", document=found)
 
 
 # --- knowledge-clear ------------------------------------------------------------------------------
 
 
 class KnowledgeClearArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-clear`."""
-
     confirm: Annotated[bool, Meta(description="must be true")]
     confirmation_phrase: Annotated[
         str, Meta(max_length=100, description=f"must be {PHRASE}, exactly", examples=[PHRASE])

@@ -52,8 +52,6 @@ class KnowledgeFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 
 class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The arguments of `knowledge-search`."""
-
     query: Annotated[
         str,
         Meta(min_length=1, max_length=MAX_QUERY_CHARS, description="a question or words, as people say it"),

@@ -25,18 +25,18 @@ class SettingsError(ValueError):
 class Setting:
     """What a field reads: its environment variable, what it is for, and whether it is a secret.
 
-    `shown` gives a value as it may be printed, where a part of it is a secret.
+    `printable` gives a value as it may be printed, where a part of it is a secret.
     """
 
     variable: str
     help: str
     secret: bool = False
     choices: tuple[str, ...] = ()
-    shown: Callable[[str], str] = str
+    printable: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SettingValue:
     """One setting with its value, for printing. A secret's value is replaced by `set` or `not set`."""
 
     variable: str
@@ -73,19 +73,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def describe(
         cls: type[S], environ: Mapping[str, str], *, file: Path | None = None, **flags: Any
-    ) -> list[Described]:
+    ) -> list[SettingValue]:
         """Each setting with its value and where that came from (flag, environment, file, default)."""
         settings, sources = cls._gather(environ, file, flags)
         rows = []
         for name, setting, _ in _fields(cls):
             value = getattr(settings, name)
             if setting.secret:
-                shown = "set" if value else "not set"
+                text = "set" if value else "not set"
             elif isinstance(value, list):
-                shown = ",".join(str(item) for item in value)
+                text = ",".join(str(item) for item in value)
             else:
-                shown = setting.shown(str(value))
-            rows.append(Described(setting.variable, shown, sources[name], setting.help))
+                text = setting.printable(str(value))
+            rows.append(SettingValue(setting.variable, text, sources[name], setting.help))
         return rows
 
     @classmethod
@@ -139,8 +139,8 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     try:
         return msgspec.convert(raw, wanted, strict=False)
     except msgspec.ValidationError as error:
-        shown = "(secret)" if setting.secret else repr(raw)
-        raise SettingsError(f"{setting.variable}={shown}: {error}") from error
+        text = "(secret)" if setting.secret else repr(raw)
+        raise SettingsError(f"{setting.variable}={text}: {error}") from error
 
 
 def _read_file(file: Path | None) -> dict[str, Any]:

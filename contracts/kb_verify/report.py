@@ -46,13 +46,19 @@ $failures
 def html(results: Results) -> str:
     """The page."""
     promises = results.promises()
+    texts = requirement_texts()
+    by_requirement = [[id_, texts.get(id_, ""), status] for id_, status in requirements(promises).items()]
+    by_promise = [
+        [each.family, f"{each.sentence}. {each.promise}", ", ".join(each.requirements), each.status, each.why]
+        for each in promises
+    ]
     return _PAGE.substitute(
         url=escape(results.url),
         status=Status.PASSED if results.passed else Status.FAILED,
         verdict=escape(verdict(results)),
         counts=escape(results.counts()),
-        requirements=_table(["Requirement", "", "Result"], _requirement_rows(promises)),
-        promises=_table(["Family", "Promise", "Requirements", "Result", "Why"], map(_promise_row, promises)),
+        requirements=_table(["Requirement", "", "Result"], by_requirement),
+        promises=_table(["Family", "Promise", "Requirements", "Result", "Why"], by_promise),
         operations=_table(
             ["Operation", "Asked", "Succeeded"],
             ([each.operation, str(each.asked), str(each.succeeded)] for each in results.operations),
@@ -71,37 +77,21 @@ def verdict(results: Results) -> str:
     return f"{kept} promises kept, {broken} broken, {unshown} not shown"
 
 
+_SEVERITY = [Status.PASSED, Status.SKIPPED, Status.FAILED]
+
+
 def requirements(promises: Iterable[Promise]) -> dict[str, Status]:
     """The requirements that the promises stand for, each with its worst outcome, by id."""
     worst: dict[str, Status] = {}
     for promise in promises:
         for id_ in promise.requirements:
-            worst[id_] = max(promise.status, worst.get(id_, promise.status), key=_gravity)
+            worst[id_] = max(promise.status, worst.get(id_, promise.status), key=_SEVERITY.index)
     return dict(sorted(worst.items(), key=lambda item: (item[0][0], int(item[0][1:]))))
 
 
 def requirement_texts() -> dict[str, str]:
     """What each requirement says, by id."""
     return {entry.id: entry.text for entry in load().requirements}
-
-
-def _gravity(status: Status) -> int:
-    return [Status.PASSED, Status.SKIPPED, Status.FAILED].index(status)
-
-
-def _requirement_rows(promises: list[Promise]) -> Iterable[list[str]]:
-    texts = requirement_texts()
-    return ([id_, texts.get(id_, ""), status] for id_, status in requirements(promises).items())
-
-
-def _promise_row(promise: Promise) -> list[str]:
-    return [
-        promise.family,
-        f"{promise.sentence}. {promise.promise}",
-        ", ".join(promise.requirements),
-        promise.status,
-        promise.why,
-    ]
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

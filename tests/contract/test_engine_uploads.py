@@ -31,7 +31,8 @@ def spooled(home: Path) -> list[str]:
 
 
 async def test_a_file_that_was_taken_in_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
-    await kb.file("stone.txt", b"granite quarry")
+    document = await kb.file("stone.txt", b"granite quarry")
+    assert (await kb.document(document))["size_bytes"] == 14
     assert spooled(tmp_path) == []
 
 

@@ -47,22 +47,17 @@ def collect_claims(*roots: Path) -> list[Claim]:
     Raises:
         RequirementsError: a file is not Python, or a mark has something else than literal strings.
     """
-    return [claim for root in roots for path in _sources(root) for claim in _claims_of(path, root)]
-
-
-def _sources(root: Path) -> Iterator[Path]:
-    """The Python files under `root`, in order; folders that need not be entered are not."""
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NOT_OURS)
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
-
-
-def _claims_of(path: Path, root: Path) -> Iterator[Claim]:
-    try:
-        module = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as error:
-        raise RequirementsError(f"{path}: {error}") from error
-    return _claims_in(module.body, path.relative_to(root).as_posix(), (), path)
+    claims: list[Claim] = []
+    for root in roots:
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(name for name in folders if name not in _NOT_OURS)
+            for path in (Path(folder, name) for name in sorted(files) if name.endswith(".py")):
+                try:
+                    module = ast.parse(path.read_bytes(), str(path))
+                except (SyntaxError, ValueError) as error:
+                    raise RequirementsError(f"{path}: {error}") from error
+                claims += _claims_in(module.body, path.relative_to(root).as_posix(), (), path)
+    return claims
 
 
 def _claims_in(

@@ -49,6 +49,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -81,11 +82,9 @@ class ErrorKind:
     retry: Retry = Retry.NO
 
 
-def _table(*kinds: ErrorKind) -> dict[str, ErrorKind]:
-    return {kind.code: kind for kind in kinds}
-
-
-ERRORS = _table(
+_engine = partial(ErrorKind, fault=Fault.ENGINE)
+_engine_later = partial(ErrorKind, fault=Fault.ENGINE, retry=Retry.LATER)
+_KINDS = (
     ErrorKind("invalid_request", HTTPStatus.BAD_REQUEST, "The request cannot be read"),
     ErrorKind("invalid_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "A value does not fit"),
     ErrorKind("unknown_parameter", HTTPStatus.UNPROCESSABLE_ENTITY, "There is no such parameter"),
@@ -117,24 +116,15 @@ ERRORS = _table(
     ErrorKind("extraction_failed", HTTPStatus.UNPROCESSABLE_ENTITY, "No text could be extracted"),
     ErrorKind("extraction_timeout", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction took too long"),
     ErrorKind("extraction_memory", HTTPStatus.UNPROCESSABLE_ENTITY, "Extraction needed too much memory"),
-    ErrorKind("ocr_failed", HTTPStatus.INTERNAL_SERVER_ERROR, "The picture could not be read", Fault.ENGINE),
-    ErrorKind(
-        "worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine died on this job", Fault.ENGINE
-    ),
-    ErrorKind("queue_full", HTTPStatus.TOO_MANY_REQUESTS, "Too many jobs wait", Fault.ENGINE, Retry.LATER),
-    ErrorKind("storage_full", HTTPStatus.INSUFFICIENT_STORAGE, "No space is left", Fault.ENGINE, Retry.LATER),
-    ErrorKind(
-        "embedder_unavailable",
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "No embedding model",
-        Fault.ENGINE,
-        Retry.LATER,
-    ),
-    ErrorKind(
-        "not_ready", HTTPStatus.SERVICE_UNAVAILABLE, "The engine is not ready", Fault.ENGINE, Retry.LATER
-    ),
-    ErrorKind("internal", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine failed", Fault.ENGINE, Retry.LATER),
+    _engine("ocr_failed", HTTPStatus.INTERNAL_SERVER_ERROR, "The picture could not be read"),
+    _engine("worker_crashed", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine died on this job"),
+    _engine_later("queue_full", HTTPStatus.TOO_MANY_REQUESTS, "Too many jobs wait"),
+    _engine_later("storage_full", HTTPStatus.INSUFFICIENT_STORAGE, "No space is left"),
+    _engine_later("embedder_unavailable", HTTPStatus.SERVICE_UNAVAILABLE, "No embedding model"),
+    _engine_later("not_ready", HTTPStatus.SERVICE_UNAVAILABLE, "The engine is not ready"),
+    _engine_later("internal", HTTPStatus.INTERNAL_SERVER_ERROR, "The engine failed"),
 )
+ERRORS = {kind.code: kind for kind in _KINDS}
 """Every code an engine may answer with."""
 
 PROBLEM_JSON = "application/problem+json"

@@ -65,7 +65,7 @@ class UnsupportedFormat(ValueError):
 
 
 def format_of(filename: str) -> Format:
-    """The format that the end of the name tells, whatever its case.
+    """The format of a file by its extension, in any case.
 
     Raises:
         UnsupportedFormat: none that is taken.

@@ -72,16 +72,12 @@ class PageQuery(m.Request):
 
 
 class JobQuery(m.Request):
-    """`GET /jobs/{id}`."""
-
     wait: Annotated[
         float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the job to end")
     ] = 0.0
 
 
 class NoteQuery(m.Request):
-    """`PATCH /notes/{id}`."""
-
     wait: Annotated[
         float,
         Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for the update; then 202 with its job"),
@@ -89,14 +85,10 @@ class NoteQuery(m.Request):
 
 
 class JobsQuery(PageQuery):
-    """`GET /jobs`."""
-
     status: m.JobStatus | None = None
 
 
 class DocumentsQuery(PageQuery):
-    """`GET /documents`."""
-
     source_path: m.SourcePath | None = None
     tag: m.Tags | None = None
     doc_type: m.DocType | None = None
@@ -107,8 +99,6 @@ class DocumentsQuery(PageQuery):
 
 
 class DocumentQuery(m.Request):
-    """`GET /documents/{id}`."""
-
     chunks: Annotated[bool, Meta(description="whether to answer with chunks")] = True
     chunk_offset: Offset = 0
     chunk_limit: Limit = 200
@@ -119,8 +109,6 @@ WITHOUT_CHUNKS = DocumentQuery(chunks=False)
 
 
 class ClearQuery(m.Request):
-    """`DELETE /documents`."""
-
     confirm: Annotated[bool, Meta(description="must be true")] = False
     collections: Annotated[
         bool, Meta(description="whether what was said of collections, and the ids given to them, go too")
@@ -128,8 +116,6 @@ class ClearQuery(m.Request):
 
 
 class TagsQuery(PageQuery):
-    """`GET /tags`."""
-
     prefix: Annotated[str, Meta(max_length=200)] = ""
 
 
@@ -219,7 +205,7 @@ class Operation(Generic[B, R]):
 
         Raises:
             PathStepError: a value is `.` or `..`. Somebody on the way would take it for a step in the path,
-                and a deletion would reach further than asked.
+                and a deletion would reach further than intended.
         """
         for name, value in values.items():
             if value in (".", ".."):

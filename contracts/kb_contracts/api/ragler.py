@@ -10,7 +10,7 @@ used (`collection_id`), and a description once somebody has put one:
           └── PUT under its own id, or under any UUID that is not derived ────────────────────────┘
 
 A described one stands, empty, when its documents are gone, and goes when all documents are removed with
-`collections=true` (`DELETE /api/v1/documents`). Name and id never part. Callers are told apart by
+`collections=true` (`DELETE /api/v1/documents`). Name and id never part. Callers are distinguished by
 `X-User-ID`, and what they may do by `X-User-Role`. Names stand as RAGler's clients send and
 read them, camelCase where those do. Times are RFC 3339 in UTC.
 """
@@ -32,7 +32,7 @@ USER_ROLE = "X-User-Role"
 SERVICE = "service"
 MAX_USER_CHARS = 255
 MAX_ROLE_CHARS = 64
-SAID = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
+CALLER_TEXT = "^[\\x21-\\x7e]([\\x20-\\x7e]*[\\x21-\\x7e])?$"
 """What may stand in the two headers: printable ASCII, no space at either end."""
 
 PREFIX = "collection:"

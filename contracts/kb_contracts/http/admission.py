@@ -32,7 +32,7 @@ from aiohttp.typedefs import Handler
 from kb_contracts.http.connection_limits import ConnectionLimits, owner_of
 
 RETRY_SECONDS = 5
-"""What a caller is told to wait for before it tries again."""
+"""How long a caller is asked to wait before it tries again."""
 BACKLOG = 4096
 """Connections that the kernel keeps waiting."""
 
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         self.bounded = False
         """Whether its peer's address has a bound."""
         self.client: str | None = None
-        """For whom a proxy asks in the request that is being answered."""
+        """The address for which a proxy sent the request that is being handled."""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -179,7 +179,7 @@ class Admission:
             self._give_back(connection.peer)
 
     def end_in_turn(self, protocol: asyncio.Protocol, error: Exception | None) -> None:
-        """Tell aiohttp that a connection was lost, of a few connections in each turn of the loop.
+        """Report lost connections to aiohttp, a few in each turn of the loop.
 
         What thousands that close at once had begun is cancelled, and others would wait for all of it.
         """
@@ -208,7 +208,7 @@ class Admission:
     def begin(self, connection: Connection, client: str | None) -> bool:
         """A request of the connection is being answered from now on; False where there is no room for it.
 
-        `client` is the address for which a proxy asks.
+        `client` is the address for which a proxy sends it.
         """
         if connection.state is _State.CLOSED:
             return True
@@ -391,8 +391,8 @@ def admitting(
 ) -> Any:
     """The outermost middleware of an application that is served by an `Admission`.
 
-    It answers with what `refused` makes where there is no room, but for probes. `client_of` tells for whom a
-    proxy asks.
+    Where there is no room it responds with what `refused` makes, but for probes. `client_of` gives the
+    address for which a proxy sends the request.
     """
 
     @web.middleware
@@ -411,8 +411,3 @@ def admitting(
         return response
 
     return middleware
-
-
-def no_room_headers() -> dict[str, str]:
-    """What goes with a response that says there is no room."""
-    return {"Retry-After": str(RETRY_SECONDS)}

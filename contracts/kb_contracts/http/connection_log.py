@@ -1,7 +1,7 @@
 """What is logged of connections: of a request that is not HTTP one line, and not an error with a traceback.
 
-Anybody who reaches a port can send such bytes, as often as they like, and no key is asked for before they
-are read. What was sent is not told: it may be a header with a key, or the URL of an upload.
+Every client that reaches the port can send such bytes, as often as it likes, and they are read before any key
+is checked. They are not logged themselves: they may be a header with a key, or the URL of an upload.
 """
 
 from __future__ import annotations

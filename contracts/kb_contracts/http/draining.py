@@ -1,6 +1,6 @@
-"""Requests whose bodies are still arriving when a server is told to stop.
+"""Requests whose bodies are still arriving when a server has to stop.
 
-    told to stop ─▶ listen no more ─▶ bodies may arrive ─▶ what has not arrived is refused ─▶ clean up
+    signal to stop ─▶ listen no more ─▶ bodies may arrive ─▶ what has not arrived is refused ─▶ clean up
 
 Once a runner is cleaned up aiohttp drops what arrives: such a request would be waited for in vain, and then
 cut. Whoever sent it would not know whether to send it again; an answer says so.
@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 ARRIVING_SECONDS = 5.0
-"""How long bodies may still arrive once a server is told to stop."""
+"""How long bodies may still arrive once a server has to stop."""
 
 LINGER_SECONDS = 2.0
 """How long a runner reads on in a body that was refused: a connection closed while its sender still sends is

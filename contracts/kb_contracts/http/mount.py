@@ -49,7 +49,7 @@ class Incoming:
 
     `credential` is a digest that tells callers apart, never the key; `if_match` the expected version;
     `body` is None where the operation has none and where the body is multipart, to be read from `http`.
-    `user` and `role` are what the caller says of itself, where the operation looks at it.
+    `user` and `role` are what the caller's headers name, where the operation reads them.
     """
 
     operation: AnyOperation

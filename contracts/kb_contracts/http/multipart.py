@@ -114,21 +114,15 @@ async def _field(part: BodyPartReader, name: str) -> Any:
         if len(raw) > _FIELD_BYTES:
             raise EngineError("payload_too_large", f"Part {name!r} is over {_FIELD_BYTES} bytes.")
     if name in _JSON_FIELDS:
-        return _json(bytes(raw), name)
+        try:
+            return msgspec.json.decode(bytes(raw))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise EngineError(
+                "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name
+            ) from error
     text = raw.decode("utf-8")
-    return _boolean(text, name) if name in _BOOLEAN_FIELDS else text
-
-
-def _json(raw: bytes, name: str) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise EngineError(
-            "invalid_parameter", f"Part {name!r} is not JSON: {error}", parameter=name
-        ) from error
-
-
-def _boolean(text: str, name: str) -> bool:
+    if name not in _BOOLEAN_FIELDS:
+        return text
     if (value := _BOOLEANS.get(text.lower())) is None:
         raise EngineError("invalid_parameter", f"Part {name!r} takes true or false.", parameter=name)
     return value

@@ -166,7 +166,7 @@ def _unknown(name: str, known: Iterable[str]) -> EngineError:
 
 @cache
 def _names(model: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The names of a model's members as an error tells them: `query`, `filters`, `filters.format`."""
+    """The names of a model's members as an error gives them: `query`, `filters`, `filters.format`."""
     names: list[str] = []
     hints = get_type_hints(model)
     for field in msgspec.structs.fields(model):

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 documents of the engine API and of RAGler's operations, made from the one table.
 
-Nothing about an operation is said here that the table and the models do not say; this module only
-knows how OpenAPI wants it said, and which failures the adapter of `mount` adds to every operation.
+Everything about an operation comes from the table and the models; this module only knows how OpenAPI writes
+it, and which failures the adapter of `mount` adds to every operation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from msgspec.structs import fields
 
 from kb_contracts.api import models, ragler
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem, Retry
@@ -43,6 +44,7 @@ def document(
 ) -> Json:
     """An OpenAPI 3.1 document for `operations`, as JSON values; by default for all of them."""
     paths: Json = {}
+    failures = {kind for operation in operations for kind in _by_status(operation).items()}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
@@ -64,7 +66,7 @@ def document(
                 for name in HEADERS
                 if any(name in _headers(operation) for operation in operations)
             },
-            "responses": _failure_components(operations),
+            "responses": {".".join(codes): _failure(status, codes) for status, codes in sorted(failures)},
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -107,44 +109,48 @@ def _operation(operation: AnyOperation) -> Json:
     if parameters := _parameters(operation):
         entry["parameters"] = parameters
     if operation.body is not None:
-        entry["requestBody"] = _request_body(operation, operation.body)
+        content: Json = {_JSON: {"schema": _reference(operation.body)}}
+        if operation.example is not None:
+            content[_JSON]["example"] = dict(operation.example)
+        if operation.multipart is not None:
+            content["multipart/form-data"] = _multipart(operation.multipart)
+        entry["requestBody"] = {"required": True, "content": content}
     responses = {str(int(operation.status)): _success(operation)}
     if operation.accepted is not None:
-        responses[str(int(HTTPStatus.ACCEPTED))] = _accepted(operation.accepted)
-    entry["responses"] = responses | _failures(operation)
+        responses[str(int(HTTPStatus.ACCEPTED))] = {
+            "description": "The work goes on; this is its job.",
+            "content": {_JSON: {"schema": _reference(operation.accepted)}},
+        }
+    for status, codes in _by_status(operation).items():
+        responses[str(status)] = {"$ref": f"#/components/responses/{'.'.join(codes)}"}
+    entry["responses"] = responses
     return entry
 
 
 def _parameters(operation: AnyOperation) -> list[Json]:
-    parameters = [_path_parameter(name, kind) for name, kind in operation.path_parameters.items()]
+    parameters = [
+        _parameter(name, "path", msgspec.json.schema(kind), required=True)
+        for name, kind in operation.path_parameters.items()
+    ]
     if operation.query is not NoQuery:
-        parameters += _query_parameters(operation.query)
+        schema = _own_schema(operation.query)
+        parameters += [
+            _parameter(name, "query", _without_null(part), required=name in schema["required"])
+            for name, part in schema["properties"].items()
+        ]
     parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
     return parameters
 
 
 def _headers(operation: AnyOperation) -> list[str]:
     """The headers that an operation looks at, beside the key."""
-    looked_at = {
+    used = {
         ragler.USER_ID: operation.names_user,
         ragler.USER_ROLE: operation.surface is ApiSurface.RAGLER,
         IF_MATCH: operation.if_match,
         IDEMPOTENCY_KEY: operation.mutates,
     }
-    return [name for name, looked in looked_at.items() if looked]
-
-
-def _query_parameters(query: type[msgspec.Struct]) -> list[Json]:
-    schema = _own_schema(query)
-    required = schema["required"]
-    return [
-        _parameter(name, "query", _without_null(part), required=name in required)
-        for name, part in schema["properties"].items()
-    ]
-
-
-def _path_parameter(name: str, kind: Any) -> Json:
-    return _parameter(name, "path", msgspec.json.schema(kind), required=True)
+    return [name for name, is_used in used.items() if is_used]
 
 
 def _parameter(name: str, place: str, schema: Json, *, required: bool) -> Json:
@@ -154,18 +160,8 @@ def _parameter(name: str, place: str, schema: Json, *, required: bool) -> Json:
     return {**head, **({"description": description} if description else {}), "schema": schema}
 
 
-def _request_body(operation: AnyOperation, body: type[msgspec.Struct]) -> Json:
-    plain: Json = {"schema": _reference(body)}
-    if operation.example is not None:
-        plain["example"] = dict(operation.example)
-    content = {_JSON: plain}
-    if operation.multipart is not None:
-        content["multipart/form-data"] = _multipart(operation.multipart)
-    return {"required": True, "content": content}
-
-
-def _multipart(fields: type[msgspec.Struct]) -> Json:
-    schema = _own_schema(fields)
+def _multipart(model: type[msgspec.Struct]) -> Json:
+    schema = _own_schema(model)
     schema["properties"] = {
         "file": {"type": "string", "contentMediaType": "application/octet-stream"},
         **{name: _form_field(part) for name, part in schema["properties"].items()},
@@ -200,7 +196,8 @@ def _form_field(schema: Json) -> Json:
 
 def _success(operation: AnyOperation) -> Json:
     response: Json = {"description": (operation.response_model.__doc__ or operation.summary).splitlines()[0]}
-    if _has_version(operation.response_model):
+    # A document's version is an integer, and the engine's is not.
+    if any(part.name == "version" and part.type is int for part in fields(operation.response_model)):
         response["headers"] = {"ETag": ETAG}
     response["content"] = {_JSON: {"schema": _reference(operation.response_model)}}
     if operation.links:
@@ -214,18 +211,6 @@ def _success(operation: AnyOperation) -> Json:
             for link in operation.links
         }
     return response
-
-
-def _accepted(answer: type[msgspec.Struct]) -> Json:
-    return {
-        "description": "The work goes on; this is its job.",
-        "content": {_JSON: {"schema": _reference(answer)}},
-    }
-
-
-def _has_version(answer: type[msgspec.Struct]) -> bool:
-    """Whether it is a document's version (an integer) and not the engine's."""
-    return any(part.name == "version" and part.type is int for part in msgspec.structs.fields(answer))
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -249,24 +234,6 @@ def _by_status(operation: AnyOperation) -> dict[int, tuple[str, ...]]:
     codes = possible_errors(operation)
     statuses = sorted({int(ERRORS[code].status) for code in codes})
     return {status: tuple(code for code in codes if ERRORS[code].status == status) for status in statuses}
-
-
-def _failures(operation: AnyOperation) -> Json:
-    return {
-        str(status): {"$ref": f"#/components/responses/{_name(codes)}"}
-        for status, codes in _by_status(operation).items()
-    }
-
-
-def _failure_components(operations: Iterable[AnyOperation]) -> Json:
-    kinds = {
-        (status, codes): None for operation in operations for status, codes in _by_status(operation).items()
-    }
-    return {_name(codes): _failure(status, codes) for status, codes in sorted(kinds)}
-
-
-def _name(codes: tuple[str, ...]) -> str:
-    return ".".join(codes)
 
 
 def _failure(status: int, codes: tuple[str, ...]) -> Json:
@@ -295,10 +262,10 @@ def _schemas(operations: Iterable[AnyOperation]) -> Json:
         if operation.body is not None:
             used[operation.body] = None
     _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)
-    answers = {answer.__name__: answer for answer in _descendants(models.Response)}
+    responses = {model.__name__: model for model in _descendants(models.Response)}
     for name, schema in components.items():
-        if name in answers:
-            _require_all(schema, answers[name])
+        if name in responses:
+            _require_all(schema, responses[name])
     for model, beside in REFINED.items():
         components.get(model.__name__, {}).update(beside)
     problem = components[Problem.__name__]
@@ -312,14 +279,11 @@ def _descendants(parent: type[Any]) -> Iterable[type[Any]]:
         yield from _descendants(child)
 
 
-def _require_all(schema: Json, answer: type[msgspec.Struct]) -> None:
-    """An answer carries every member always, but those that it may leave unset.
-
-    A default would tell a reader of an absence that never is.
-    """
+def _require_all(schema: Json, model: type[msgspec.Struct]) -> None:
+    """A response always carries every member but those that it may leave unset: no default ever applies."""
     for part in schema["properties"].values():
         part.pop("default", None)
-    optional = {part.encode_name for part in msgspec.structs.fields(answer) if part.default is msgspec.UNSET}
+    optional = {part.encode_name for part in fields(model) if part.default is msgspec.UNSET}
     schema["required"] = [name for name in schema["properties"] if name not in optional]
 
 

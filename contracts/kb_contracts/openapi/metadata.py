@@ -1,4 +1,4 @@
-"""What the OpenAPI documents say beside the operations: of themselves, of headers, between members."""
+"""What the OpenAPI documents hold beside the operations: their heads, headers, conditions between members."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ HEADERS: Mapping[str, Json] = {
             ragler.USER_ID,
             "on whose behalf the call is made; limits are kept by it and jobs take turns by it, "
             "or by the key without it",
-            ragler.SAID,
+            ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_USER_CHARS,
         ),
         _header(
             ragler.USER_ROLE,
             f"the caller's role; `{ragler.SERVICE}` may read and no more",
-            ragler.SAID,
+            ragler.CALLER_TEXT,
             minLength=1,
             maxLength=ragler.MAX_ROLE_CHARS,
         ),

@@ -29,7 +29,7 @@ class _Window:
 class RateWindows:
     """Counts calls before they are carried out; a refused call does not count.
 
-    `clock` gives microseconds: whole numbers, so that a caller who waits exactly as long as it was told is
+    `clock` gives microseconds: whole numbers, so that a caller who waits exactly `retry_after` is
     let through.
     """
 

@@ -29,22 +29,22 @@ class Peer:
         """Write bytes as they are."""
         self._writer.write(data)
 
-    def ask(self, path: str = "/", *headers: str) -> None:
+    def request(self, path: str = "/", *headers: str) -> None:
         """Send a request."""
         lines = "".join(f"{header}\r\n" for header in headers)
         self.send(f"{HEAD.format(path=path)}{lines}\r\n".encode())
 
-    async def answer(self) -> tuple[int, str]:
+    async def response(self) -> tuple[int, str]:
         """The status of the next response, and its body."""
         async with asyncio.timeout(BOUND):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
             return int(head.split(" ")[1]), (await self._reader.readexactly(length)).decode()
 
-    async def asked(self, path: str = "/", *headers: str) -> int:
+    async def status_of(self, path: str = "/", *headers: str) -> int:
         """The status of the response to a request."""
-        self.ask(path, *headers)
-        return (await self.answer())[0]
+        self.request(path, *headers)
+        return (await self.response())[0]
 
     async def closed(self) -> bytes:
         """What comes until the server closes the connection."""
@@ -104,7 +104,7 @@ class Site:
         """Connections whose requests are being answered."""
         peers = [await self.connect(address) for _ in range(count)]
         for peer in peers:
-            peer.ask("/slow", *headers)
+            peer.request("/slow", *headers)
         async with asyncio.timeout(BOUND):
             for _ in peers:
                 await self.slow.acquire()
@@ -149,7 +149,7 @@ async def test_a_header_that_does_not_end_is_waited_for_some_seconds(serve: Serv
 async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve) -> None:
     """A connection that sends one good request gets no leave to hold the next."""
     peer = await (await serve(header_seconds=0.01)).connect()
-    assert await peer.asked() == 200
+    assert await peer.status_of() == 200
     peer.send(HALF)
     assert await peer.closed() == b""
 
@@ -158,13 +158,13 @@ async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -
     """As has the connection that waits for its next one: those others are closed meanwhile."""
     site = await serve(header_seconds=0.01)
     idle = await site.connect()
-    assert await idle.asked() == 200
+    assert await idle.status_of() == 200
     (peer,) = await site.busy(1)
     half = await site.connect()
     assert await half.closed() == b""
     site.release.set()
-    assert await peer.answer() == (200, "good")
-    assert await idle.asked() == 200
+    assert await peer.response() == (200, "good")
+    assert await idle.status_of() == 200
 
 
 async def test_the_oldest_half_open_connection_gives_way(
@@ -174,18 +174,18 @@ async def test_the_oldest_half_open_connection_gives_way(
     monkeypatch.setattr("kb_contracts.http.admission._TURNS", 1)
     site = await serve(connections=4)
     idle = await site.connect()
-    assert await idle.asked() == 200
+    assert await idle.status_of() == 200
     (peer,) = await site.busy(1)
     oldest, younger = [await site.connect() for _ in range(2)]
     for half in (oldest, younger):
         half.send(HALF)
-    assert await (await site.connect()).asked() == 200
+    assert await (await site.connect()).status_of() == 200
     assert await oldest.closed() == b""
     site.release.set()
-    assert await peer.answer() == (200, "good")
+    assert await peer.response() == (200, "good")
     younger.send(b"x\r\n\r\n")
-    assert await younger.answer() == (200, "good")
-    assert await idle.asked() == 200
+    assert await younger.response() == (200, "good")
+    assert await idle.status_of() == 200
 
 
 async def test_any_number_of_half_open_connections_keeps_nobody_out(serve: Serve) -> None:
@@ -195,7 +195,7 @@ async def test_any_number_of_half_open_connections_keeps_nobody_out(serve: Serve
         (await site.connect()).send(HALF)
     for _ in range(5):
         peer = await site.connect()
-        assert await peer.asked() == 200
+        assert await peer.status_of() == 200
 
 
 async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: Serve) -> None:
@@ -203,10 +203,10 @@ async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: S
     site = await serve(connections=2)
     first, second = [await site.connect() for _ in range(2)]
     for peer in (first, second, first):
-        assert await peer.asked() == 200
-    assert await (await site.connect()).asked() == 200
+        assert await peer.status_of() == 200
+    assert await (await site.connect()).status_of() == 200
     assert await second.closed() == b""
-    assert await first.asked() == 200
+    assert await first.status_of() == 200
 
 
 async def test_where_all_are_in_use_a_request_is_refused_and_a_probe_answered(serve: Serve) -> None:
@@ -215,13 +215,13 @@ async def test_where_all_are_in_use_a_request_is_refused_and_a_probe_answered(se
     peers = await site.busy(3)
     for path, expected in (("/", (503, "no room")), ("/probe", (200, "good"))):
         surplus = await site.connect()
-        surplus.ask(path)
-        assert await surplus.answer() == expected
+        surplus.request(path)
+        assert await surplus.response() == expected
         assert await surplus.closed() == b""
     site.release.set()
     for peer in peers:
-        assert await peer.answer() == (200, "good")
-    assert await (await site.connect()).asked() == 200
+        assert await peer.response() == (200, "good")
+    assert await (await site.connect()).status_of() == 200
 
 
 async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
@@ -232,25 +232,25 @@ async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
     for _ in range(100):
         await site.connect()
     assert await oldest.closed() == b""
-    assert await (await site.connect()).asked("/probe") == 200
+    assert await (await site.connect()).status_of("/probe") == 200
 
 
 async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: Serve) -> None:
     """Its own connections give way to its new ones, not those of others."""
     site = await serve(per_address=2)
     other = await site.connect("127.0.0.2")
-    assert await other.asked() == 200
+    assert await other.status_of() == 200
     half = await site.connect()
     (peer,) = await site.busy(1)
-    assert await (await site.connect()).asked() == 200
+    assert await (await site.connect()).status_of() == 200
     assert await half.closed() == b""
     await site.busy(1)
-    assert await (await site.connect()).asked() == 503
-    assert await other.asked() == 200
-    assert await (await site.connect("127.0.0.3")).asked() == 200
+    assert await (await site.connect()).status_of() == 503
+    assert await other.status_of() == 200
+    assert await (await site.connect("127.0.0.3")).status_of() == 200
     site.release.set()
-    assert await peer.answer() == (200, "good")
-    assert await (await site.connect()).asked() == 200
+    assert await peer.response() == (200, "good")
+    assert await (await site.connect()).status_of() == 200
 
 
 async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -> None:
@@ -258,25 +258,25 @@ async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -
     site = await serve(per_address=10)
     peers = await site.busy(9, "127.0.0.1", "X-Client: 10.0.0.1")
     peers += await site.busy(1, "127.0.0.2", "X-Client: 10.0.0.1")
-    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.1") == 503
-    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.2") == 200
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.1") == 503
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.2") == 200
     site.release.set()
     for peer in peers:
-        assert await peer.answer() == (200, "good")
-    assert await (await site.connect("127.0.0.3")).asked("/", "X-Client: 10.0.0.1") == 200
+        assert await peer.response() == (200, "good")
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.1") == 200
 
 
 async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
     site = await serve(connections=2)
 
     async def places_again() -> bool:
-        return await (await site.connect()).asked() == 200
+        return await (await site.connect()).status_of() == 200
 
     for _ in range(20):
         for peer in await site.busy(2):
             peer.close()
         await eventually_async(places_again, what="a place")
-    assert await (await site.connect()).asked() == 200
+    assert await (await site.connect()).status_of() == 200
 
 
 async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(

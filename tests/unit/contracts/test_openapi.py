@@ -1,4 +1,4 @@
-"""What the adapter answers, the document says: statuses, codes, headers and bodies."""
+"""The responses of the adapter fit the document: statuses, codes, headers and bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ each_with_body = pytest.mark.parametrize(
 
 async def fail(incoming: Incoming) -> msgspec.Struct:
     """A handler that fails with the code that the test asks for."""
-    raise EngineError(incoming.http.headers.get("X-Fail-With", "internal"), "As asked.")
+    raise EngineError(incoming.http.headers.get("X-Fail-With", "internal"), "As the test wants.")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def responses(operation: AnyOperation) -> dict[str, Any]:
     }
 
 
-async def ask(
+async def exchange(
     client: Client,
     operation: AnyOperation,
     *,
@@ -62,7 +62,7 @@ async def ask(
     headers: dict[str, str] | None = None,
     **body: Any,
 ) -> tuple[int, Any]:
-    """Send a request and hold the answer against the document; its status and its code."""
+    """Send a request and check the response against the document; its status and its code."""
     if operation.example is not None and not body:
         body = {"json": operation.example}
     path = operation.path.format(**PLACES) + query
@@ -85,7 +85,7 @@ async def test_every_code_that_an_operation_may_fail_with_is_documented(
 ) -> None:
     """Each declared failure of the handler arrives as the document says, body and headers."""
     for code in possible_errors(operation):
-        assert await ask(client, operation, headers={"X-Fail-With": code}) == (ERRORS[code].status, code)
+        assert await exchange(client, operation, headers={"X-Fail-With": code}) == (ERRORS[code].status, code)
 
 
 @each_operation
@@ -93,7 +93,7 @@ async def test_a_query_parameter_that_does_not_exist_is_documented(
     client: Client, operation: AnyOperation
 ) -> None:
     """Unknown parameters are refused everywhere."""
-    assert await ask(client, operation, query="?colour=red") == (422, "unknown_parameter")
+    assert await exchange(client, operation, query="?colour=red") == (422, "unknown_parameter")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_a_query_parameter_that_does_not_exist_is_documented(
 )
 async def test_a_wrong_key_is_documented(client: Client, operation: AnyOperation) -> None:
     """What is not open answers 401."""
-    assert await ask(client, operation, key="wrong") == (401, "unauthorized")
+    assert await exchange(client, operation, key="wrong") == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ async def test_a_wrong_key_is_documented(client: Client, operation: AnyOperation
 async def test_an_open_operation_documents_no_key(client: Client, operation: AnyOperation) -> None:
     """The probes take no notice of a wrong key, and the document asks for none."""
     assert DOCUMENT["paths"][operation.path][operation.method.lower()]["security"] == []
-    assert await ask(client, operation, key="wrong") == (500, "internal")
+    assert await exchange(client, operation, key="wrong") == (500, "internal")
 
 
 @each_with_body
 async def test_bodies_that_do_not_fit_are_documented(client: Client, operation: AnyOperation) -> None:
     json = {"Content-Type": "application/json"}
-    assert await ask(client, operation, data=b"{", headers=json) == (400, "invalid_request")
-    assert await ask(client, operation, json=[1]) == (422, "invalid_parameter")
-    assert await ask(client, operation, json={"colour": "red"}) == (422, "unknown_parameter")
+    assert await exchange(client, operation, data=b"{", headers=json) == (400, "invalid_request")
+    assert await exchange(client, operation, json=[1]) == (422, "invalid_parameter")
+    assert await exchange(client, operation, json={"colour": "red"}) == (422, "unknown_parameter")
     text = {"Content-Type": "text/plain"}
-    assert await ask(client, operation, data=b"x", headers=text) == (415, "unsupported_media_type")
+    assert await exchange(client, operation, data=b"x", headers=text) == (415, "unsupported_media_type")
     large = BytesIO(b" " * (JSON_BODY_BYTES + 1))
-    assert await ask(client, operation, data=large, headers=json) == (413, "payload_too_large")
+    assert await exchange(client, operation, data=large, headers=json) == (413, "payload_too_large")
 
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "If-Match", "X-User-ID", "X-User-Role"])
@@ -133,7 +133,7 @@ async def test_a_header_that_does_not_fit_is_documented(client: Client, header: 
             entry.get("$ref", "")
             for entry in DOCUMENT["paths"][operation.path][operation.method.lower()].get("parameters", [])
         ]
-        refused = await ask(client, operation, headers={header: "\N{LATIN SMALL LETTER E WITH ACUTE}"})
+        refused = await exchange(client, operation, headers={header: "\N{LATIN SMALL LETTER E WITH ACUTE}"})
         expected = "invalid_parameter" if f"#/components/parameters/{header}" in names else "internal"
         assert refused[1] == expected
 
@@ -143,7 +143,7 @@ async def test_a_file_goes_as_multipart(client: Client) -> None:
     [operation] = [entry for entry in OPERATIONS if entry.multipart]
     form = FormData({"tags": "[]"})
     form.add_field("file", b"text", filename="a.txt")
-    assert await ask(client, operation, data=form) == (500, "internal")
+    assert await exchange(client, operation, data=form) == (500, "internal")
 
 
 def test_the_form_has_the_file_and_each_field_of_its_model() -> None:

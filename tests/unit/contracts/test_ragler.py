@@ -49,11 +49,11 @@ def test_what_makes_no_tag_is_no_name(name: str) -> None:
             msgspec.convert(PREFIX + name, m.Tag)
 
 
-@pytest.mark.parametrize(("wait", "said"), [(0.001, "1"), (30.0, "30"), (30.4, "31"), (59.983, "60")])
-def test_retry_after_is_never_too_early(wait: float, said: str) -> None:
+@pytest.mark.parametrize(("wait", "seconds"), [(0.001, "1"), (30.0, "30"), (30.4, "31"), (59.983, "60")])
+def test_retry_after_is_never_too_early(wait: float, seconds: str) -> None:
     """Whole seconds, rounded up."""
     response = problem_response(EngineError("rate_limited", "Wait.", retry_after=wait))
-    assert response.headers["Retry-After"] == said
+    assert response.headers["Retry-After"] == seconds
 
 
 def test_every_operation_is_in_one_document_and_says_whether_it_changes_anything() -> None:

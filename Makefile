@@ -61,7 +61,7 @@ $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing kb and what its tests need (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@ $(VENV)/.run
+	@touch $@ $(VENV)/.run $(VENV)/.load
 
 $(VENV)/.load: pyproject.toml | $(VENV)/bin/python
 	@echo "installing kb and what a load test needs (a minute or two the first time)"

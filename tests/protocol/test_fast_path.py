@@ -382,7 +382,7 @@ def test_each_tool_is_compared(both: Both) -> None:
 def test_without_the_fast_path_the_kernel_answers_everything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`KB_FAST_PATH=false`, also over WebSocket: what would match is never looked for."""
+    """`KB_FAST_PATH=false`: what would match is never looked for."""
     monkeypatch.setattr(FastPath, "match", lambda *_arguments: pytest.fail("it was looked for"))
     message = request("tools/call", {"name": "echo", "arguments": GOOD["echo"]})
     configured = ServerSettings.read({"KB_FAST_PATH": "false", "KB_HOME": str(tmp_path)})

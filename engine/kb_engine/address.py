@@ -17,11 +17,11 @@ class Address:
     """`postgresql://user:password@host:port/database?option=value`, checked."""
 
     url: str = field(repr=False)
-    shown: str
+    printed: str
     """Without the password and the options."""
 
     def __str__(self) -> str:
-        return self.shown
+        return self.printed
 
 
 def is_postgres(text: str) -> bool:
@@ -47,18 +47,17 @@ def address_of(text: str) -> Address:
         raise NotAnAddress("names no database; write postgresql://USER:PASSWORD@HOST/DATABASE")
     if split.fragment:
         raise NotAnAddress("has a # in it; write it as %23")
-    return Address(text, _shown(split, port))
+    return Address(text, _without_password(split, port))
 
 
-def _shown(split: SplitResult, port: int | None) -> str:
+def _without_password(split: SplitResult, port: int | None) -> str:
     user = f"{unquote(split.username)}@" if split.username else ""
-    asked = dict(parse_qsl(split.query))
-    host = split.hostname or asked.get("host", "")
+    host = split.hostname or dict(parse_qsl(split.query)).get("host", "")
     place = f"[{host}]" if ":" in host else host
     return f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """A setting of the store as it may be printed."""
     if not is_postgres(text):
         return text

@@ -117,7 +117,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
     """
     if not settings.api_key and not is_loopback(settings.host):
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
-    async with _asked_to_stop() as asked:
+    async with _stop_signal() as stop:
         app = await create_app(settings)
         app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
         runner = web.AppRunner(
@@ -131,7 +131,7 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
             await runner.setup()
             async with _listening(runner, settings) as url:
                 on_ready(url)
-                await asked.wait()
+                await stop.wait()
                 logger.info("stopping")
             await stop_listening(runner)
         finally:
@@ -273,20 +273,20 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
 
 
 @asynccontextmanager
-async def _asked_to_stop() -> AsyncIterator[asyncio.Event]:
+async def _stop_signal() -> AsyncIterator[asyncio.Event]:
     """An event that SIGTERM and SIGINT set; a second one ends the process as it does by default."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
 
     def hear() -> None:
-        asked.set()
+        stop.set()
         for each in signals:
             loop.remove_signal_handler(each)
 
     for each in signals:
         loop.add_signal_handler(each, hear)
     try:
-        yield asked
+        yield stop
     finally:
         for each in signals:
             loop.remove_signal_handler(each)

@@ -10,7 +10,7 @@ import msgspec
 
 from kb_config.settings import Setting, SettingsError
 from kb_contracts.http.connection_limits import HEADER_SECONDS
-from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, shown
+from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.registry import INDEXES
 
@@ -53,7 +53,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting(
             "KB_STORE",
             "sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: a SQLite base in KB_HOME",
-            shown=shown,
+            shown=printable,
         ),
     ] = ""
     index: Annotated[

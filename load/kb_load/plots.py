@@ -47,11 +47,26 @@ class Sheet:
         if lines:
             axes.legend(fontsize=8, loc="best")
 
+    def compare(
+        self, figures: Sequence[object], *, group: str, bar: str, height: str, label: str, y: str
+    ) -> None:
+        """Draw the member `height` of `figures` as `bars` does.
+
+        `group`, `bar` and `label` are format strings for one of them, which is `{0}`; every bar is in every
+        group.
+        """
+        heights: dict[str, list[float]] = {}
+        labels: dict[str, list[str]] = {}
+        for each in figures:
+            heights.setdefault(bar.format(each), []).append(getattr(each, height))
+            labels.setdefault(bar.format(each), []).append(label.format(each))
+        self.bars(list(dict.fromkeys(map(group.format, figures))), heights, labels, y=y)
+
     def bars(
-        self, groups: Sequence[str], bars: Mapping[str, Sequence[float]], labels: Mapping[str, Sequence[str]],
-        *, y: str,
+        self, groups: Sequence[str], bars: Mapping[str, Sequence[float]],
+        labels: str | Mapping[str, Sequence[str]], *, y: str,
     ) -> None:  # fmt: skip
-        """Draw for each of `groups` one bar of each name, with its label above it."""
+        """Draw for each of `groups` one bar of each name; `labels`, or a format string, say what is above."""
         axes = self._panel(y)
         width = 0.8 / max(1, len(bars))
         for number, (name, heights) in enumerate(bars.items()):
@@ -59,7 +74,8 @@ class Sheet:
             drawn = axes.bar(
                 places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)]
             )
-            axes.bar_label(drawn, labels=list(labels[name]), fontsize=8, padding=2)
+            above = map(labels.format, heights) if isinstance(labels, str) else labels[name]
+            axes.bar_label(drawn, labels=list(above), fontsize=8, padding=2)
         axes.set_xticks(range(len(groups)), groups)
         axes.margins(y=0.15)
         # Above the plot: wherever it lay within, it would hide somebody's figure.

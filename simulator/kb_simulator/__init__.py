@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+    from kb_simulator.engine.policies import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
     from kb_simulator.harness.client import (
         ClockControl,
         ControlClient,
@@ -61,7 +61,7 @@ _HOMES = {
     "harness.client": ("ClockControl", "ControlClient", "ControlError", "FaultsControl", "JournalControl"),
     "harness.clock": ("Clock", "ClockMode"),
     "harness.faults": ("CATALOGUE", "Fault", "Match", "When"),
-    "engine.jobs": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
+    "engine.policies": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
     "harness.running": ("Simulator", "in_thread"),
     "settings": ("SimulatorSettings",),
     "harness.verification": ("Expectation", "Verdict"),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kb_config.settings import SettingsError
-from kb_simulator.engine.jobs import POLICY_FORMS
+from kb_simulator.engine.policies import POLICY_FORMS
 from kb_simulator.settings import SimulatorSettings
 
 

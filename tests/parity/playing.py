@@ -16,11 +16,10 @@ from kb_contracts.api.errors import Problem
 from kb_contracts.api.operations import BY_ID
 from tests.parity.history import IDS, Given, Step
 
-_UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")
 _HEADERS = ("Content-Type", "ETag", "Allow", "WWW-Authenticate")
 _CHUNKS = frozenset({"chunk", "chunks", "before", "after"})
-_URN = "urn:uuid:"
 _COLLECTIONS = frozenset(IDS)
 _ABSENT = "00000000-0000-4000-8000-00000000ffff"
 
@@ -160,12 +159,10 @@ class Side:
                 return [self._named(part, inside) for part in value]
             case str() if value in _COLLECTIONS:
                 return value
-            case str() if _UUID.match(value):
-                return self._name("uid", value)
-            case str() if value.startswith(_URN):
-                return self._name("uid", value.removeprefix(_URN))
             case str() if _TIME.match(value):
                 return "<time>"
+            case str():
+                return _UUID.sub(lambda uid: self._name("uid", uid[0]), value)
             case _:
                 return value
 

@@ -9,6 +9,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
 from kb_contracts.api.models import MAX_INTEGER, Document, FileFields, NotePatch
 from kb_contracts.api.ragler import PREFIX
+from kb_contracts.semantics.refusals import document_not_found
 
 _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
@@ -69,7 +70,7 @@ def document_key(text: str) -> int | str:
     if not text.isdecimal():
         return text
     if (number := int(text)) > MAX_INTEGER:
-        raise EngineError("document_not_found", f"There is no document {text}.")
+        raise document_not_found(text)
     return number
 
 

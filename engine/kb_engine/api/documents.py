@@ -26,7 +26,7 @@ class DocumentsApi:
         self._engine = engine
         self._store = engine.store
 
-    async def list(self, incoming: Incoming) -> m.DocumentList:
+    async def list_documents(self, incoming: Incoming) -> m.DocumentList:
         """One page of documents."""
         query = incoming.query
         return await self._store.documents(
@@ -39,7 +39,7 @@ class DocumentsApi:
             offset=query.offset,
         )
 
-    async def get(self, incoming: Incoming) -> m.DocumentDetail:
+    async def get_document(self, incoming: Incoming) -> m.DocumentDetail:
         """One document with a slice of its chunks."""
         query = incoming.query
         return await self._store.document(
@@ -48,11 +48,11 @@ class DocumentsApi:
             chunk_limit=query.chunk_limit if query.chunks else 0,
         )
 
-    async def delete(self, incoming: Incoming) -> m.Removed:
+    async def delete_document(self, incoming: Incoming) -> m.Removed:
         """Remove one document."""
         return await self._store.delete(document_key(incoming.path["document_id"]), idempotency_of(incoming))
 
-    async def clear(self, incoming: Incoming) -> m.Removed:
+    async def clear_documents(self, incoming: Incoming) -> m.Removed:
         """Remove all documents, cancel the jobs accepted before, and stop the work on them."""
         check_confirmed(incoming.query.confirm)
         removed = await self._store.clear(idempotency_of(incoming), collections=incoming.query.collections)

@@ -29,7 +29,7 @@ class JobsApi:
         self._engine = engine
         self._store = engine.store
 
-    async def create(self, incoming: Incoming) -> m.Job:
+    async def create_job(self, incoming: Incoming) -> m.Job:
         """Queue a note or a file."""
         if incoming.body is not None:
             job = await self._create_note(incoming)
@@ -38,16 +38,16 @@ class JobsApi:
         self._engine.workers.wake()
         return job
 
-    async def list(self, incoming: Incoming) -> m.JobList:
+    async def list_jobs(self, incoming: Incoming) -> m.JobList:
         """Jobs, newest first."""
         query = incoming.query
         return await self._store.jobs(query.status, query.limit, query.offset)
 
-    async def get(self, incoming: Incoming) -> m.Job:
+    async def get_job(self, incoming: Incoming) -> m.Job:
         """One job, at its end or after `wait` seconds."""
         return await self._engine.ends.wait(incoming.path["job_id"], incoming.query.wait, self._store.job)
 
-    async def cancel(self, incoming: Incoming) -> m.Job:
+    async def cancel_job(self, incoming: Incoming) -> m.Job:
         """Cancel a job and stop the work on it."""
         job_id = incoming.path["job_id"]
         job = await self._store.cancel(job_id, idempotency_of(incoming))
@@ -57,7 +57,7 @@ class JobsApi:
         await self._engine.spool.remove(job_id)
         return job
 
-    async def retry(self, incoming: Incoming) -> m.Job:
+    async def retry_job(self, incoming: Incoming) -> m.Job:
         """Queue a failed job again."""
         job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
         self._engine.workers.wake()

@@ -22,7 +22,7 @@ class RaglerApi:
         self._engine = engine
         self._store = engine.store
 
-    async def search(self, incoming: Incoming) -> r.VectorSearchResponse:
+    async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
         """Find passages by meaning."""
         started = time.perf_counter()
         request: r.VectorSearchRequest = incoming.body
@@ -47,15 +47,15 @@ class RaglerApi:
             execution_time=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    async def list(self, _incoming: Incoming) -> r.CollectionList:
+    async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
         """All collections."""
         return await self._store.collections()
 
-    async def get(self, incoming: Incoming) -> r.CollectionDetail:
+    async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
         """One collection."""
         return await self._store.collection(incoming.path["collection_id"])
 
-    async def put(self, incoming: Incoming) -> r.CollectionDetail:
+    async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
         """Describe a collection."""
         check_may_describe(incoming.role)
         return await self._store.put_collection(

@@ -46,7 +46,7 @@ class StateApi:
         self._counts = _NO_COUNTS
         self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
 
-    async def status(self, _incoming: Incoming) -> m.Status:
+    async def get_status(self, _incoming: Incoming) -> m.Status:
         """Counts, model, queue, storage, and what is wrong."""
         engine = self._engine
         engine.encoder.begin_recovery()
@@ -65,11 +65,11 @@ class StateApi:
             last_updated=counts.last_updated,
         )
 
-    async def health(self, _incoming: Incoming) -> m.Health:
+    async def get_health(self, _incoming: Incoming) -> m.Health:
         """The process lives, or this would not be answered."""
         return m.Health(status="ok")
 
-    async def readiness(self, _incoming: Incoming) -> m.Health:
+    async def get_readiness(self, _incoming: Incoming) -> m.Health:
         """Whether requests can be served; raises `not_ready`. Without its model some still can."""
         if self._engine.phase is not Phase.READY:
             raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)

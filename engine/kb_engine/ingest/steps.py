@@ -32,17 +32,17 @@ class Steps:
 
     async def extracting(self) -> None:
         """The text is being taken out of a file."""
-        await self._tell("Extracting text", 0, 1)
+        await self._report("Extracting text", 0, 1)
 
     async def page(self, page: PagesCounted | PageBegun) -> None:
         """The pages have been counted, or one is about to be read by OCR."""
         if isinstance(page, PagesCounted):
             self._text_pages = page.pages
-            await self._tell("Extracting text", 1, _AROUND + page.pages)
+            await self._report("Extracting text", 1, _AROUND + page.pages)
             return
         self._pages = page.wanted
         step = f"Processing page {page.number} of {page.pages}"
-        await self._tell(step, 1 + page.done, _AROUND + page.wanted)
+        await self._report(step, 1 + page.done, _AROUND + page.wanted)
 
     async def splitting(self) -> None:
         """How much there is to do is known only afterwards; until then progress stays where it is."""
@@ -58,7 +58,7 @@ class Steps:
 
     async def waiting(self) -> None:
         """The embedder is out of order; the job stays where it is."""
-        await self._tell("Waiting for the embedding model", *self._at)
+        await self._report("Waiting for the embedding model", *self._at)
 
     async def _after_pages(self, step: str, later: int, done: int, alone: tuple[int, int]) -> None:
         """So many steps after the pages by OCR, or pages of text done; else as far as it is `alone`."""
@@ -68,8 +68,8 @@ class Steps:
             at = (2 + min(done, self._text_pages), self._text_pages + _AROUND)
         else:
             at = alone
-        await self._tell(step, *at)
+        await self._report(step, *at)
 
-    async def _tell(self, step: str, done: int, total: int) -> None:
+    async def _report(self, step: str, done: int, total: int) -> None:
         self._at = (done, total)
         await self._progress(step, done, total)

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics import submissions
 from kb_contracts.semantics.idempotency import KEPT_SECONDS
 from kb_engine.store.port import OCR_METHOD, NewJob, Prepared
@@ -26,7 +25,6 @@ KEPT = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDE
 _BY_OCR = " AND extraction_method = ?"
 _STILL_THERE = " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
 
-_RETRY_SECONDS = 5.0
 _FREE_CRASHES = 2
 _FIRST_REST = timedelta(seconds=10)
 _LONGEST_REST = timedelta(hours=1)
@@ -211,25 +209,6 @@ LAST_UPDATE = (
     "WHERE kind = 'update' AND document_id = ? AND finished_at IS NULL ORDER BY seq DESC LIMIT 1"
 )
 """The update of a note that was accepted last and has not ended."""
-
-
-def room_in_queue(waiting: int, max_queued: int) -> None:
-    """Raises `queue_full` where so many wait already."""
-    if waiting >= max_queued:
-        raise EngineError(
-            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_RETRY_SECONDS
-        )
-
-
-def job_not_retryable(standing: m.Job) -> EngineError:
-    """It cannot be tried again."""
-    if standing.status == "failed":
-        why = "what was sent for it is not kept any more. Send the note or the file again."
-    elif standing.status == "cancelled":
-        why = "it was cancelled. Send the note or the file again."
-    else:
-        why = f"it has not failed: it is {standing.status}."
-    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
 
 
 def rests_until(crashes: int, now: str) -> str | None:

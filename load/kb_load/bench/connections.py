@@ -22,9 +22,11 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -34,11 +36,11 @@ import psutil
 
 from kb_contracts.http.connection_limits import connections_within_descriptors
 from kb_load.bench import Option
-from kb_load.bench.host import ARGUMENTS, KEY, stub_engine
+from kb_load.bench.host import ARGUMENTS, KEY, Standing, kb_serve, stub_engine
 from kb_load.machine import Machine, describe
 from kb_load.messages import MODERN, tool_call
-from kb_load.processes import LOOPBACK, Running, free_port, running
-from kb_load.stats import percentile, table
+from kb_load.processes import LOOPBACK
+from kb_load.stats import figures_table, percentile
 
 _CALL_SECONDS = 20.0
 _LOOK_SECONDS = 1.0
@@ -89,55 +91,64 @@ def run(
     note: Callable[[str], None] = print,
 ) -> ConnectionsReport:
     """Run all stages, each for `seconds` at least."""
-    return asyncio.run(_measure(half_open, sockets, drops, descriptors, seconds, note))
-
-
-async def _measure(
-    half_open: int,
-    sockets: int,
-    drops: int,
-    descriptors: int,
-    seconds: int,
-    note: Callable[[str], None],
-) -> ConnectionsReport:
-    connections_within_descriptors(half_open + sockets)
     stages: list[Stage] = []
 
-    def done(stage: Stage) -> None:
-        stages.append(stage)
-        note(_line(stage))
+    async def measure() -> None:
+        async def stage(name: str, holding: Callable[[int], AsyncIterator[Held]]) -> None:
+            done = await server.stage(name, holding, seconds)
+            stages.append(done)
+            note(
+                f"{name}: {done.held} held, {done.refused} refused, {done.calls} calls, "
+                f"{done.failed} failed, p99 {done.p99:.1f} ms, {done.resident_mib:.0f} MiB"
+            )
 
-    with (
-        tempfile.TemporaryDirectory(prefix="kb-bench-") as name,
-        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client,
-        stub_engine(Path(name)) as (_, engine),
-    ):
-        with _serving(Path(name) / "limited", engine, client, descriptors) as server:
-            done(await server.stage("quiet, few descriptors", _nothing, seconds))
-            done(await server.stage("half-open", lambda: _half_open(server.port, half_open), seconds))
-        most = sockets + _ENDING
-        wide = {"KB_MAX_CONNECTIONS": str(2 * most), "KB_MAX_WEBSOCKETS": str(most)}
-        with _serving(Path(name) / "wide", engine, client, None, **wide) as server:
-            done(await server.stage("quiet", _nothing, seconds))
-            done(await server.stage("sockets open", lambda: _sockets(server.port, sockets), seconds))
-            await server.settled()
-            done(await server.stage("sockets closed", _nothing, seconds))
-            for name in ("drops", "as many drops again"):
-                done(await server.stage(name, lambda: _drops(server.port, drops // 2), seconds))
+        with (
+            tempfile.TemporaryDirectory(prefix="kb-bench-") as folder,
+            ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client,
+            stub_engine(Path(folder)) as (_, engine),
+        ):
+            program = ("-c", _LIMITED, str(descriptors))
+            home = Path(folder, "limited")
+            with kb_serve("kb", engine, home, program=program, LOG_LEVEL="warn") as standing:
+                server = Server(standing, client)
+                await stage("quiet, few descriptors", _nothing)
+                await stage("half-open", partial(_half_open, count=half_open))
+            most = sockets + _ENDING
+            wide = {"KB_MAX_CONNECTIONS": str(2 * most), "KB_MAX_WEBSOCKETS": str(most)}
+            with kb_serve("kb", engine, Path(folder, "wide"), LOG_LEVEL="warn", **wide) as standing:
+                server = Server(standing, client)
+                await stage("quiet", _nothing)
+                await stage("sockets open", partial(_sockets, count=sockets, reset=False))
                 await server.settled()
-            done(await server.stage("after", _nothing, seconds))
+                await stage("sockets closed", _nothing)
+                for name in ("drops", "as many drops again"):
+                    await stage(name, partial(_sockets, count=drops // 2, reset=True))
+                    await server.settled()
+                await stage("after", _nothing)
+
+    connections_within_descriptors(half_open + sockets)
+    asyncio.run(measure())
     return ConnectionsReport(machine=describe(), descriptors=descriptors, stages=stages)
+
+
+COLUMNS = {
+    "stage": "{0.name}",
+    "held": "{0.held}",
+    "refused": "{0.refused}",
+    "calls": "{0.calls}",
+    "failed": "{0.failed}",
+    "p50 ms": "{0.p50:.1f}",
+    "p99 ms": "{0.p99:.1f}",
+    "worst": "{0.worst:.1f}",
+    "MiB": "{0.resident_mib:.0f}",
+    "open files": "{0.descriptors}",
+}
 
 
 def text(report: ConnectionsReport) -> str:
     """The report for people."""
-    rows = []
-    for each in report.stages:
-        counts = [str(count) for count in (each.held, each.refused, each.calls, each.failed)]
-        times = [f"{milliseconds:.1f}" for milliseconds in (each.p50, each.p99, each.worst)]
-        rows.append([each.name, *counts, *times, f"{each.resident_mib:.0f}", str(each.descriptors)])
-    header = ["stage", "held", "refused", "calls", "failed", "p50 ms", "p99 ms", "worst", "MiB", "open files"]
-    return f"{table(header, rows)}\nfew descriptors: {report.descriptors}\n{report.machine.line()}"
+    stages = figures_table(COLUMNS, report.stages)
+    return f"{stages}\nfew descriptors: {report.descriptors}\n{report.machine.line()}"
 
 
 class Held:
@@ -150,24 +161,23 @@ class Held:
 
 
 class Server:
-    """`kb serve` in a process of its own."""
+    """`kb serve` in a process of its own; `client` is the process that calls it."""
 
-    def __init__(self, process: Running, port: int, client: Executor) -> None:
-        """`client` is the process that calls."""
-        self.port = port
+    def __init__(self, standing: Standing, client: Executor) -> None:
+        self._port = standing.port
         self._client = client
-        self._process = psutil.Process(process.pid)
+        self._process = psutil.Process(standing.process.pid)
         self._quiet = 0
 
-    async def stage(self, name: str, holding: Callable[[], AsyncIterator[Held]], seconds: float) -> Stage:
+    async def stage(self, name: str, holding: Callable[[int], AsyncIterator[Held]], seconds: float) -> Stage:
         """Call while something is held, for `seconds` at least and until all of it is."""
         loop = asyncio.get_running_loop()
-        async with asynccontextmanager(holding)() as held:
+        async with asynccontextmanager(holding)(self._port) as held:
             calls: list[float] = []
             failed = 0
             end = time.monotonic() + seconds
             while time.monotonic() < end or not held.complete.is_set():
-                took, bad = await loop.run_in_executor(self._client, _calls, self.port, _LOOK_SECONDS)
+                took, bad = await loop.run_in_executor(self._client, _calls, self._port, _LOOK_SECONDS)
                 calls += took
                 failed += bad
             self._quiet = self._quiet or self._process.num_fds()
@@ -193,60 +203,29 @@ class Server:
 
 def _calls(port: int, seconds: float) -> tuple[list[float], int]:
     """Call and probe for so long: what each took in milliseconds, and how many had no good answer."""
-
-    async def measure() -> tuple[list[float], int]:
-        took, failed = [], 0
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for ask in (_call, _probe):
-                began = time.perf_counter()
-                try:
-                    good = await asyncio.wait_for(ask(port), _CALL_SECONDS)
-                except (OSError, EOFError, TimeoutError):
-                    good = False
-                failed += not good
-                took.append((time.perf_counter() - began) * 1000)
-        return took, failed
-
-    return asyncio.run(measure())
-
-
-async def _call(port: int) -> bool:
     message = tool_call(MODERN, "kb_search", ARGUMENTS, key=KEY)
-    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
-    head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message.body)}\r\n{lines}"
-    answer = await _response(port, head.encode() + b"Connection: close\r\n\r\n" + message.body)
-    return answer.startswith(b"HTTP/1.1 200") and b'"isError":false' in answer
+    requests = [
+        ("POST", "/mcp", message.body, dict(message.headers), b'"isError":false'),
+        ("GET", "/healthz", None, {}, b""),
+    ]
+    took, failed = [], 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for method, path, body, headers, wanted in requests:
+            began = time.perf_counter()
+            try:
+                with closing(HTTPConnection(LOOPBACK, port, timeout=_CALL_SECONDS)) as connection:
+                    connection.request(method, path, body, headers | {"Connection": "close"})
+                    response = connection.getresponse()
+                    good = response.status == 200 and wanted in response.read()
+            except (OSError, HTTPException):
+                good = False
+            failed += not good
+            took.append((time.perf_counter() - began) * 1000)
+    return took, failed
 
 
-async def _probe(port: int) -> bool:
-    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    return (await _response(port, request)).startswith(b"HTTP/1.1 200")
-
-
-async def _response(port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    try:
-        writer.write(request)
-        return await reader.read()
-    finally:
-        writer.close()
-
-
-@contextmanager
-def _serving(
-    home: Path, engine: str, client: Executor, descriptors: int | None, **environment: str
-) -> Iterator[Server]:
-    home.mkdir()
-    port = free_port()
-    settings = {"KB_ENGINE_URL": engine, "KB_HOME": str(home), "KB_MCP_API_KEY": KEY, "LOG_LEVEL": "warn"}
-    program = ["-m", "kb_cli.main"] if descriptors is None else ["-c", _LIMITED, str(descriptors)]
-    arguments = [*program, "serve", "--port", str(port)]
-    with running("kb", arguments, home, port=port, **settings, **environment) as process:
-        yield Server(process, port, client)
-
-
-async def _nothing() -> AsyncIterator[Held]:
+async def _nothing(_port: int) -> AsyncIterator[Held]:
     held = Held()
     held.complete.set()
     yield held
@@ -278,15 +257,19 @@ async def _half_open(port: int, count: int) -> AsyncIterator[Held]:
         yield held
 
 
-async def _sockets(port: int, count: int) -> AsyncIterator[Held]:
-    """WebSockets that stay open; `refused` counts those that the server did not take."""
+async def _sockets(port: int, count: int, *, reset: bool) -> AsyncIterator[Held]:
+    """WebSockets that stay open, or are reset at once; `refused` counts those that were not taken."""
     held, left = Held(), iter(range(count))
     connections: list[socket.socket] = []
 
     async def open_() -> None:
         for _ in left:
             connection, taken = await _upgraded(port)
-            connections.append(connection)
+            if reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.close()
+            else:
+                connections.append(connection)
             held.held += taken
             held.refused += not taken
         if held.held + held.refused == count:
@@ -298,24 +281,6 @@ async def _sockets(port: int, count: int) -> AsyncIterator[Held]:
     finally:
         for connection in connections:
             connection.close()
-
-
-async def _drops(port: int, count: int) -> AsyncIterator[Held]:
-    """WebSockets that are reset as soon as they are open."""
-    held, left = Held(), iter(range(count))
-
-    async def drop() -> None:
-        for _ in left:
-            connection, taken = await _upgraded(port)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            connection.close()
-            held.held += taken
-            held.refused += not taken
-        if held.held + held.refused == count:
-            held.complete.set()
-
-    async with _together([drop] * _AT_ONCE):
-        yield held
 
 
 async def _upgraded(port: int) -> tuple[socket.socket, bool]:
@@ -350,9 +315,3 @@ async def _together(work: list[Callable[[], Awaitable[None]]]) -> AsyncIterator[
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _line(stage: Stage) -> str:
-    held = f"{stage.held} held, {stage.refused} refused"
-    calls = f"{stage.calls} calls, {stage.failed} failed, p99 {stage.p99:.1f} ms"
-    return f"{stage.name}: {held}, {calls}, {stage.resident_mib:.0f} MiB"

@@ -50,7 +50,7 @@ from kb_load.bench import Option
 from kb_load.machine import Machine, describe
 from kb_load.plots import Sheet
 from kb_load.processes import LOOPBACK, Running, free_port, running
-from kb_load.stats import percentile, table
+from kb_load.stats import figures_table, percentile
 
 SEED = 7
 SIZES = (1_000, 10_000, 100_000)
@@ -84,6 +84,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     p95: float
     p99: float
 
+    @property
+    def kind(self) -> str:
+        """What was searched, without where."""
+        tag = ", 5 % by tag" if self.filtered else ""
+        return f"{self.mode}{tag}{', while taking in' if self.busy else ''}"
+
 
 class Taking(msgspec.Struct, frozen=True, kw_only=True):
     """What taking in came to."""
@@ -111,9 +117,6 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineFailed(RuntimeError):
     """The engine did not do what was asked; the message says what."""
-
-
-# --- what is asked and stored ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +154,28 @@ async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range
     """Add documents with these numbers, each of `CHUNKS_EACH` chunks."""
     centres = texts.rng.standard_normal((_CENTRES, dimensions), dtype=np.float32)
     for number in numbers:
-        await _add(store, _prepared(texts, centres), number)
-
-
-async def _add(store: SqliteStore, prepared: Prepared, number: int) -> None:
-    tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
-    job = NewJob(
-        id=f"bulk-{number}", kind="file", title=prepared.title, tags=tags, metadata={},
-        source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
-        size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
-    )  # fmt: skip
-    await store.accept(job, None)
-    leased = await store.take("bulk")
-    if leased is None or await store.commit(leased, prepared) is None:
-        raise EngineFailed("the store did not take a bulk document")
-
-
-def _prepared(texts: Texts, centres: NDArray[np.float32]) -> Prepared:
-    near = centres[texts.rng.integers(0, len(centres), CHUNKS_EACH)]
-    vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    chunks = [
-        PreparedChunk(text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1, tokens=1)
-        for _ in range(CHUNKS_EACH)
-    ]
-    return Prepared(
-        title=texts.passage(5), extraction_method="text", pages=None, chunks=chunks, vectors=vectors
-    )
-
-
-# --- the run --------------------------------------------------------------------------------------
+        near = centres[texts.rng.integers(0, len(centres), CHUNKS_EACH)]
+        vectors = near + texts.rng.standard_normal(near.shape, dtype=np.float32) * 0.6
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        chunks = [
+            PreparedChunk(
+                text=texts.passage(_WORDS_OF_CHUNK), page=None, heading=None, start=0, end=1, tokens=1
+            )
+            for _ in range(CHUNKS_EACH)
+        ]
+        prepared = Prepared(
+            title=texts.passage(5), extraction_method="text", pages=None, chunks=chunks, vectors=vectors
+        )
+        tags = ["collection:documents", *([FILTER_TAG] if number % _TAGGED_EVERY == 0 else [])]
+        job = NewJob(
+            id=f"bulk-{number}", kind="file", title=prepared.title, tags=tags, metadata={},
+            source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
+            size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
+        )  # fmt: skip
+        await store.accept(job, None)
+        leased = await store.take("bulk")
+        if leased is None or await store.commit(leased, prepared) is None:
+            raise EngineFailed("the store did not take a bulk document")
 
 
 def run(
@@ -222,7 +217,8 @@ def run(
                 memory[size] = round(process.resident_bytes() / 2**20, 1)
             latencies += found
             for each in found:
-                note(f"{each.chunks} chunks, {_name(each)}: p50 {each.p50:.1f}, p95 {each.p95:.1f} ms")
+                kind = f"{each.chunks} chunks, {each.where}, {each.kind}"
+                note(f"{kind}: p50 {each.p50:.1f}, p95 {each.p95:.1f} ms")
     return EngineReport(
         machine=machine,
         embedder=embedder,
@@ -310,7 +306,8 @@ def take_in(client: httpx.Client, texts: Texts, chunks: int) -> Taking:
         body = "\n\n".join(texts.passage(_WORDS_TAKEN).capitalize() + "." for _ in range(100))
         names.append(_submit(client, f"taken-{number}.txt", body))
     for job_id in names:
-        _wait(client, job_id)
+        while _runs(client, job_id, wait=20):
+            continue
     seconds = time.perf_counter() - began
     return Taking(chunks=_counts(client) - before, seconds=seconds, documents=len(names))
 
@@ -320,24 +317,18 @@ def _over_http(
 ) -> list[Latency]:
     for question in questions[:20]:
         _ask(client, question, filtered=False)
-    whiles = (False, True) if busy else (False,)
-    kinds = [(filtered, during) for during in whiles for filtered in (False, True)]
-    turns: list[dict[tuple[bool, bool], list[float]]] = []
+    turns: dict[tuple[bool, bool], list[list[float]]] = {}
     for _ in range(rounds):
-        turn = {
-            (filtered, False): [_ask(client, question, filtered=filtered) for question in questions]
-            for filtered in (False, True)
-        }
+        for filtered in (False, True):
+            quiet = [_ask(client, question, filtered=filtered) for question in questions]
+            turns.setdefault((filtered, False), []).append(quiet)
         if busy:
-            turn |= {
-                (filtered, True): values for filtered, values in _while_busy(client, texts, questions).items()
-            }
-        turns.append(turn)
+            for filtered, values in _while_busy(client, texts, questions).items():
+                turns.setdefault((filtered, True), []).append(values)
     return [
-        _latency([turn[filtered, during] for turn in turns], size, "http", "hybrid",
-                 filtered=filtered, busy=during)
-        for filtered, during in kinds
-    ]  # fmt: skip
+        _latency(values, size, "http", "hybrid", filtered=filtered, busy=during)
+        for (filtered, during), values in turns.items()
+    ]
 
 
 def _while_busy(client: httpx.Client, texts: Texts, questions: Sequence[str]) -> dict[bool, list[float]]:
@@ -369,9 +360,6 @@ def _latency(
         chunks=size, where=where, mode=mode, filtered=filtered, busy=busy, rounds=len(turns),
         calls=sum(map(len, turns)), p50=p50, p95=p95, p99=p99,
     )  # fmt: skip
-
-
-# --- the engine over HTTP -------------------------------------------------------------------------
 
 
 @contextmanager
@@ -409,11 +397,6 @@ def _submit(client: httpx.Client, name: str, text: str) -> str:
     return str(response.json()["id"])
 
 
-def _wait(client: httpx.Client, job_id: str) -> None:
-    while _runs(client, job_id, wait=20):
-        continue
-
-
 def _runs(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
     job = client.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}).json()
     if job["status"] == "failed":
@@ -423,14 +406,6 @@ def _runs(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
 
 def _counts(client: httpx.Client) -> int:
     return int(client.get("/api/v1/status").json()["chunks"])
-
-
-# --- the report -----------------------------------------------------------------------------------
-
-
-def _name(each: Latency) -> str:
-    kind = f"{each.where}, {each.mode}"
-    return f"{kind}{', 5 % by tag' if each.filtered else ''}{', while taking in' if each.busy else ''}"
 
 
 def growth(report: EngineReport, smaller: int, larger: int) -> float:
@@ -445,13 +420,12 @@ def growth(report: EngineReport, smaller: int, larger: int) -> float:
 
 def text(report: EngineReport) -> str:
     """The report for people."""
-    rows = [
-        [_name(each), str(each.chunks), *(f"{value:.1f}" for value in (each.p50, each.p95, each.p99))]
-        for each in sorted(report.latencies, key=lambda each: (_name(each), each.chunks))
-    ]
-    lines = [table(["search", "chunks", "p50 ms", "p95 ms", "p99 ms"], rows)]
-    lines += [f"medians of {each.rounds} rounds of some {each.calls // each.rounds} questions"
-              for each in report.latencies[:1]]  # fmt: skip
+    columns = {"search": "{0.where}, {0.kind}", "chunks": "{0.chunks}"}
+    columns |= {f"{name} ms": f"{{0.{name}:.1f}}" for name in ("p50", "p95", "p99")}
+    ordered = sorted(report.latencies, key=lambda each: (f"{each.where}, {each.kind}", each.chunks))
+    first = report.latencies[0]
+    lines = [figures_table(columns, ordered)]
+    lines.append(f"medians of {first.rounds} rounds of some {first.calls // first.rounds} questions")
     p50, p95, p99 = report.embedding_ms
     lines.append(f"a query's embedding ({report.embedder}): {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
     if (taking := report.taking) is not None:
@@ -471,12 +445,9 @@ def text(report: EngineReport) -> str:
 def plot(report: EngineReport, path: Path) -> None:
     """Draw p95 by size: in the store, and over HTTP with the query's embedding."""
     sheet = Sheet(2, title="Search in the engine as the base grows, p95")
-    sizes = [f"{size} chunks" for size in report.memory_mib]
     for where, y in (("store", "in the store, ms"), ("http", "over HTTP, embedding included, ms")):
-        values: dict[str, list[float]] = {}
-        for each in report.latencies:
-            if each.where == where:
-                values.setdefault(_name(each).partition(", ")[2], []).append(each.p95)
-        labels = {name: [f"{value:.1f}" for value in heights] for name, heights in values.items()}
-        sheet.bars(sizes, values, labels, y=y)
+        latencies = [each for each in report.latencies if each.where == where]
+        sheet.compare(
+            latencies, group="{0.chunks} chunks", bar="{0.kind}", height="p95", label="{0.p95:.1f}", y=y
+        )
     sheet.save(path, under=report.machine.line())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from kb_load.bench.generator import Load, Target, generate
+from kb_load.bench.generator import Load, Target, client_name, generate
 from kb_load.bench.stub_engine import search_response
-from kb_load.machine import Machine
+from kb_load.machine import Machine, describe
 from kb_load.messages import CallFailed, Era, result_of, tool_call
 from kb_load.processes import LOOPBACK, Running, free_port, running
 
@@ -33,8 +33,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of turns was made with: every turn took `seconds` over `connections`."""
 
-    machine: Machine
-    client: str
+    machine: Machine = msgspec.field(default_factory=describe)
+    client: str = msgspec.field(default_factory=client_name)
     connections: int
     seconds: int
 
@@ -84,14 +84,22 @@ class Standing:
 def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
     """The engine behind every host, and its URL."""
     port = free_port()
-    arguments = ["-m", "kb_load.bench.stub_engine", "--port", str(port)]
-    with running("stub engine", arguments, folder, port=port) as engine:
+    program = ["-m", "kb_load.bench.stub_engine", "--port", str(port)]
+    with running("stub engine", program, folder, port=port) as engine:
         yield engine, f"http://{LOOPBACK}:{port}"
 
 
 @contextmanager
-def kb_serve(name: str, engine_url: str, home: Path, *flags: str, **environment: str) -> Iterator[Standing]:
-    """`kb serve` as it is run: a key, metrics on, the log at `info`."""
+def kb_serve(
+    name: str,
+    engine_url: str,
+    home: Path,
+    *flags: str,
+    program: Sequence[str] = ("-m", "kb_cli.main"),
+    **environment: str,
+) -> Iterator[Standing]:
+    """`kb serve` as it is run: a key, metrics on, the log at `info`; `program` is how `kb` is started."""
+    home.mkdir(exist_ok=True)
     port = free_port()
     settings = {
         "KB_ENGINE_URL": engine_url,
@@ -101,9 +109,10 @@ def kb_serve(name: str, engine_url: str, home: Path, *flags: str, **environment:
         "LOG_LEVEL": "info",
         **environment,
     }
-    arguments = ["-m", "kb_cli.main", "serve", "--port", str(port), *flags]
-    with running(name, arguments, home, port=port, **settings) as process:
-        yield Standing(process, port, counts=True)
+    with running(
+        name, [*program, "serve", "--port", str(port), *flags], home, port=port, **settings
+    ) as process:
+        yield Standing(process, port, counts=settings["ENABLE_METRICS"] == "true")
 
 
 def check(host: Standing, era: Era) -> int:
@@ -131,7 +140,8 @@ def _check_search(result: dict[str, Any]) -> None:
     if msgspec.json.decode(result["content"][0]["text"]) != content:
         raise CallFailed("the text and the structured content differ")
     wanted = [(each.chunk.id, each.chunk.text) for each in search_response().results]
-    if [_passage(each) for each in content["results"]] != wanted:
+    chunks = [each.get("chunk") or {**each, "id": each.get("chunk_id")} for each in content["results"]]
+    if [(chunk["id"], chunk["text"]) for chunk in chunks] != wanted:
         raise CallFailed("the passages are not those of the engine")
 
 
@@ -158,20 +168,12 @@ def measured(
     before = host.process.cpu_seconds(), engine.cpu_seconds()
     load = generate(host.target(era), connections=connections, seconds=seconds, pause=pause)
     after = host.process.cpu_seconds(), engine.cpu_seconds()
-    _check_load(load, length, host.process.name)
-    host.check_counts()
-    own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
-    return Cost(load=load, host_cpu=round(own, 1), engine_cpu=round(behind, 1))
-
-
-def _check_load(load: Load, length: int, name: str) -> None:
+    name = host.process.name
     if load.errors:
         raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
     # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
     if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
         raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
-
-
-def _passage(result: dict[str, Any]) -> tuple[int, str]:
-    chunk = result.get("chunk") or {"id": result.get("chunk_id"), "text": result.get("text")}
-    return chunk["id"], chunk["text"]
+    host.check_counts()
+    own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
+    return Cost(load=load, host_cpu=round(own, 1), engine_cpu=round(behind, 1))

@@ -14,14 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import msgspec
 
 from kb_load.bench import Option
 from kb_load.bench.contenders import EXAMPLE_FILE
-from kb_load.bench.generator import client_name
 from kb_load.bench.host import (
     SEARCH,
     Circumstances,
@@ -34,11 +32,10 @@ from kb_load.bench.host import (
     stub_engine,
     warm,
 )
-from kb_load.machine import describe
 from kb_load.messages import ERAS, CallFailed
 from kb_load.plots import Sheet
-from kb_load.processes import Running, free_port, running
-from kb_load.stats import table
+from kb_load.processes import free_port, running
+from kb_load.stats import figures_table, median_figures
 
 CEILING = "bare"
 EXAMPLES = ("example", "example-uvicorn")
@@ -85,6 +82,24 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     lowest_ratio: float
     highest_ratio: float
 
+    @property
+    def title(self) -> str:
+        """The host's name for people."""
+        return TITLES[self.host]
+
+
+COLUMNS = {
+    "tools/call kb_search": "{0.title}",
+    "version": "{0.era}",
+    "calls/s": "{0.rate:.0f}",
+    "of ceiling": "{0.rate_ratio:.2f}",
+    "lowest-highest": "{0.lowest_ratio:.2f}-{0.highest_ratio:.2f}",
+    "p50 ms": "{0.p50:.1f}",
+    "p99 ms": "{0.p99:.1f}",
+    "CPU us/call": "{0.cpu:.0f}",
+    "x ceiling": "{0.cpu_ratio:.2f}",
+}
+
 
 class HostsReport(Circumstances, frozen=True, kw_only=True):
     """The whole run."""
@@ -107,18 +122,21 @@ def run(
         CallFailed: a host's answer is wrong; nothing is timed then.
         kb_load.processes.NotReady: one did not start.
     """
-    machine = describe()
-    done: list[Round] = []
-    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(hosts, Path(folder)) as stand:
-        engine, standing = stand
+    report = HostsReport(connections=connections, seconds=seconds, rounds=[], figures=[])
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        engine, url = stack.enter_context(stub_engine(folder))
+        standing = {host: stack.enter_context(_host(host, url, folder)) for host in hosts}
         lengths = {(host, era): check(standing[host], era) for host in hosts for era in ERAS}
         note(f"answers of {', '.join(hosts)} checked at {' and '.join(ERAS)}")
         for host in hosts:
             for era in ERAS:
                 warm(standing[host], era, connections=connections)
         for number in range(1, rounds + 1):
+            # Each round begins with another host, so that none always runs after the same.
+            first = number % len(hosts)
             for era in ERAS:
-                for host in _turn(hosts, number):
+                for host in hosts[first:] + hosts[:first]:
                     cost = measured(
                         standing[host],
                         engine,
@@ -128,74 +146,56 @@ def run(
                         seconds=seconds,
                     )
                     each = Round(host=host, era=era, round=number, **msgspec.structs.asdict(cost))
-                    done.append(each)
+                    report.rounds.append(each)
                     note(
                         f"round {number} {era} {host:8} {each.load.rate:7.0f}/s  p99 {each.load.p99:6.1f} ms"
                         f"  cpu {each.host_cpu:6.0f} us  engine {each.engine_cpu:4.0f} us"
                     )
-    return HostsReport(
-        machine=machine,
-        client=client_name(),
-        connections=connections,
-        seconds=seconds,
-        rounds=done,
-        figures=figures(done),
-    )
+    report.figures.extend(figures(report.rounds))
+    return report
 
 
 def figures(rounds: list[Round]) -> list[Figures]:
     """Medians, and ratios to the ceiling of the same round."""
     ceilings = {(each.era, each.round): each for each in rounds if each.host == CEILING}
-    found = []
-    for era in dict.fromkeys(each.era for each in rounds):
-        for host in dict.fromkeys(each.host for each in rounds):
-            of = [each for each in rounds if (each.host, each.era) == (host, era)]
-            pairs = [(each, ceilings[era, each.round]) for each in of]
-            ratios = [each.load.rate / ceiling.load.rate for each, ceiling in pairs]
-            found.append(
-                Figures(
-                    host=host,
-                    era=era,
-                    rate=round(median(each.load.rate for each in of), 1),
-                    p50=round(median(each.load.p50 for each in of), 2),
-                    p99=round(median(each.load.p99 for each in of), 2),
-                    cpu=round(median(each.host_cpu for each in of), 1),
-                    rate_ratio=round(median(ratios), 3),
-                    cpu_ratio=round(median(each.host_cpu / ceiling.host_cpu for each, ceiling in pairs), 2),
-                    lowest_ratio=round(min(ratios), 3),
-                    highest_ratio=round(max(ratios), 3),
-                )
-            )
-    return found
+
+    def ratio(each: Round) -> float:
+        return each.load.rate / ceilings[each.era, each.round].load.rate
+
+    fields: dict[str, tuple[Callable[[Round], float], int]] = {
+        "rate": (lambda each: each.load.rate, 1),
+        "p50": (lambda each: each.load.p50, 2),
+        "p99": (lambda each: each.load.p99, 2),
+        "cpu": (lambda each: each.host_cpu, 1),
+        "rate_ratio": (ratio, 3),
+        "cpu_ratio": (lambda each: each.host_cpu / ceilings[each.era, each.round].host_cpu, 2),
+    }
+    return [
+        Figures(
+            lowest_ratio=round(min(map(ratio, of)), 3), highest_ratio=round(max(map(ratio, of)), 3), **medians
+        )
+        for of, medians in median_figures(rounds, ("era", "host"), fields)
+    ]
 
 
 def text(report: HostsReport) -> str:
     """The report for people."""
-    header = ["tools/call kb_search", "version", "calls/s", "of ceiling", "lowest-highest", "p50 ms",
-              "p99 ms", "CPU us/call", "x ceiling"]  # fmt: skip
-    rows = [
-        [
-            TITLES[each.host], each.era, f"{each.rate:.0f}", f"{each.rate_ratio:.2f}",
-            f"{each.lowest_ratio:.2f}-{each.highest_ratio:.2f}", f"{each.p50:.1f}", f"{each.p99:.1f}",
-            f"{each.cpu:.0f}", f"{each.cpu_ratio:.2f}",
-        ]
-        for each in report.figures
-    ]  # fmt: skip
-    rounds = max(each.round for each in report.rounds)
-    return f"{table(header, rows)}\n{report.footer(rounds)}"
+    return f"{figures_table(COLUMNS, report.figures)}\n{report.footer(report.rounds[-1].round)}"
 
 
-def _turn(hosts: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """The order of a round: each begins with another host, so that none always runs after the same."""
-    shift = number % len(hosts)
-    return hosts[shift:] + hosts[:shift]
-
-
-@contextmanager
-def _standing(hosts: tuple[str, ...], folder: Path) -> Iterator[tuple[Running, dict[str, Standing]]]:
-    with ExitStack() as stack:
-        engine, url = stack.enter_context(stub_engine(folder))
-        yield engine, {host: stack.enter_context(_host(host, url, folder)) for host in hosts}
+def plot(report: HostsReport, path: Path) -> None:
+    """Draw calls a second and processor time a call."""
+    figures = sorted(report.figures, key=lambda each: HOSTS.index(each.host))
+    sheet = Sheet(2, title="tools/call of kb_search over one stub engine")
+    sheet.compare(
+        figures, group="{0.era}", bar="{0.title}", height="rate",
+        label="{0.rate:.0f}\n{0.rate_ratio:.2f} of ceiling", y="calls a second",
+    )  # fmt: skip
+    sheet.compare(
+        figures, group="{0.era}", bar="{0.title}", height="cpu",
+        label="{0.cpu:.0f}", y="processor, microseconds a call",
+    )  # fmt: skip
+    sheet.save(path, under=report.machine.line())
 
 
 def _host(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
@@ -208,29 +208,3 @@ def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
     arguments = ["-m", "kb_load.bench.contenders", name, "--port", str(port), "--engine", engine_url]
     with running(name, arguments, folder, port=port) as process:
         yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
-
-
-def plot(report: HostsReport, path: Path) -> None:
-    """Draw calls a second and processor time a call."""
-    eras = list(dict.fromkeys(each.era for each in report.figures))
-    hosts = [host for host in HOSTS if any(each.host == host for each in report.figures)]
-    of = {(each.host, each.era): each for each in report.figures}
-    sheet = Sheet(2, title="tools/call of kb_search over one stub engine")
-    sheet.bars(
-        eras,
-        {TITLES[host]: [of[host, era].rate for era in eras] for host in hosts},
-        {
-            TITLES[host]: [
-                f"{of[host, era].rate:.0f}\n{of[host, era].rate_ratio:.2f} of ceiling" for era in eras
-            ]
-            for host in hosts
-        },
-        y="calls a second",
-    )
-    sheet.bars(
-        eras,
-        {TITLES[host]: [of[host, era].cpu for era in eras] for host in hosts},
-        {TITLES[host]: [f"{of[host, era].cpu:.0f}" for era in eras] for host in hosts},
-        y="processor, microseconds a call",
-    )
-    sheet.save(path, under=report.machine.line())

@@ -46,13 +46,6 @@ class StartupReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, list[float]]
 
 
-def import_seconds() -> float:
-    """Seconds of the import alone."""
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import mcp.server, aiohttp"], check=True)
-    return time.perf_counter() - started
-
-
 def first_answer_seconds(*arguments: str) -> float:
     """Seconds until `kb stdio` has answered its first request."""
     command = [sys.executable, "-m", "kb_cli.main", "stdio", *arguments]
@@ -85,7 +78,14 @@ def run(*, rounds: Annotated[int, Option("turns")] = 7, note: Callable[[str], No
         text.write_bytes((b"All work and no play makes a dull text. " * (FILE_BYTES // 40 + 1))[:FILE_BYTES])
         for turn in range(rounds + 1):
             for name, arguments in CASES.items():
-                taken = _measured(arguments, str(text))
+                if arguments is None:
+                    started = time.perf_counter()
+                    subprocess.run([sys.executable, "-c", IMPORT], check=True)
+                    taken = time.perf_counter() - started
+                else:
+                    taken = first_answer_seconds(
+                        *(str(text) if each == "FILE" else each for each in arguments)
+                    )
                 if turn:
                     seconds[name].append(round(taken, 4))
             note(f"turn {turn} of {rounds}")
@@ -104,12 +104,5 @@ def plot(report: StartupReport, path: Path) -> None:
     """Draw the medians."""
     medians = {name: [statistics.median(values)] for name, values in report.seconds.items()}
     sheet = Sheet(1, title="kb stdio: to the first answer")
-    labels = {name: [f"{values[0]:.2f}"] for name, values in medians.items()}
-    sheet.bars(["median"], medians, labels, y="seconds")
+    sheet.bars(["median"], medians, "{:.2f}", y="seconds")
     sheet.save(path, under=report.machine.line())
-
-
-def _measured(arguments: tuple[str, ...] | None, file: str) -> float:
-    if arguments is None:
-        return import_seconds()
-    return first_answer_seconds(*(file if each == "FILE" else each for each in arguments))

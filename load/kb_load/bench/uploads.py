@@ -2,8 +2,8 @@
 
 One client, one file after another, in turns: in each round one host goes first and last, in the next the
 other, for what is written first meets another disk cache than what follows. Chunks hold 4 MiB before
-base64. The engine is a stub that reads what it is handed; handing over is not in the timed part, for the bare
-handlers have none, and it goes at the engine's speed. Memory is the highest resident memory of the server
+base64. The engine is a stub that reads what it is sent; that is not in the timed part, for the bare handlers
+send nothing on, and it goes at the engine's speed. Memory is the highest resident memory of the server
 while a file goes up, for a small file and for a large one.
 """
 
@@ -14,27 +14,24 @@ import http.client
 import os
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kb_load.bench import Option
+from kb_load.bench.host import KEY, Standing, kb_serve, stub_engine
 from kb_load.machine import Machine, describe
 from kb_load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
 from kb_load.plots import Sheet
-from kb_load.processes import LOOPBACK, Running, free_port, running
+from kb_load.processes import LOOPBACK, free_port, running
 from kb_load.sampling import MEBIBYTE, Sampler
-from kb_load.stats import table
+from kb_load.stats import figures_table, median_figures
 
 CHUNK_BYTES = 4 * MEBIBYTE
-KEY = "a-key-for-the-benchmark"
 _TIMEOUT = 120.0
 
 Way = Literal["chunked", "direct"]
@@ -69,21 +66,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     peak_mib: float
 
 
+COLUMNS = {
+    "upload": "{0.way}",
+    "file MiB": "{0.mib}",
+    "host": "{0.host}",
+    "MiB/s": "{0.rate:.0f}",
+    "of bare": "{0.ratio:.2f}",
+    "CPU s/GiB": "{0.cpu:.2f}",
+    "peak memory MiB": "{0.peak_mib:.0f}",
+}
+
+
 class UploadsReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run."""
 
     machine: Machine
     uploads: list[Upload]
     figures: list[Figures]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one host takes uploads."""
-
-    name: str
-    process: Running
-    port: int
 
 
 def run(
@@ -100,14 +99,14 @@ def run(
     """
     machine = describe()
     done: list[Upload] = []
-    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _places(Path(folder), mib) as places:
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
         for number in range(rounds + 1):
-            order = places if number % 2 else places[::-1]
+            order = hosts if number % 2 else hosts[::-1]
             for size in (small_mib, mib):
                 for way in ("chunked", "direct"):
-                    for place in (*order, *reversed(order)):
-                        each = _measured(place, way, size, number)
-                        note(f"round {number} {way} {size} MiB {place.name}: {each.rate:.0f} MiB/s")
+                    for host in (*order, *reversed(order)):
+                        each = _measured(host, way, size, number)
+                        note(f"round {number} {way} {size} MiB {each.host}: {each.rate:.0f} MiB/s")
                         if number:  # the first round warms
                             done.append(each)
     return UploadsReport(machine=machine, uploads=done, figures=figures(done))
@@ -115,122 +114,99 @@ def run(
 
 def figures(uploads: list[Upload]) -> list[Figures]:
     """Medians over the rounds, and of the ratios to the bare handler of the same round."""
-    rounds: defaultdict[tuple[str, int, str], defaultdict[int, list[Upload]]]
-    rounds = defaultdict(lambda: defaultdict(list))
-    for each in uploads:
-        rounds[each.way, each.mib, each.host][each.round].append(each)
-    rates = {
-        kind: {
-            number: sum(each.mib for each in of) / sum(each.seconds for each in of)
-            for number, of in by_round.items()
-        }
-        for kind, by_round in rounds.items()
+
+    def rate(of: Upload, host: str) -> float:
+        """MiB a second of all that `host` took in the round of `of`."""
+        kind = (of.way, of.mib, of.round, host)
+        alike = [each for each in uploads if (each.way, each.mib, each.round, each.host) == kind]
+        return sum(each.mib for each in alike) / sum(each.seconds for each in alike)
+
+    fields: dict[str, tuple[Callable[[Upload], float], int]] = {
+        "rate": (lambda each: rate(each, each.host), 1),
+        "ratio": (lambda each: rate(each, each.host) / rate(each, "bare"), 3),
+        "cpu": (lambda each: each.cpu, 2),
     }
-    found = []
-    for (way, mib, host), by_round in sorted(rates.items()):
-        of = [each for each in uploads if (each.way, each.mib, each.host) == (way, mib, host)]
-        bare = rates[way, mib, "bare"]
-        found.append(
-            Figures(
-                way=way,
-                host=host,
-                mib=mib,
-                rate=round(median(by_round.values()), 1),
-                ratio=round(median(rate / bare[number] for number, rate in by_round.items()), 3),
-                cpu=round(median(each.cpu for each in of), 2),
-                peak_mib=round(max(each.peak_mib for each in of), 1),
-            )
-        )
-    return found
+    ordered = sorted(uploads, key=lambda each: (each.way, each.mib, each.host))
+    return [
+        Figures(peak_mib=round(max(each.peak_mib for each in of), 1), **medians)
+        for of, medians in median_figures(ordered, ("way", "mib", "host"), fields)
+    ]
 
 
 def text(report: UploadsReport) -> str:
     """The report for people."""
-    header = ["upload", "file MiB", "host", "MiB/s", "of bare", "CPU s/GiB", "peak memory MiB"]
-    rows = [
-        [
-            each.way, str(each.mib), each.host, f"{each.rate:.0f}", f"{each.ratio:.2f}", f"{each.cpu:.2f}",
-            f"{each.peak_mib:.0f}",
-        ]
-        for each in report.figures
-    ]  # fmt: skip
-    rounds = max(each.round for each in report.uploads)
-    how = f"medians of {rounds} rounds, in every other one each host goes first and last"
-    return f"{table(header, rows)}\n{how}\n{report.machine.line()}"
+    how = f"medians of {report.uploads[-1].round} rounds, in every other one each host goes first and last"
+    return f"{figures_table(COLUMNS, report.figures)}\n{how}\n{report.machine.line()}"
 
 
 def plot(report: UploadsReport, path: Path) -> None:
     """Draw speed and memory."""
-    kinds = list(dict.fromkeys((each.way, each.mib) for each in report.figures))
-    groups = [f"{way}, {mib} MiB" for way, mib in kinds]
-    of = {(each.host, each.way, each.mib): each for each in report.figures}
     sheet = Sheet(2, title="Uploads: this server beside bare handlers of the same work")
-    hosts = ("kb", "bare")
-    sheet.bars(
-        groups,
-        {host: [of[host, *kind].rate for kind in kinds] for host in hosts},
-        {host: [f"{of[host, *kind].rate:.0f}" for kind in kinds] for host in hosts},
-        y="MiB a second",
-    )
-    sheet.bars(
-        groups,
-        {host: [of[host, *kind].peak_mib for kind in kinds] for host in hosts},
-        {host: [f"{of[host, *kind].peak_mib:.0f}" for kind in kinds] for host in hosts},
-        y="peak resident memory, MiB",
-    )
+    figures = sorted(report.figures, key=lambda each: each.host, reverse=True)
+    for height, y in (("rate", "MiB a second"), ("peak_mib", "peak resident memory, MiB")):
+        label = f"{{0.{height}:.0f}}"
+        sheet.compare(figures, group="{0.way}, {0.mib} MiB", bar="{0.host}", height=height, label=label, y=y)
     sheet.save(path, under=report.machine.line())
 
 
 # --- one file -------------------------------------------------------------------------------------
 
 
-def _measured(place: _Place, way: Way, mib: int, number: int) -> Upload:
+def _measured(host: Standing, way: Way, mib: int, number: int) -> Upload:
     send = {"chunked": _chunked, "direct": _direct}[way]
-    before = place.process.cpu_seconds()
-    with Sampler({place.name: place.process.pid}, interval=0.02, sockets=False) as sampler:
-        seconds = send(place, mib)
+    process = host.process
+    before = process.cpu_seconds()
+    with (
+        Sampler({process.name: process.pid}, interval=0.02, sockets=False) as sampler,
+        closing(http.client.HTTPConnection(LOOPBACK, host.port, timeout=_TIMEOUT)) as connection,
+    ):
+        bare = process.name == "bare"
+        upload_id, path = "bare", "/direct"
+        if not bare:
+            arguments = {"filename": "large.bin.txt", "total_size": mib * MEBIBYTE}
+            started = _call(connection, tool_call(HANDSHAKE, "kb_upload_start", arguments, key=KEY))
+            upload_id, path = started["upload_id"], urlsplit(started["upload_url"]).path
+        seconds = send(connection, mib, upload_id, path)
+        if bare:
+            _response(connection, "DELETE", "/files", b"", {})
+        else:
+            arguments = {"upload_id": upload_id}
+            _call(connection, tool_call(HANDSHAKE, "kb_upload_finish", arguments, key=KEY))
     return Upload(
         way=way,
-        host=place.name,
+        host=process.name,
         mib=mib,
         round=number,
         seconds=seconds,
-        cpu=(place.process.cpu_seconds() - before) / mib * 1024,
+        cpu=(process.cpu_seconds() - before) / mib * 1024,
         peak_mib=max(sample.resident_mib for sample in sampler.samples),
     )
 
 
-def _chunked(place: _Place, mib: int) -> float:
-    connection = http.client.HTTPConnection(LOOPBACK, place.port, timeout=_TIMEOUT)
-    upload_id, _ = _begin(place, connection, mib)
-    data = base64.b64encode(os.urandom(CHUNK_BYTES)).decode()
+def _chunked(connection: http.client.HTTPConnection, mib: int, upload_id: str, _path: str) -> float:
+    def message(data: str, index: int) -> Message:
+        arguments = {"upload_id": upload_id, "chunk_index": index, "data": data}
+        return tool_call(HANDSHAKE, "kb_upload_chunk", arguments, key=KEY)
+
+    bare = upload_id == "bare"
+    path = "/chunk" if bare else "/mcp"
     # Encoded before the clock starts, and sent as they are: the client's work is not the server's.
-    count = mib * MEBIBYTE // CHUNK_BYTES
-    head, _, tail = _chunk(upload_id, "DATA", 987_654).body.partition(b"DATA")
-    path = "/chunk" if place.name == "bare" else "/mcp"
-    headers = dict(_chunk(upload_id, "", 0).headers)
+    data = base64.b64encode(os.urandom(CHUNK_BYTES))
+    head, _, tail = message("DATA", 987_654).body.partition(b"DATA")
+    headers = dict(message("", 0).headers)
     seconds = 0.0
-    for index in range(count):
-        body = b"".join((head, data.encode(), tail)).replace(b"987654", str(index).encode(), 1)
+    for index in range(mib * MEBIBYTE // CHUNK_BYTES):
+        body = b"".join((head, data, tail)).replace(b"987654", str(index).encode(), 1)
         started = time.perf_counter()
         answer = _response(connection, "POST", path, body, headers)
         seconds += time.perf_counter() - started
         found = structured(answer)
-        if found["received_bytes"] != (CHUNK_BYTES if place.name == "bare" else CHUNK_BYTES * (index + 1)):
+        if found["received_bytes"] != (CHUNK_BYTES if bare else CHUNK_BYTES * (index + 1)):
             raise CallFailed(f"chunk {index}: {found}")
-    _finish(place, connection, upload_id)
-    connection.close()
     return seconds
 
 
-def _chunk(upload_id: str, data: str, index: int) -> Message:
-    arguments = {"upload_id": upload_id, "chunk_index": index, "data": data}
-    return tool_call(HANDSHAKE, "kb_upload_chunk", arguments, key=KEY)
-
-
-def _direct(place: _Place, mib: int) -> float:
-    connection = http.client.HTTPConnection(LOOPBACK, place.port, timeout=_TIMEOUT)
-    upload_id, path = _begin(place, connection, mib)
+def _direct(connection: http.client.HTTPConnection, mib: int, _upload_id: str, path: str) -> float:
     block = os.urandom(MEBIBYTE)
     headers = {"Content-Length": str(mib * MEBIBYTE)}
     started = time.perf_counter()
@@ -238,26 +214,11 @@ def _direct(place: _Place, mib: int) -> float:
     seconds = time.perf_counter() - started
     if msgspec.json.decode(answer)["received_bytes"] != mib * MEBIBYTE:
         raise CallFailed(f"direct: {answer.decode()}")
-    _finish(place, connection, upload_id)
-    connection.close()
     return seconds
 
 
-def _begin(place: _Place, connection: http.client.HTTPConnection, mib: int) -> tuple[str, str]:
-    if place.name == "bare":
-        return "bare", "/direct"
-    arguments = {"filename": "large.bin.txt", "total_size": mib * MEBIBYTE}
-    message = tool_call(HANDSHAKE, "kb_upload_start", arguments, key=KEY)
-    found = structured(_response(connection, "POST", "/mcp", message.body, dict(message.headers)))
-    return found["upload_id"], urlsplit(found["upload_url"]).path
-
-
-def _finish(place: _Place, connection: http.client.HTTPConnection, upload_id: str) -> None:
-    if place.name == "bare":
-        _response(connection, "DELETE", "/files", b"", {})
-        return
-    message = tool_call(HANDSHAKE, "kb_upload_finish", {"upload_id": upload_id}, key=KEY)
-    structured(_response(connection, "POST", "/mcp", message.body, dict(message.headers)))
+def _call(connection: http.client.HTTPConnection, message: Message) -> dict[str, Any]:
+    return structured(_response(connection, "POST", "/mcp", message.body, dict(message.headers)))
 
 
 def _response(
@@ -276,21 +237,14 @@ def _response(
 
 
 @contextmanager
-def _places(folder: Path, mib: int) -> Iterator[list[_Place]]:
-    engine_port, port, bare_port = free_port(), free_port(), free_port()
-    engine = ["-m", "kb_load.bench.stub_engine", "--port", str(engine_port)]
-    serve = ["-m", "kb_cli.main", "serve", "--port", str(port)]
-    bare = ["-m", "kb_load.bench.bare_uploads", "--port", str(bare_port), "--folder", str(folder / "bare")]
+def _standing(folder: Path, mib: int) -> Iterator[list[Standing]]:
+    port = free_port()
+    bare = ["-m", "kb_load.bench.bare_uploads", "--port", str(port), "--folder", str(folder / "bare")]
     (folder / "bare").mkdir()
-    settings = {
-        "KB_ENGINE_URL": f"http://{LOOPBACK}:{engine_port}",
-        "KB_HOME": str(folder / "home"),
-        "KB_MCP_API_KEY": KEY,
-        "KB_MAX_UPLOAD_BYTES": str(2 * mib * MEBIBYTE),
-    }
+    limit = str(2 * mib * MEBIBYTE)
     with (
-        running("stub engine", engine, folder, port=engine_port),
-        running("kb", serve, folder, port=port, **settings) as ours,
-        running("bare", bare, folder, port=bare_port) as theirs,
+        stub_engine(folder) as (_, url),
+        kb_serve("kb", url, folder / "home", KB_MAX_UPLOAD_BYTES=limit) as ours,
+        running("bare", bare, folder, port=port) as theirs,
     ):
-        yield [_Place("kb", ours, port), _Place("bare", theirs, bare_port)]
+        yield [ours, Standing(theirs, port)]

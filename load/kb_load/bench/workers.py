@@ -10,25 +10,22 @@ among them. Each worker's calls are read from where it counts them for `/metrics
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 import msgspec
 
 from kb_load.bench import Option
-from kb_load.bench.generator import client_name
 from kb_load.bench.host import Circumstances, Cost, Standing, check, kb_serve, measured, stub_engine, warm
-from kb_load.machine import describe
 from kb_load.messages import ERAS, Era
 from kb_load.plots import Sheet
 from kb_load.processes import Running
-from kb_load.stats import table
-from kb_server.observability.counters import counters_by_slot
+from kb_load.stats import figures_table, median_figures
+from kb_server.observability.metrics import counters_by_slot
 
 WORKERS = (1, 2)
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
@@ -61,6 +58,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest part of the calls that a worker had, over all rounds together."""
 
 
+COLUMNS = {
+    "load": "{0.manner}",
+    "version": "{0.era}",
+    "workers": "{0.workers}",
+    "calls/s": "{0.rate:.0f}",
+    "p99 ms": "{0.p99:.1f}",
+    "CPU us/call": "{0.cpu:.0f}",
+    "x one": "{0.cpu_ratio:.2f}",
+    "least share": "{0.least_share:.2f}",
+}
+
+
 class WorkersReport(Circumstances, frozen=True, kw_only=True):
     """The whole run."""
 
@@ -83,10 +92,16 @@ def run(
         CallFailed: an answer is wrong, or calls failed.
         kb_load.processes.NotReady: a server did not start.
     """
-    machine = describe()
-    done: list[Round] = []
-    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder)) as stand:
-        engine, servers = stand
+    report = WorkersReport(connections=connections, seconds=seconds, rounds=[], figures=[])
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as name, ExitStack() as stack:
+        engine, url = stack.enter_context(stub_engine(Path(name)))
+        servers = []
+        for workers in WORKERS:
+            home = Path(name, str(workers))
+            standing = stack.enter_context(
+                kb_serve(f"workers {workers}", url, home, "--workers", str(workers), TMPDIR=str(home))
+            )
+            servers.append(_Server(workers, standing, home, {era: check(standing, era) for era in ERAS}))
         for server in servers:
             for era in ERAS:
                 warm(server.standing, era, connections=connections)
@@ -102,76 +117,47 @@ def run(
                         shares=shares,
                         **msgspec.structs.asdict(cost),
                     )
-                    done.append(each)
-                    note(_line(each))
-    return WorkersReport(
-        machine=machine,
-        client=client_name(),
-        connections=connections,
-        seconds=seconds,
-        rounds=done,
-        figures=figures(done),
-    )
+                    report.rounds.append(each)
+                    note(
+                        f"round {number} {manner} {era} {server.workers} {each.load.rate:7.0f}/s"
+                        f"  cpu {each.host_cpu:4.0f} us  {' '.join(f'{share:.2f}' for share in shares)}"
+                    )
+    report.figures.extend(figures(report.rounds))
+    return report
 
 
 def figures(rounds: list[Round]) -> list[Figures]:
     """Medians, and ratios to the one worker of the same round."""
     single = {(each.manner, each.era, each.round): each for each in rounds if each.workers == 1}
-    kinds = sorted({(each.manner, each.era, each.workers) for each in rounds})
-    found = []
-    for manner, era, workers in kinds:
-        of = [each for each in rounds if (each.manner, each.era, each.workers) == (manner, era, workers)]
-        ratios = [each.host_cpu / single[manner, era, each.round].host_cpu for each in of]
-        found.append(
-            Figures(
-                workers=workers,
-                era=era,
-                manner=manner,
-                rate=round(median(each.load.rate for each in of), 1),
-                p99=round(median(each.load.p99 for each in of), 2),
-                cpu=round(median(each.host_cpu for each in of), 1),
-                cpu_ratio=round(median(ratios), 3),
-                least_share=round(_least_share(of), 3),
-            )
-        )
-    return found
+    fields: dict[str, tuple[Callable[[Round], float], int]] = {
+        "rate": (lambda each: each.load.rate, 1),
+        "p99": (lambda each: each.load.p99, 2),
+        "cpu": (lambda each: each.host_cpu, 1),
+        "cpu_ratio": (
+            lambda each: each.host_cpu / single[each.manner, each.era, each.round].host_cpu,
+            3,
+        ),
+    }
+    ordered = sorted(rounds, key=lambda each: (each.manner, each.era, each.workers))
+    return [
+        Figures(least_share=round(_least_share(of), 3), **medians)
+        for of, medians in median_figures(ordered, ("manner", "era", "workers"), fields)
+    ]
 
 
 def text(report: WorkersReport) -> str:
     """The report for people."""
-    header = ["load", "version", "workers", "calls/s", "p99 ms", "CPU us/call", "x one", "least share"]
-    rows = [
-        [
-            each.manner, each.era, str(each.workers), f"{each.rate:.0f}", f"{each.p99:.1f}",
-            f"{each.cpu:.0f}", f"{each.cpu_ratio:.2f}", f"{each.least_share:.2f}",
-        ]
-        for each in report.figures
-    ]  # fmt: skip
-    rounds = max(each.round for each in report.rounds)
-    return f"{table(header, rows)}\n{report.footer(rounds)}"
+    return f"{figures_table(COLUMNS, report.figures)}\n{report.footer(report.rounds[-1].round)}"
 
 
 def plot(report: WorkersReport, path: Path) -> None:
     """Draw processor time a call."""
-    kinds = list(dict.fromkeys((each.manner, each.era) for each in report.figures))
-    of = {(each.workers, each.manner, each.era): each for each in report.figures}
     sheet = Sheet(1, title="tools/call of kb_search: one worker and two")
-    values = {f"--workers {count}": [of[count, *kind].cpu for kind in kinds] for count in WORKERS}
-    labels = {
-        f"--workers {count}": [
-            f"{of[count, *kind].cpu:.0f}\n{of[count, *kind].cpu_ratio:.2f}" for kind in kinds
-        ]
-        for count in WORKERS
-    }
-    groups = [f"{manner}\n{era}" for manner, era in kinds]
-    sheet.bars(groups, values, labels, y="processor, microseconds a call")
+    sheet.compare(
+        report.figures, group="{0.manner}\n{0.era}", bar="--workers {0.workers}", height="cpu",
+        label="{0.cpu:.0f}\n{0.cpu_ratio:.2f}", y="processor, microseconds a call",
+    )  # fmt: skip
     sheet.save(path, under=report.machine.line())
-
-
-def _line(each: Round) -> str:
-    parts = " ".join(f"{share:.2f}" for share in each.shares)
-    what = f"round {each.round} {each.manner} {each.era} {each.workers}"
-    return f"{what} {each.load.rate:7.0f}/s  cpu {each.host_cpu:4.0f} us  {parts}"
 
 
 def _least_share(rounds: list[Round]) -> float:
@@ -213,21 +199,3 @@ class _Server:
         return (
             [numbers.get(_CALLS, 0.0) for numbers in counters_by_slot(folders[0]).values()] if folders else []
         )
-
-
-@contextmanager
-def _standing(folder: Path) -> Iterator[tuple[Running, list[_Server]]]:
-    with ExitStack() as stack:
-        engine, url = stack.enter_context(stub_engine(folder))
-        yield (
-            engine,
-            [stack.enter_context(_server(workers, url, folder / str(workers))) for workers in WORKERS],
-        )
-
-
-@contextmanager
-def _server(workers: int, engine_url: str, home: Path) -> Iterator[_Server]:
-    home.mkdir()
-    flags = ("--workers", str(workers))
-    with kb_serve(f"workers {workers}", engine_url, home, *flags, TMPDIR=str(home)) as standing:
-        yield _Server(workers, standing, home, {era: check(standing, era) for era in ERAS})

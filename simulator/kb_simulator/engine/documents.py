@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
 from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
 from kb_contracts.semantics.titles import title_after_update
 from kb_readers import Extraction
@@ -79,9 +79,7 @@ class Documents:
         """By number or uid. Raises EngineError: `document_not_found`."""
         document_id = self._by_uid.get(key) if isinstance(key, str) else key
         if document_id is None or (stored := self.by_id.get(document_id)) is None:
-            raise EngineError(
-                "document_not_found", f"There is no document {key}. List the documents to find it."
-            )
+            raise document_not_found(key)
         return stored
 
     # taking in
@@ -152,10 +150,7 @@ class Documents:
         """
         stored = self.find(document_id)
         if stored.document.doc_type != "note":
-            raise EngineError(
-                "not_a_note",
-                f"Document {document_id} is a {stored.document.doc_type} file; only notes change.",
-            )
+            raise not_a_note(document_id)
         check_version(stored.document, expected)
         return stored
 
@@ -193,7 +188,7 @@ class Documents:
         stored = self.find(key)
         check_version(stored.document, expected)
         if tag not in stored.document.tags:
-            raise EngineError("tag_not_found", f"Document {key} does not carry the tag {tag!r}.")
+            raise tag_not_found(tag)
         kept = [each for each in stored.document.tags if each != tag]
         return self._changed(stored, stored, now, tags=kept)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.operations import NoQuery
-from kb_contracts.http.mount import Handler, Incoming
+from kb_contracts.http.mount import Handler, Incoming, handlers_of
 from kb_contracts.http.parsing import check_metadata
 from kb_contracts.semantics.collections import check_may_describe
 from kb_contracts.semantics.idempotency import request_fingerprint
@@ -28,29 +29,7 @@ from kb_simulator.engine.idempotency import Retry
 
 def handlers() -> Mapping[str, Handler]:
     """The handlers by operation id."""
-    return {
-        "search": search,
-        "createJob": create_job,
-        "listJobs": list_jobs,
-        "getJob": get_job,
-        "cancelJob": cancel_job,
-        "retryJob": retry_job,
-        "listDocuments": list_documents,
-        "getDocument": get_document,
-        "deleteDocument": delete_document,
-        "clearDocuments": clear_documents,
-        "patchNote": patch_note,
-        "addTags": add_tags,
-        "removeTag": remove_tag,
-        "listTags": list_tags,
-        "getStatus": get_status,
-        "getHealth": get_health,
-        "getReadiness": get_readiness,
-        "vectorSearch": vector_search,
-        "listCollections": list_collections,
-        "getCollection": get_collection,
-        "putCollection": put_collection,
-    }
+    return handlers_of(sys.modules[__name__])
 
 
 async def search(incoming: Incoming) -> m.SearchResponse:

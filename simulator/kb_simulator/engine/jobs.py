@@ -1,104 +1,29 @@
-"""The policies that say when and how jobs end, and what is known of one job. No I/O, no time of its own."""
+"""What is known of one job, and what it becomes at each event. No I/O, no time of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import ERRORS
 from kb_contracts.semantics.job_states import TRANSITIONS, Event
+from kb_simulator.engine.documents import Stored
 from kb_simulator.engine.idempotency import Retry
+from kb_simulator.engine.policies import (
+    COMPLETED,
+    QUEUED,
+    STEPS,
+    AfterPolls,
+    AfterTime,
+    AtOnce,
+    FailAt,
+    Policy,
+    Stuck,
+)
 from kb_simulator.engine.submission import Submission, Update
-from kb_simulator.engine.timestamps import microseconds_of
-
-STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
-"""What a job goes through, in order."""
-
-QUEUED, COMPLETED = "queued", "completed"
-"""The steps before and after."""
-
-
-class AtOnce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
-    """The job has ended by the time anybody looks."""
-
-
-class AfterPolls(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_polls"
-):
-    """The job ends at the `polls`-th `GET /jobs/{id}`; until then each poll shows more progress."""
-
-    polls: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
-
-
-class AfterTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_time"):
-    """The job ends when `seconds` of virtual time have passed since it was accepted."""
-
-    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
-
-
-class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="stuck"):
-    """The job stays at `step` for ever, unless it is cancelled: `queued`, or one of the steps of its work."""
-
-    step: str = STEPS[2]
-
-    def __post_init__(self) -> None:
-        _check_step(self.step, (QUEUED, *STEPS))
-
-
-class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fail_at"):
-    """The job fails at `step` with `code`, one of the contract's errors."""
-
-    step: str = STEPS[2]
-    code: str = "extraction_failed"
-    message: str = "This job was told to fail."
-
-    def __post_init__(self) -> None:
-        _check_step(self.step, STEPS)
-        if self.code not in ERRORS:
-            raise ValueError(f"there is no error code {self.code!r}; it is one of {', '.join(ERRORS)}")
-
-
-def _check_step(step: str, steps: Sequence[str]) -> None:
-    if step not in steps:
-        raise ValueError(f"there is no step {step!r}; it is one of {', '.join(steps)}")
-
-
-Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
-"""How jobs end. A job keeps the policy under which it was accepted."""
-
-POLICY_FORMS = "at-once, polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
-"""What `policy_of` reads."""
-
-_BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
-    "polls": (AfterPolls, "polls"),
-    "seconds": (AfterTime, "seconds"),
-    "stuck": (Stuck, "step"),
-    "fail": (FailAt, "step"),
-}
-
-
-def policy_of(text: str) -> Policy:
-    """The policy that `text` names in one of `POLICY_FORMS`; without its value it has the policy's default.
-
-    Raises:
-        ValueError: it names none, or its value does not fit.
-    """
-    if text == "at-once":
-        return AtOnce()
-    word, colon, value = text.partition(":")
-    if word not in _BY_WORD:
-        raise ValueError(f"takes {POLICY_FORMS}")
-    kind, member = _BY_WORD[word]
-    try:
-        return msgspec.convert({member: value} if colon else {}, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"takes {POLICY_FORMS}; of {value!r}: {error}") from error
+from kb_simulator.engine.timestamps import microseconds_of, rfc3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +62,12 @@ class JobRecord:
             case _:
                 return None
 
-    def shown(self, now: int) -> m.Job:
-        """The job as it is told at `now`."""
+    def at(self, now: int) -> m.Job:
+        """The job as a caller sees it at `now`."""
         job = msgspec.structs.replace(self.job, elapsed_seconds=self._elapsed(now))
         if job.status != "running":
             return job
-        share = min(self._share(now), 1.0 - 1e-6)  # the whole is told when it has completed
+        share = min(self._share(now), 1.0 - 1e-6)  # it is whole when the job has completed
         done = int(share * len(STEPS))
         return msgspec.structs.replace(
             job,
@@ -161,10 +86,9 @@ class JobRecord:
 
     def _elapsed(self, now: int) -> float:
         began = self.job.started_at or self.job.created_at
-        ended = (
-            max(now, self.accepted) if self.job.finished_at is None else _microseconds(self.job.finished_at)
-        )
-        return max(0, ended - _microseconds(began)) / 1_000_000
+        end = self.job.finished_at
+        ended = max(now, self.accepted) if end is None else microseconds_of(datetime.fromisoformat(end))
+        return max(0, ended - microseconds_of(datetime.fromisoformat(began))) / 1_000_000
 
     def _share(self, now: int) -> float:
         match self.policy:
@@ -177,10 +101,6 @@ class JobRecord:
                 return STEPS.index(step) / len(STEPS)
             case _:
                 return 0.0
-
-
-def _microseconds(time: str) -> int:
-    return microseconds_of(datetime.fromisoformat(time))
 
 
 def moved(job: m.Job, event: Event, **changes: object) -> m.Job:
@@ -206,4 +126,81 @@ def requeued(job: m.Job) -> m.Job:
         retryable=False,
         started_at=None,
         finished_at=None,
+    )
+
+
+def completed(job: m.Job, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
+    return moved(
+        job,
+        Event.COMPLETE,
+        step=COMPLETED,
+        progress=1.0,
+        completed_steps=len(STEPS),
+        document_id=stored.document.id,
+        document_uid=stored.document.uid,
+        deduplicated=deduplicated,
+        finished_at=rfc3339(now),
+    )
+
+
+def failure_of(record: JobRecord) -> tuple[str, m.JobError] | None:
+    """At which step a job fails, and why."""
+    if isinstance(record.policy, FailAt):
+        return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
+    if isinstance(record.submission, Submission) and isinstance(record.submission.content, m.JobError):
+        return STEPS[0], record.submission.content
+    return None
+
+
+def failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
+    done = STEPS.index(step)
+    return moved(
+        record.job,
+        Event.FAIL,
+        step=step,
+        progress=done / len(STEPS),
+        completed_steps=done,
+        error=error,
+        retryable=True,
+        finished_at=rfc3339(now),
+    )
+
+
+def started(job: m.Job, attempts: int, now: int) -> m.Job:
+    started = rfc3339(now)
+    return moved(
+        job, Event.TAKE, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
+    )
+
+
+def new_job(
+    job_id: str,
+    accepted: int,
+    *,
+    kind: m.JobKind,
+    title: str,
+    tags: list[str],
+    filename: str | None = None,
+    document_id: int | None = None,
+) -> m.Job:
+    return m.Job(
+        id=job_id,
+        status="queued",
+        kind=kind,
+        title=title,
+        filename=filename,
+        tags=tags,
+        step=QUEUED,
+        progress=0.0,
+        completed_steps=0,
+        total_steps=0,
+        attempts=0,
+        document_id=document_id,
+        document_uid=None,
+        deduplicated=False,
+        error=None,
+        created_at=rfc3339(accepted),
+        started_at=None,
+        finished_at=None,
+        elapsed_seconds=0.0,
     )

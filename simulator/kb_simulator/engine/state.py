@@ -21,24 +21,28 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.job_states import Event
+from kb_contracts.semantics.refusals import (
+    check_queue_room,
+    job_finished,
+    job_not_found,
+    job_not_retryable,
+)
 from kb_simulator.engine import vector_search
 from kb_simulator.engine.collections import Collections
 from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.idempotency import Answers, Retry
 from kb_simulator.engine.index import DIMENSIONS
 from kb_simulator.engine.jobs import (
-    COMPLETED,
-    QUEUED,
-    STEPS,
-    AfterPolls,
-    AtOnce,
-    FailAt,
     JobRecord,
-    Policy,
-    Stuck,
+    completed,
+    failed,
+    failure_of,
     moved,
+    new_job,
     requeued,
+    started,
 )
+from kb_simulator.engine.policies import QUEUED, STEPS, AfterPolls, AtOnce, Policy, Stuck
 from kb_simulator.engine.search import Search
 from kb_simulator.engine.submission import Submission, Update
 from kb_simulator.engine.timestamps import rfc3339
@@ -51,7 +55,6 @@ MAX_WAITING_JOBS = 10_000
 KEPT_ENDED_JOBS = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
 
-_RETRY_SECONDS = 5.0
 _STORAGE_BYTES = 1 << 40
 
 
@@ -163,7 +166,7 @@ class State:
         """
         self._settle()
         record = self._record(job_id)
-        job, update = record.shown(self.now()), record.submission
+        job, update = record.at(self.now()), record.submission
         if job.error is not None and isinstance(update, Update):
             self.documents.note(update.document_id, update.patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
@@ -173,24 +176,19 @@ class State:
         """A new job that waits for its turn. Raises EngineError: `queue_full`."""
         self._check_room()
         accepted = self._stamp()
-        job = _new_job(self._new_id(wanted.identity), accepted, **members)
+        job = new_job(self._new_id(wanted.identity), accepted, **members)
         self.jobs[job.id] = JobRecord(job, wanted, self.policy, accepted)
         self._waiting.add(job.id)
         return job
 
     def _check_room(self) -> None:
-        if len(self._waiting) >= MAX_WAITING_JOBS:
-            raise EngineError(
-                "queue_full",
-                f"{len(self._waiting)} jobs wait already. Try again later.",
-                retry_after=_RETRY_SECONDS,
-            )
+        check_queue_room(len(self._waiting), MAX_WAITING_JOBS)
 
     def _begin(self, job_id: str) -> JobRecord:
         """A job's turn has come, at the moment of the last change."""
         record, now = self.jobs[job_id], self._last_stamp
         if record.policy != Stuck(step=QUEUED):
-            record = replace(record, job=_started(record.job, record.job.attempts + 1, now), accepted=now)
+            record = replace(record, job=started(record.job, record.job.attempts + 1, now), accepted=now)
         self.jobs[job_id] = record
         if (due := record.due()) is not None:
             heapq.heappush(self._due, (due, job_id))
@@ -199,7 +197,7 @@ class State:
     def job(self, job_id: str) -> m.Job:
         """One job. Raises EngineError: `job_not_found`."""
         self._settle()
-        return self._record(job_id).shown(self.now())
+        return self._record(job_id).at(self.now())
 
     def poll(self, job_id: str) -> m.Job:
         """One job, after a poll that its policy may count. Raises EngineError: `job_not_found`."""
@@ -212,7 +210,7 @@ class State:
                 self._end(record, self.now())
                 self._settle()
                 record = self._record(job_id)
-        return record.shown(self.now())
+        return record.at(self.now())
 
     def seconds_to_end(self, job_id: str) -> float | None:
         """How long a job will run yet: 0 where it has ended, None where time does not end it."""
@@ -236,8 +234,8 @@ class State:
         found = [
             record for record in reversed(self.jobs.values()) if status is None or record.job.status == status
         ]
-        shown = [record.shown(now) for record in found[offset : offset + limit]]
-        return m.JobList(jobs=shown, total=len(found), limit=limit, offset=offset)
+        found_now = [record.at(now) for record in found[offset : offset + limit]]
+        return m.JobList(jobs=found_now, total=len(found), limit=limit, offset=offset)
 
     def cancel(self, job_id: str, retry: Retry | None = None) -> m.Job:
         """Raises EngineError: `job_not_found` or `job_finished`."""
@@ -248,9 +246,9 @@ class State:
     def _cancel(self, job_id: str) -> m.Job:
         record = self._record(job_id)
         if record.ended:
-            raise EngineError("job_finished", f"The job has ended already: it is {record.job.status}.")
+            raise job_finished(record.job.status)
         job = moved(
-            record.shown(self.now()),
+            record.at(self.now()),
             Event.CANCEL,
             estimated_seconds=None,
             finished_at=rfc3339(self._stamp()),
@@ -268,9 +266,7 @@ class State:
     def _retry_job(self, job_id: str) -> m.Job:
         record = self._record(job_id)
         if not record.job.retryable:
-            raise EngineError(
-                "job_not_retryable", f"The job cannot be tried again: it is {record.job.status}, not failed."
-            )
+            raise job_not_retryable(record.job.status)
         self._check_room()
         job, wanted = requeued(record.job), record.submission
         self.jobs[job_id] = JobRecord(job, wanted, self.policy, self._stamp())
@@ -442,7 +438,7 @@ class State:
 
     def _record(self, job_id: str) -> JobRecord:
         if (record := self.jobs.get(job_id)) is None:
-            raise EngineError("job_not_found", f"There is no job {job_id}. List the jobs to find it.")
+            raise job_not_found(job_id)
         return record
 
     def _settle(self) -> None:
@@ -457,17 +453,21 @@ class State:
     def _end(self, record: JobRecord, at: int) -> JobRecord:
         """Complete a job, or fail it where its policy or its file says so."""
         now = self._stamp(at)
-        failure = _failure(record)
+        failure = failure_of(record)
         if failure is not None:
-            return self._ended(record, _failed(record, *failure, now))
-        if not isinstance(record.submission, Update):
-            return self._ended(record, self._completed(record, record.submission, now))
+            return self._ended(record, failed(record, *failure, now))
+        wanted = record.submission
+        if isinstance(wanted, Submission):
+            assert not isinstance(wanted.content, m.JobError), "a job without a text has failed"
+            uid = self.seeded.uuid("document", record.job.id)
+            stored, twin = self.documents.take_in(wanted, wanted.content, uid, now)
+            return self._ended(record, completed(record.job, stored, deduplicated=twin, now=now))
         try:
-            stored = self.documents.replace_note(record.submission.document_id, record.submission.patch, now)
+            stored = self.documents.replace_note(wanted.document_id, wanted.patch, now)
         except EngineError as error:
             why = m.JobError(code=error.code, message=error.detail)
-            return self._ended(record, _failed(record, STEPS[-1], why, now))
-        job = _completed(record.job, stored, deduplicated=False, now=now)
+            return self._ended(record, failed(record, STEPS[-1], why, now))
+        job = completed(record.job, stored, deduplicated=False, now=now)
         return self._ended(replace(record, updated=stored.document), job)
 
     def _ended(self, record: JobRecord, job: m.Job) -> JobRecord:
@@ -490,86 +490,3 @@ class State:
         if record.job.status != "cancelled":
             for retry in record.retries:
                 self._answers.settle(retry, record.updated)
-
-    def _completed(self, record: JobRecord, submission: Submission, now: int) -> m.Job:
-        assert not isinstance(submission.content, m.JobError), "a job without a text has failed"
-        uid = self.seeded.uuid("document", record.job.id)
-        stored, twin = self.documents.take_in(submission, submission.content, uid, now)
-        return _completed(record.job, stored, deduplicated=twin, now=now)
-
-
-def _completed(job: m.Job, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
-    return moved(
-        job,
-        Event.COMPLETE,
-        step=COMPLETED,
-        progress=1.0,
-        completed_steps=len(STEPS),
-        document_id=stored.document.id,
-        document_uid=stored.document.uid,
-        deduplicated=deduplicated,
-        finished_at=rfc3339(now),
-    )
-
-
-def _failure(record: JobRecord) -> tuple[str, m.JobError] | None:
-    """At which step a job fails, and why."""
-    if isinstance(record.policy, FailAt):
-        return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
-    if isinstance(record.submission, Submission) and isinstance(record.submission.content, m.JobError):
-        return STEPS[0], record.submission.content
-    return None
-
-
-def _failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
-    done = STEPS.index(step)
-    return moved(
-        record.job,
-        Event.FAIL,
-        step=step,
-        progress=done / len(STEPS),
-        completed_steps=done,
-        error=error,
-        retryable=True,
-        finished_at=rfc3339(now),
-    )
-
-
-def _started(job: m.Job, attempts: int, now: int) -> m.Job:
-    started = rfc3339(now)
-    return moved(
-        job, Event.TAKE, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
-    )
-
-
-def _new_job(
-    job_id: str,
-    accepted: int,
-    *,
-    kind: m.JobKind,
-    title: str,
-    tags: list[str],
-    filename: str | None = None,
-    document_id: int | None = None,
-) -> m.Job:
-    return m.Job(
-        id=job_id,
-        status="queued",
-        kind=kind,
-        title=title,
-        filename=filename,
-        tags=tags,
-        step=QUEUED,
-        progress=0.0,
-        completed_steps=0,
-        total_steps=0,
-        attempts=0,
-        document_id=document_id,
-        document_uid=None,
-        deduplicated=False,
-        error=None,
-        created_at=rfc3339(accepted),
-        started_at=None,
-        finished_at=None,
-        elapsed_seconds=0.0,
-    )

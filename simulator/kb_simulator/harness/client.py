@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from kb_contracts.api.errors import Problem
-from kb_simulator.engine.jobs import Policy
+from kb_simulator.engine.policies import Policy
 from kb_simulator.harness import control_models as c
 from kb_simulator.harness.clock import ClockMode
 from kb_simulator.harness.control import BASE

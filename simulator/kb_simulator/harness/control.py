@@ -6,7 +6,6 @@ elsewhere makes are refused: the Host must be loopback's, and an Origin must be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import msgspec
@@ -16,7 +15,7 @@ from aiohttp.typedefs import Handler as AiohttpHandler
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.models import Request
 from kb_contracts.api.operations import AnyOperation, Method, Operation
-from kb_contracts.http.mount import Handler, Incoming, build_application
+from kb_contracts.http.mount import Incoming, build_application, handlers_of
 from kb_simulator.harness import control_models as c
 from kb_simulator.harness.fault_registry import ArmedFault
 from kb_simulator.harness.faults import CATALOGUE, Data, Fault
@@ -27,7 +26,7 @@ from kb_simulator.harness.verification import Verdict, Verification, verify
 BASE = "/_sim"
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_SHOWN = 20
+_STATE_ENTRIES = 20
 
 
 def _body(kind: type[Data]) -> type[Request]:
@@ -116,7 +115,9 @@ OPERATIONS: tuple[AnyOperation, ...] = (
 
 def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application:
     """The control plane over `namespaces`. Bind it to loopback."""
-    app = build_application(Control(namespaces, engine_url).handlers(), operations=OPERATIONS)
+    app = build_application(
+        handlers_of(Control(namespaces, engine_url), operations=OPERATIONS), operations=OPERATIONS
+    )
     app.middlewares.insert(0, _own_callers_only)
     app.router.add_get(f"{BASE}/journal/canonical", _canonical(namespaces))
     add_page(app, namespaces, engine_url)
@@ -129,10 +130,6 @@ class Control:
     def __init__(self, namespaces: Namespaces, engine_url: str) -> None:
         self._namespaces = namespaces
         self._engine_url = engine_url
-
-    def handlers(self) -> Mapping[str, Handler]:
-        """By operation id: the method of that name in snake case."""
-        return {operation.id: getattr(self, _snake(operation.id)) for operation in OPERATIONS}
 
     def _namespace(self, incoming: Incoming) -> Namespace:
         return self._namespaces.get(incoming.http.headers.get(HEADER, DEFAULT))
@@ -223,7 +220,7 @@ class Control:
 
     async def get_state(self, incoming: Incoming) -> c.StateInfo:
         """What the namespace holds."""
-        return c.state_info(self._namespace(incoming), _SHOWN)
+        return c.state_info(self._namespace(incoming), _STATE_ENTRIES)
 
     async def journal(self, incoming: Incoming) -> c.JournalPage:
         """The newest requests and answers."""
@@ -304,7 +301,3 @@ def _forbidden(detail: str) -> web.Response:
 def _unknown(what: str, parameter: str, name: str, known: list[str]) -> EngineError:
     there = f" There is {', '.join(known[:20])}." if known else " There is none."
     return EngineError("invalid_parameter", f"There is no {what} {name!r}.{there}", parameter=parameter)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import DocumentsQuery, Limit
-from kb_simulator.engine.jobs import Policy
+from kb_simulator.engine.policies import Policy
 from kb_simulator.engine.timestamps import rfc3339
 from kb_simulator.harness.clock import ClockMode
 from kb_simulator.harness.fault_registry import ArmedFault

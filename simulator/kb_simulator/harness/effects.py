@@ -118,9 +118,9 @@ def _mangled(
 
 
 def _head(true: web.StreamResponse, length: str) -> bytes:
-    """The status line and headers of an answer, with what is said of its length."""
-    said = [f"{name}: {value}" for name, value in true.headers.items() if name != "Content-Length"]
-    lines = [f"HTTP/1.1 {true.status} {true.reason}", *said, length, "Connection: close", "", ""]
+    """The status line and headers of an answer, with `length` as the header that says how long it is."""
+    headers = [f"{name}: {value}" for name, value in true.headers.items() if name != "Content-Length"]
+    lines = [f"HTTP/1.1 {true.status} {true.reason}", *headers, length, "Connection: close", "", ""]
     return "\r\n".join(lines).encode("latin-1", "replace")
 
 

@@ -92,8 +92,8 @@ class Simulator:
         listener = await listen(Admission(make, ConnectionLimits(most, most)), host, port)
         self._listeners.append(listener)
         address = listener.address
-        shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"http://{shown}:{address[1]}"
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"http://{host}:{address[1]}"
 
     async def _stop(self) -> None:
         self.namespaces.release()

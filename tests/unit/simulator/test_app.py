@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kb_contracts.api.operations import OPERATIONS
-from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
+from kb_simulator.engine.policies import AfterPolls, AfterTime, Stuck
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.clock import ClockMode
 from kb_simulator.harness.faults import Fault

@@ -89,11 +89,11 @@ def words_of(body: bytes, secret: str) -> str:
     Only for answers to texts of our own: endpoints quote what they were asked.
     """
     try:
-        told = msgspec.json.decode(body, type=_Words)
+        document = msgspec.json.decode(body, type=_Words)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
-    inner = told.error.get("message") if isinstance(told.error, dict) else told.error
-    words = next((text for text in (inner, told.message, told.detail) if isinstance(text, str)), "")
+    inner = document.error.get("message") if isinstance(document.error, dict) else document.error
+    words = next((text for text in (inner, document.message, document.detail) if isinstance(text, str)), "")
     if secret:
         words = words.replace(secret, "***")
     return _first_words(words)

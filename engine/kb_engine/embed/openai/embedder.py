@@ -119,16 +119,17 @@ class OpenAIEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One vector a passage; of one beyond the window only its beginning counts."""
         self.load()
-        asked = [self._within_window(self._settings.embedding_document_prefix, text) for text in texts]
-        rows = [self._batch(batch) for batch in _batches(asked, self._at_once)]
+        prefix = self._settings.embedding_document_prefix
+        whole = [self._within_window(prefix, text) for text in texts]
+        rows = [self._batch(batch) for batch in _batches(whole, self._at_once)]
         return np.concatenate(rows) if rows else np.empty((0, self._dimensions), np.float32)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """The vector of a question, with the prefix of questions; within 15 seconds, or not at all."""
         self.load()
-        asked = self._within_window(self._settings.embedding_query_prefix, text)
+        query = self._within_window(self._settings.embedding_query_prefix, text)
         try:
-            vector: NDArray[np.float32] = self._vectors([asked], self._query_seconds)[0]
+            vector: NDArray[np.float32] = self._vectors([query], self._query_seconds)[0]
         except NoAnswer as error:
             # The next ones would line up behind one another, each for as long.
             raise EmbedderUnavailable(str(error), retry_after=_REST_SECONDS) from error
@@ -180,8 +181,8 @@ class OpenAIEmbedder:
         self._at_once = min(self._at_once + 1, self._settings.embedding_batch)
         return vectors
 
-    def _ask_for_less(self, asked: int) -> None:
-        self._at_once = max(1, min(self._at_once, asked) // _LESS_AT_ONCE)
+    def _ask_for_less(self, sent: int) -> None:
+        self._at_once = max(1, min(self._at_once, sent) // _LESS_AT_ONCE)
 
     def _vectors(self, texts: list[str], seconds: float) -> Vectors:
         """The vectors of texts; those of a refused batch are asked for one by one, cut until they pass."""
@@ -237,8 +238,8 @@ class OpenAIEmbedder:
         most = _BYTES_BESIDE + numbers * _BYTES_A_NUMBER
         reply = self._wire.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
         if reply.status != 200:
-            said = words_of(reply.body, self._settings.embedding_key) if ours else ""
-            raise self._fault(reply, said)
+            words = words_of(reply.body, self._settings.embedding_key) if ours else ""
+            raise self._fault(reply, words)
         try:
             vectors = vectors_of(reply.body, count=len(texts), dimensions=self._dimensions)
         except WrongLength as wrong:
@@ -248,11 +249,11 @@ class OpenAIEmbedder:
         self._dimensions = vectors.shape[1]
         return vectors
 
-    def _fault(self, reply: Reply, said: str) -> EmbedderUnavailable | _Refused:
+    def _fault(self, reply: Reply, words: str) -> EmbedderUnavailable | _Refused:
         """What a status other than 200 means, and what to do about it."""
-        its_fault = reply.status >= 500 and any(words in reply.body.lower() for words in _ITS_FAULT)
+        its_fault = reply.status >= 500 and any(each in reply.body.lower() for each in _ITS_FAULT)
         if reply.status in {400, 413, 422} or its_fault:
-            return _Refused(f"answers HTTP {reply.status}", said)
+            return _Refused(f"answers HTTP {reply.status}", words)
         if reply.status in {401, 403}:
             mend = "set OPENAI_API_KEY to a key that it takes"
         elif reply.status in {404, 405}:
@@ -265,7 +266,7 @@ class OpenAIEmbedder:
         rest = 0.0 if reply.status >= 500 else _REST_SECONDS
         if reply.retry_after is not None:
             rest = reply.retry_after
-        return self._out_of_order(f"answers HTTP {reply.status}: {mend}", said, rest)
+        return self._out_of_order(f"answers HTTP {reply.status}: {mend}", words, rest)
 
     def _other_length(self, wrong: WrongLength) -> str:
         if self._settings.embedding_dimensions:
@@ -273,8 +274,8 @@ class OpenAIEmbedder:
         return f"answers with {wrong}, which the base is filled with: name its model, or run `kb reindex`"
 
     def _out_of_order(self, what: str, words: str = "", rest: float = _REST_SECONDS) -> EmbedderUnavailable:
-        said = f" ({words})" if words else ""
-        return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{said}", retry_after=rest)
+        reason = f" ({words})" if words else ""
+        return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{reason}", retry_after=rest)
 
 
 def _ever_shorter(length: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.refusals import document_not_found, not_a_note
 from kb_contracts.semantics.submissions import check_version
 from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
@@ -26,9 +26,7 @@ async def _fields(read: Read, key: int | str) -> dict[str, Any]:
         column, known_as = named
         if found := await _rows(read, f"WHERE d.{column} = ?", (known_as,)):
             return found[0]
-    raise EngineError(
-        "document_not_found", f"There is no document {key}. List documents to see which there are."
-    )
+    raise document_not_found(key)
 
 
 async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -139,10 +137,7 @@ async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
     standing = await find(read, document_id)
     text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
     if text is None:
-        raise EngineError(
-            "not_a_note",
-            f"Document {document_id} came from a file. Add the new file and delete this document.",
-        )
+        raise not_a_note(document_id)
     return standing, str(text)
 
 

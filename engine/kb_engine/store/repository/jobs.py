@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.job_states import Event, sources, target
+from kb_contracts.semantics.refusals import check_queue_room, job_finished, job_not_found, job_not_retryable
 from kb_engine.store import rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates, idempotency
@@ -24,7 +24,7 @@ _COUNT_WAITING = "SELECT count(*) FROM jobs WHERE status = 'queued'"
 async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
     """Queue a job. Raises `queue_full`."""
     await write.hold_queue()
-    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
     lane = lane_of(new.kind, new.size_bytes)
     columns = rules.job_columns(new, lane, await _turn(write, new.caller, lane), write.now)
     await write.rows(
@@ -42,7 +42,7 @@ async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
 async def find(read: Read, job_id: str) -> m.Job:
     found = await read.row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
-        raise EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+        raise job_not_found(job_id)
     (standing,) = await _with_estimates(read, [found])
     return standing
 
@@ -60,7 +60,7 @@ async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) 
 async def cancel(write: Write, job_id: str) -> m.Job:
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
         standing = await find(write, job_id)
-        raise EngineError("job_finished", f"The job has ended already: it is {standing.status}.")
+        raise job_finished(standing.status)
     await prune(write)
     write.notify("cancelled", job_id)
     return await find(write, job_id)
@@ -162,8 +162,8 @@ async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
     caller, lane = await write.row(held + write.dialect.for_update, (job_id,)) or ("", "")
     standing = await find(write, job_id)
     if not standing.retryable:
-        raise rules.job_not_retryable(standing)
-    rules.room_in_queue(await write.value(_COUNT_WAITING), max_queued)
+        raise job_not_retryable(standing.status)
+    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
     await write.rows(
         "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.refusals import tag_not_found
 from kb_contracts.semantics.submissions import tags_to_unite
 from kb_engine.store.repository.transaction import Read, Write
 
@@ -35,7 +35,7 @@ async def unite(write: Write, document_id: int, tags: Sequence[str]) -> bool:
 async def remove(write: Write, document_id: int, tag: str) -> None:
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (document_id, tag)):
-        raise EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")
+        raise tag_not_found(tag)
 
 
 async def page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:

@@ -69,13 +69,10 @@ class Spool(Protocol):
 
 
 class _FolderFile:
-    """A file in the folder, open for writing."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     async def write(self, data: bytes) -> None:
-        """Append bytes. Raises `storage_full`."""
         await on_disk(lambda: self._file.write(data))
 
     async def seal(self) -> None:
@@ -95,7 +92,6 @@ class FolderSpool:
         self._held: set[str] = set()
 
     def path(self, name: str) -> Path:
-        """Where the file of that name lies."""
         return self.folder / name
 
     @contextmanager
@@ -125,19 +121,15 @@ class FolderSpool:
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Path]:
-        """The file itself."""
         yield self.path(name)
 
     async def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         return await asyncio.to_thread(self.path(name).exists)
 
     async def remove(self, name: str) -> None:
-        """Delete the file of that name, if there is one."""
         await asyncio.to_thread(self.path(name).unlink, missing_ok=True)
 
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
-        """Delete the files that no job needs; how many."""
         held = set(self._held)
         present = await asyncio.to_thread(self._names)
         orphans = present - held - await needed()
@@ -146,7 +138,6 @@ class FolderSpool:
         return len(orphans)
 
     async def size(self) -> int:
-        """Bytes of all files."""
         return await asyncio.to_thread(self._size)
 
     def _names(self) -> set[str]:

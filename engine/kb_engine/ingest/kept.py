@@ -75,11 +75,9 @@ class KeptJobs:
         self.bounds = bounds
 
     def start(self) -> None:
-        """Sweep now and again."""
         self._sweeping = asyncio.create_task(self._sweep_often(), name="kept-jobs")
 
     async def stop(self) -> None:
-        """Sweep no more."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])

@@ -101,7 +101,7 @@ class Pipeline:
 
     async def _index(self, extraction: Extraction, title: str, steps: Steps, owner: Owner) -> Prepared:
         await steps.splitting()
-        await self._patiently(self._encoder.load, steps)
+        await self._retry_on_outage(self._encoder.load, steps)
         pieces = await self._split(extraction, owner)
         vectors = await self._vectors(pieces, steps, owner)
         return Prepared(
@@ -138,11 +138,11 @@ class Pipeline:
         for start in range(0, len(texts), size):
             await steps.embedding(start, len(texts), chunks[start].page)
             batch = _Batch(self._encoder, texts[start : start + size], owner)
-            vectors[start : start + len(batch.texts)] = await self._patiently(batch.embed, steps)
+            vectors[start : start + len(batch.texts)] = await self._retry_on_outage(batch.embed, steps)
         await steps.storing(len(texts))
         return vectors
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]], steps: Steps) -> T:
+    async def _retry_on_outage(self, work: Callable[[], Awaitable[T]], steps: Steps) -> T:
         """Wait for an embedder that is out of order, a little longer each time; the job tells of it."""
         wait = RETRY_SECONDS
         while True:

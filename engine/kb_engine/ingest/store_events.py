@@ -20,7 +20,6 @@ class StoreEventHandler:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def __call__(self, event: StoreEvent) -> None:
-        """One event."""
         if event.kind in {"queued", "resumed"}:
             self._workers.wake()
         if event.job_id is not None:

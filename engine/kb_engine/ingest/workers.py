@@ -82,7 +82,6 @@ class Workers:
         self._running: dict[str, asyncio.Task[bool]] = {}
 
     def start(self) -> None:
-        """Begin to take jobs."""
         self._loops = [
             asyncio.create_task(self._serve(line), name=f"worker-{line.lane}-{number}")
             for line in self._lines
@@ -90,7 +89,6 @@ class Workers:
         ]
 
     def wake(self) -> None:
-        """Say that a job waits."""
         for line in self._lines:
             line.woken.set()
 
@@ -178,7 +176,7 @@ class Workers:
         return False
 
     async def _change_lane(self, leased: LeasedJob) -> bool:
-        changed = await self._insist(lambda: self._store.change_lane(leased, "scan"))
+        changed = await self._retry_while_not_ready(lambda: self._store.change_lane(leased, "scan"))
         logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
         self.wake()
         return changed
@@ -187,7 +185,7 @@ class Workers:
         if await self._closed_as_duplicate(leased):
             return
         prepared = await self._prepare(leased)
-        job = await self._insist(lambda: self._store.commit(leased, prepared))
+        job = await self._retry_while_not_ready(lambda: self._store.commit(leased, prepared))
         logger.info(
             "job given up" if job is None else "job completed",
             extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
@@ -195,9 +193,9 @@ class Workers:
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
-        if await self._insist(lambda: self._store.duplicate_of(leased.job)) is None:
+        if await self._retry_while_not_ready(lambda: self._store.duplicate_of(leased.job)) is None:
             return False
-        if await self._insist(lambda: self._store.commit_duplicate(leased)) is None:
+        if await self._retry_while_not_ready(lambda: self._store.commit_duplicate(leased)) is None:
             return False  # the document has gone meanwhile; or the lease, as the first report will find out
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
@@ -212,7 +210,9 @@ class Workers:
             raise LookupError(f"job {job.id} has neither a text nor a file")
         async with AsyncExitStack() as stack:
             name = job.spool
-            path = await self._insist(lambda: stack.enter_async_context(self._spool.open(name)))
+            path = await self._retry_while_not_ready(
+                lambda: stack.enter_async_context(self._spool.open(name))
+            )
             return await self._pipeline.file(
                 path,
                 job.filename,
@@ -225,7 +225,7 @@ class Workers:
 
     async def _prepare_update(self, job: NewJob, progress: Progress) -> Prepared:
         # What is read here still stands at the commit: updates of one note follow one another.
-        standing, old_text = await self._insist(lambda: self._store.note(updated_note(job)))
+        standing, old_text = await self._retry_while_not_ready(lambda: self._store.note(updated_note(job)))
         text = old_text if job.text is None else job.text
         title = job.new_title or title_after_update(standing.title, old_text, text)
         return await self._pipeline.note(text, title, progress, caller=job.caller)
@@ -241,12 +241,14 @@ class Workers:
                 return
             reported = (step, now)
             store = self._store
-            if not await self._insist(lambda: store.report(leased.lease, leased.job.id, step, done, total)):
+            if not await self._retry_while_not_ready(
+                lambda: store.report(leased.lease, leased.job.id, step, done, total)
+            ):
                 raise LeaseVoid
 
         return report
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_while_not_ready(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The store's answer, when it is ready to give one: its database may be starting again."""
         while True:
             try:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import msgspec
 
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics import collections
 from kb_engine.store.rows import json_text
 from kb_engine.store.times import following
 
@@ -75,25 +73,18 @@ def stats_by_name(found: Iterable[Sequence[object]]) -> dict[str, CollectionStat
 
 
 def no_documents(name: str) -> CollectionStats:
-    """Those of a collection without a document."""
     return CollectionStats(name, chunks=0, tokens=0, first="", last="")
 
 
 def collection_list(
     stats: Mapping[str, CollectionStats], descriptions: Iterable[CollectionDescription]
 ) -> r.CollectionList:
-    """Those in use and those described, by name."""
     by_name = {one.name: one for one in descriptions}
     names = sorted(stats.keys() | by_name.keys())
     return r.CollectionList(
         collections=[_summary(by_name.get(name), stats.get(name, no_documents(name))) for name in names],
         total=len(names),
     )
-
-
-def collection_not_found(id_: str) -> EngineError:
-    """Nothing has this id."""
-    return collections.no_collection_id(id_)
 
 
 def merge_description(
@@ -116,22 +107,11 @@ def merge_description(
     )
 
 
-def check_id_unchanged(standing: CollectionDescription, id_: str) -> None:
-    """Raises `collection_exists` where the name that stands has another id."""
-    collections.check_description(id_, standing.name, described_as=standing.id, owner=None, in_use=False)
-
-
-def check_id_unused(id_: str, name: str, *, other: str | None, in_use: bool) -> None:
-    """Raises `collection_exists` where the id is of an `other` name, or the name has an id of its own."""
-    collections.check_description(id_, name, described_as=None, owner=other, in_use=in_use)
-
-
 def _list(items: Sequence[str] | None) -> str | None:
     return None if items is None else json_text(items)
 
 
 def _undescribed(stats: CollectionStats) -> CollectionDescription:
-    """The description of a collection that nobody has described."""
     return CollectionDescription(
         id=r.collection_id(stats.name),
         name=stats.name,
@@ -159,7 +139,6 @@ def _summary(description: CollectionDescription | None, stats: CollectionStats) 
 def collection_detail(
     description: CollectionDescription | None, stats: CollectionStats
 ) -> r.CollectionDetail:
-    """One with its stats."""
     known = description or _undescribed(stats)
     return r.CollectionDetail(
         **msgspec.structs.asdict(_summary(description, stats)),

@@ -57,7 +57,6 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The clock of a store."""
     return datetime.now(UTC)
 
 

@@ -64,7 +64,6 @@ def document_fields(row: Row, read_list: ReadList) -> dict[str, Any]:
 
 
 def chunk(row: Row) -> m.Chunk:
-    """A chunk from `CHUNK_COLUMNS`."""
     return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))
 
 

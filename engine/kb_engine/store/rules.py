@@ -6,14 +6,13 @@ What they hold of SQL reads the same on both databases, with a `?` for each valu
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics import submissions
-from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
-from kb_engine.store.port import OCR_METHOD, Idempotency, NewJob, Prepared
+from kb_contracts.semantics.idempotency import KEPT_SECONDS
+from kb_engine.store.port import OCR_METHOD, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp
 from kb_engine.turns import Lane
@@ -33,7 +32,6 @@ _ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
 
 
 def new_uid() -> str:
-    """A UUID, version 4."""
     return str(uuid.uuid4())
 
 
@@ -65,13 +63,8 @@ def document_columns(job: NewJob, prepared: Prepared, uid: str, now: str) -> dic
 
 def note_columns(text: str, prepared: Prepared) -> dict[str, Any]:
     """The columns that change with a note's text."""
-    sha256, size = digest(text)
+    sha256, size = submissions.text_digest(text)
     return {"title": prepared.title, "sha256": sha256, "size_bytes": size, **_outcome(prepared)}
-
-
-def digest(text: str) -> tuple[str, int]:
-    """SHA-256 and size in bytes of a note's text in UTF-8."""
-    return submissions.text_digest(text)
 
 
 def _outcome(prepared: Prepared) -> dict[str, Any]:
@@ -100,25 +93,16 @@ def named(key: int | str) -> tuple[str, int | str] | None:
     return ("id", number) if number <= m.MAX_INTEGER else None
 
 
-def expect_version(standing: m.Document, version: int | None) -> None:
-    """Raises `version_conflict` unless the document still has this version."""
-    submissions.check_version(standing, version)
-
-
 def listed(source_path: str | None, tag: str | None, doc_type: str | None) -> tuple[str, list[str]]:
-    """The condition of a list of documents `d`, and its values."""
+    """The condition of a list of documents `d`, and its values; `tag` may be several, between commas."""
+    tags = [] if tag is None else dict.fromkeys(tag.split(","))
     conditions = [
         ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
-        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags_in(tag)),
+        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags),
         ("d.doc_type = ?", doc_type),
     ]
     given = [(condition, wanted) for condition, wanted in conditions if wanted is not None]
     return " AND ".join(condition for condition, _ in given) or "true", [wanted for _, wanted in given]
-
-
-def tags_in(listed: str | None) -> list[str]:
-    """The tags of a query, between commas, each once."""
-    return [] if listed is None else list(dict.fromkeys(listed.split(",")))
 
 
 def same_document(job: NewJob) -> tuple[str, list[str]]:
@@ -134,11 +118,6 @@ def same_document(job: NewJob) -> tuple[str, list[str]]:
     if job.force_ocr:
         wanted, values = wanted + _BY_OCR, [*values, OCR_METHOD]
     return wanted, values
-
-
-def tags_to_unite(standing: Sequence[str], brought: Sequence[str]) -> list[str]:
-    """Which tags of a duplicate to add: all, but no second collection."""
-    return submissions.tags_to_unite(standing, brought)
 
 
 # jobs
@@ -185,7 +164,7 @@ def job_columns(new: NewJob, lane: Lane, turn: int, now: str) -> dict[str, Any]:
 def update_job(standing: m.Document, text: str, patch: m.NotePatch, caller: str = "") -> NewJob:
     """The job that patches a note with this text for `caller`."""
     result = text if patch.text is None else patch.text
-    sha256, size = digest(result)
+    sha256, size = submissions.text_digest(result)
     return NewJob(
         id=new_uid(),
         kind="update",
@@ -250,8 +229,3 @@ def rests_until(crashes: int, now: str) -> str | None:
 def answers_kept_since(now: str) -> str:
     """Answers from this instant and before are forgotten."""
     return stamp(parse(now) - _ANSWERS_KEPT)
-
-
-def same_request(idempotency: Idempotency, fingerprint: str) -> None:
-    """Raises `idempotency_mismatch` where the key came with another request."""
-    check_same_request(idempotency.key, idempotency.fingerprint, fingerprint)

@@ -15,7 +15,6 @@ def stamp(moment: datetime) -> str:
 
 
 def parse(text: str) -> datetime:
-    """The moment of a text that `stamp` made."""
     return datetime.strptime(text, FORMAT).replace(tzinfo=UTC)
 
 

@@ -39,7 +39,6 @@ class Heartbeat:
         self._task = asyncio.create_task(self._beat(), name="kb-store-heartbeat")
 
     async def stop(self) -> None:
-        """No more beats."""
         await _cancelled(self._task)
 
     async def _beat(self) -> None:
@@ -69,7 +68,6 @@ class NotificationListener:
         self._task = asyncio.create_task(self._listen(), name="kb-store-listener")
 
     async def stop(self) -> None:
-        """Stop listening."""
         await _cancelled(self._task)
 
     async def _listen(self) -> None:

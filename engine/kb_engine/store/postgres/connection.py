@@ -87,36 +87,28 @@ def _decoded(raw: bytes) -> str:
 
 
 @lru_cache(maxsize=512)
-def numbered(sql: str) -> str:
+def to_dollar_params(sql: str) -> str:
     """The statement as PostgreSQL takes it: `$1`, `$2` for one `?` after the other."""
     first, *rest = sql.split("?")
     return first + "".join(f"${number}{part}" for number, part in zip(count(1), rest, strict=False))
 
 
 async def rows(db: Db, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """All rows of a statement, each a sequence of its values."""
-    found: list[Any] = await db.fetch(numbered(sql), *values)
+    found: list[Any] = await db.fetch(to_dollar_params(sql), *values)
     return found
 
 
 async def row(db: Db, sql: str, values: Sequence[Any] = ()) -> Any | None:
-    """The first row of a statement, or None."""
-    return await db.fetchrow(numbered(sql), *values)
+    return await db.fetchrow(to_dollar_params(sql), *values)
 
 
 async def value(db: Db, sql: str, values: Sequence[Any] = ()) -> Any:
     """The first value of the first row, or None."""
-    return await db.fetchval(numbered(sql), *values)
+    return await db.fetchval(to_dollar_params(sql), *values)
 
 
 async def changed(db: Db, sql: str, values: Sequence[Any] = ()) -> int:
-    """How many rows a statement has inserted, changed or removed."""
-    return int((await db.execute(numbered(sql), *values)).rpartition(" ")[2])
-
-
-def marks(number: int) -> str:
-    """That many placeholders."""
-    return ",".join("?" * number)
+    return int((await db.execute(to_dollar_params(sql), *values)).rpartition(" ")[2])
 
 
 @contextmanager

@@ -57,14 +57,25 @@ async def _copy_chunks(db: Db, document_id: int, ids: range, prepared: Prepared,
         "chunks",
         columns=_CHUNKS,
         records=[
-            (i, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, c.tokens, words)
+            (
+                i,
+                new_uid(),
+                document_id,
+                position,
+                c.text,
+                c.page,
+                c.heading,
+                c.start,
+                c.end,
+                c.tokens,
+                words,
+            )
             for position, (i, c, words) in enumerate(zip(ids, prepared.chunks, lengths, strict=True))
         ],
     )
 
 
 async def remove(write: PostgresWrite, document_id: int) -> None:
-    """Take away the chunks of a document, with their words and vectors."""
     gone = "DELETE FROM chunks WHERE document_id = ? RETURNING id, words"
     found = await rows(write.db, gone, (document_id,))
     ids = [chunk_id for chunk_id, _ in found]
@@ -75,7 +86,6 @@ async def remove(write: PostgresWrite, document_id: int) -> None:
 
 
 async def remove_all(write: PostgresWrite) -> None:
-    """Take away the chunks of all documents."""
     # At once, however many there are. A search that has begun keeps its rows or finds none; documents and
     # chunks are deleted one by one, for what reads those must see its own state of the base.
     await write.db.execute("TRUNCATE postings, vectors, next_vectors")

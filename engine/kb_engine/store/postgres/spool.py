@@ -94,7 +94,6 @@ class PostgresSpool:
             yield Path(file.name)
 
     async def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         return await self._ask("SELECT true FROM spool_files WHERE name = ?", (name,)) is not None
 
     async def remove(self, name: str) -> None:
@@ -128,7 +127,6 @@ class PostgresSpool:
         return await self._do(gone, (seconds,))
 
     async def size(self) -> int:
-        """Bytes of all files."""
         return int(await self._ask("SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files", ()))
 
     async def _append(self, name: str, part: int, data: bytes) -> None:
@@ -173,13 +171,11 @@ class _Parts:
         self._count = 0
 
     async def write(self, data: bytes) -> None:
-        """Append bytes. Raises `storage_full`."""
         self._gathered += data
         while len(self._gathered) >= PART_BYTES:
             await self._flush(PART_BYTES)
 
     async def end(self) -> None:
-        """Store what is left."""
         if self._gathered:
             await self._flush(len(self._gathered))
 

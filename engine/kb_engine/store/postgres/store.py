@@ -240,7 +240,6 @@ class PostgresStore(Store):
     async def take(
         self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
     ) -> LeasedJob | None:
-        """As every store; the heartbeat renews the lease from here on."""
         # Not among the leases yet: a beat that does not see it in the base would call it void.
         self._taking.add(lease)
         try:
@@ -256,26 +255,22 @@ class PostgresStore(Store):
         return leased
 
     async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
-        """As every store; the lease is over."""
         changed = await super().change_lane(leased, lane)
         self._leases.discard(leased.lease)
         return changed
 
     async def commit(self, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
-        """As every store; the lease is over."""
         done = await super().commit(leased, prepared)
         self._leases.discard(leased.lease)
         return done
 
     async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
-        """As every store; where a document stood, the lease is over."""
         done = await super().commit_duplicate(leased)
         if done is not None:
             self._leases.discard(leased.lease)
         return done
 
     async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
-        """As every store; the lease is over."""
         failed = await super().fail(lease, job_id, error)
         self._leases.discard(lease)
         return failed
@@ -287,7 +282,6 @@ class PostgresStore(Store):
         return await self._read(_counts)
 
     async def ping(self) -> None:
-        """Prove that the base can be read and written."""
         await self._run_write(_ping, makes_room=False)
         await self._read(lambda read: read.value("SELECT at FROM pings"))
 

@@ -25,10 +25,7 @@ _ACCEPTING = 0x6B62_0002
 
 
 class PostgresRead(Read):
-    """An open transaction that reads."""
-
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        """All rows of a statement."""
         return await rows(self.db, sql, values)
 
 
@@ -58,24 +55,19 @@ class PostgresWrite(PostgresRead, Write):
         self._holds_base = False
 
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has inserted, changed or removed."""
         return await changed(self.db, sql, values)
 
     async def hold_queue(self) -> None:
-        """Let nobody else accept a job until the transaction ends."""
         await rows(self.db, "SELECT pg_advisory_xact_lock(?)", (_ACCEPTING,))
 
     async def hold_key(self, *name: str) -> None:
-        """Wait for a request under the same idempotency key, on whichever engine, and keep others out."""
         lock = "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))"
         await rows(self.db, lock, ("\x1f".join(name),))
 
     async def keep_file(self, name: str) -> None:
-        """A job needs this file of the spool."""
         await rows(self.db, "UPDATE spool_files SET accepted = true WHERE name = ?", (name,))
 
     async def drop_files(self, names: Sequence[str]) -> None:
-        """No job needs these files of the spool any more."""
         await rows(self.db, "DELETE FROM spool_files WHERE name = ANY (?::text[])", (names,))
 
     async def hold_base(self) -> None:
@@ -105,12 +97,10 @@ class PostgresWrite(PostgresRead, Write):
         await set_embedder(self.db, self.embedder)
 
     async def next_document(self) -> int:
-        """The id of a new document."""
         sql = "UPDATE base SET last_document = last_document + 1 RETURNING last_document"
         return int(await value(self.db, sql))
 
     async def next_chunks(self, count: int) -> range:
-        """Ids for new chunks, never given before."""
         sql = "UPDATE base SET last_chunk = last_chunk + ? RETURNING last_chunk"
         last = int(await value(self.db, sql, (count,)))
         return range(last - count + 1, last + 1)
@@ -124,7 +114,6 @@ class PostgresWrite(PostgresRead, Write):
         await rows(self.db, sql, (chunks, words))
 
     async def touch_base(self, document_id: int | None) -> None:
-        """Note that this document changed, also where it was deleted; None: that all were."""
         sql = "UPDATE base SET last_updated = ?, changes = changes + 1 RETURNING changes"
         generation = await value(self.db, sql, (self.now,))
         if self._logs_changes:
@@ -132,7 +121,6 @@ class PostgresWrite(PostgresRead, Write):
             await rows(self.db, sql, (generation, document_id))
 
     def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
-        """Tell the other engines, when the transaction commits."""
         self._notifications.append(kind if job_id is None else f"{kind} {job_id}")
 
     async def send_notifications(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kb_contracts.api import ragler as r
+from kb_contracts.semantics.collections import check_description, no_collection_id
 from kb_engine.store import collection_rules
 from kb_engine.store.collection_rules import (
     BEYOND,
@@ -36,7 +37,6 @@ ON CONFLICT (id) DO UPDATE SET description = EXCLUDED.description, created_by = 
 
 
 async def every(read: Read) -> r.CollectionList:
-    """Those in use and those described, by name."""
     return collection_rules.collection_list(
         await _stats(read, IN_USE, RANGE),
         [CollectionDescription(*one) for one in await read.rows(DESCRIPTIONS)],
@@ -44,12 +44,10 @@ async def every(read: Read) -> r.CollectionList:
 
 
 async def detail(read: Read, id_: str) -> r.CollectionDetail:
-    """One with its figures. Raises `collection_not_found`."""
     return await _detail(read, await name_of(read, id_))
 
 
 async def name_of(read: Read, id_: str) -> str:
-    """The name that belongs to an id. Raises `collection_not_found`."""
     if (known := await read.value("SELECT name FROM collections WHERE id = ?", (id_,))) is not None:
         return str(known)
     for (tag,) in await read.rows(NAMES, (*RANGE, BEYOND)):
@@ -57,11 +55,10 @@ async def name_of(read: Read, id_: str) -> str:
         # A name that is described under another id has that one alone.
         if r.collection_id(name) == id_ and await _description(read, name) is None:
             return str(name)
-    raise collection_rules.collection_not_found(id_)
+    raise no_collection_id(id_)
 
 
 async def ids(read: Read, names: Iterable[str]) -> dict[str, str]:
-    """The ids by name, of those that are collections."""
     found = {}
     for name in dict.fromkeys(names):
         if (standing := await _description(read, name)) is not None:
@@ -75,13 +72,13 @@ async def put(write: Write, id_: str, wanted: r.CollectionRequest) -> r.Collecti
     """Describe a collection. Raises `collection_exists`."""
     await write.hold_base()
     standing = await _description(write, wanted.name)
-    if standing is None:
-        other = await write.value("SELECT name FROM collections WHERE id = ?", (id_,))
-        collection_rules.check_id_unused(
-            id_, wanted.name, other=other, in_use=await _is_in_use(write, wanted.name)
-        )
-    else:
-        collection_rules.check_id_unchanged(standing, id_)
+    check_description(
+        id_,
+        wanted.name,
+        described_as=standing.id if standing else None,
+        owner=await write.value("SELECT name FROM collections WHERE id = ?", (id_,)),
+        in_use=await _is_in_use(write, wanted.name),
+    )
     later = collection_rules.merge_description(
         id_, wanted, standing, await _stats_of(write, wanted.name), write.now
     )

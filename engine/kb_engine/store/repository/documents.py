@@ -7,6 +7,7 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.refusals import document_not_found, not_a_note
+from kb_contracts.semantics.submissions import check_version
 from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
 from kb_engine.store.repository import jobs, tags
@@ -36,7 +37,6 @@ async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[
 
 
 async def detail(read: Read, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:
-    """A document and a slice of its chunks."""
     fields = await _fields(read, key)
     found = await read.rows(
         f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= CAST(? AS bigint) "  # noqa: S608
@@ -110,7 +110,6 @@ async def raise_version(write: Write, document_id: int) -> None:
 
 
 async def delete(write: Write, key: int | str) -> m.Removed:
-    """Raises `document_not_found`."""
     await write.hold_base()
     gone = await find(write, key)
     await write.dialect.content.remove(write, gone.id)
@@ -120,7 +119,6 @@ async def delete(write: Write, key: int | str) -> m.Removed:
 
 
 async def clear(write: Write, *, collections: bool) -> m.Removed:
-    """All documents and the jobs that would bring new ones; with `collections` the descriptions of those."""
     await write.hold_base()
     ((documents, chunks, size),) = await write.rows(
         "SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) "
@@ -136,7 +134,6 @@ async def clear(write: Write, *, collections: bool) -> m.Removed:
 
 
 async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
-    """A note and its text. Raises `document_not_found` or `not_a_note`."""
     standing = await find(read, document_id)
     text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
     if text is None:
@@ -160,20 +157,18 @@ async def replace_note(write: Write, document_id: int, text: str, prepared: Prep
 
 
 async def add_tags(write: Write, key: int | str, wanted: Sequence[str], if_match: int | None) -> m.Document:
-    """Raises `document_not_found` or `version_conflict`."""
     await write.hold_base()
     standing = await find(write, key)
-    rules.expect_version(standing, if_match)
+    check_version(standing, if_match)
     if await tags.add(write, standing.id, wanted):
         await raise_version(write, standing.id)
     return await find(write, standing.id)
 
 
 async def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
-    """Raises `document_not_found`, `version_conflict` or `tag_not_found`."""
     await write.hold_base()
     standing = await find(write, key)
-    rules.expect_version(standing, if_match)
+    check_version(standing, if_match)
     await tags.remove(write, standing.id, tag)
     await raise_version(write, standing.id)
     return await find(write, standing.id)

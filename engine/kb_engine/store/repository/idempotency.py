@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_contracts.api import models as m
+from kb_contracts.semantics.idempotency import check_same_request
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository.transaction import Read, Write
@@ -100,7 +101,7 @@ async def _find(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None
     if found is None:
         return None
     fingerprint, answer, job_id = found
-    rules.same_request(idempotency, fingerprint)
+    check_same_request(idempotency.key, idempotency.fingerprint, fingerprint)
     return bytes(answer), job_id
 
 

@@ -42,7 +42,6 @@ async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
 
 
 async def duplicate_of(read: Read, job: NewJob) -> int | None:
-    """The oldest document of the same kind, content and scope."""
     found = await read.value(*rules.same_document(job))
     return None if found is None else int(found)
 

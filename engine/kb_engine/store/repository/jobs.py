@@ -40,7 +40,6 @@ async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
 
 
 async def find(read: Read, job_id: str) -> m.Job:
-    """Raises `job_not_found`."""
     found = await read.row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
     if found is None:
         raise job_not_found(job_id)
@@ -49,7 +48,6 @@ async def find(read: Read, job_id: str) -> m.Job:
 
 
 async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
-    """Newest first."""
     condition, values = ("status = ?", (status,)) if status else ("true", ())
     total = await read.value(f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
     found = await read.rows(
@@ -60,10 +58,7 @@ async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) 
 
 
 async def cancel(write: Write, job_id: str) -> m.Job:
-    """Cancel what has not ended. Raises `job_not_found` or `job_finished`."""
-    standing = await find(write, job_id)
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
-        # It may have ended between the two statements.
         standing = await find(write, job_id)
         raise job_finished(standing.status)
     await prune(write)
@@ -120,7 +115,6 @@ async def _turn(read: Read, caller: str, lane: str) -> int:
 
 
 async def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
-    """Note progress under a lease that is good, and move its end on."""
     until, end = write.lease_end
     sql = (
         f"UPDATE jobs SET {until}step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
@@ -153,17 +147,16 @@ async def complete(
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
-    """Close a running job as failed, under a lease that is good."""
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False
-    await _set_error(write, job_id, error)
+    sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
+    await write.rows(sql, (error.code, error.message, job_id))
     await prune(write)
     write.notify("ended", job_id)
     return True
 
 
 async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
-    """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
     await write.hold_queue()
     held = "SELECT caller, lane FROM jobs WHERE id = ?"
     caller, lane = await write.row(held + write.dialect.for_update, (job_id,)) or ("", "")
@@ -182,12 +175,10 @@ async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
 
 
 async def kept(read: Read) -> list[KeptJob]:
-    """The failed jobs whose bytes are kept, the oldest failure first."""
     return [KeptJob(*found) for found in await read.rows(rules.KEPT)]
 
 
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:
-    """Keep the bytes of these jobs no longer, those that have failed."""
     these, ids = write.dialect.among(job_ids)
     sql = f"UPDATE jobs SET retryable = false WHERE id {these} AND retryable RETURNING id, spool"  # noqa: S608
     await _drop_bytes(write, await write.rows(sql, ids))
@@ -220,7 +211,6 @@ async def hand_back(write: Write, condition: str = "true", values: Sequence[Any]
 
 
 async def spooled(read: Read) -> set[str]:
-    """The files of waiting, running and kept jobs."""
     wanted = (
         "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
     )
@@ -281,8 +271,3 @@ async def _requeue(write: Write, job_id: str) -> None:
         "completed_steps = 0 WHERE id = ?",
         (target(Event.RELEASE), job_id),
     )
-
-
-async def _set_error(write: Write, job_id: str, error: m.JobError) -> None:
-    sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
-    await write.rows(sql, (error.code, error.message, job_id))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kb_contracts.api import models as m
 from kb_contracts.semantics.refusals import tag_not_found
-from kb_engine.store import rules
+from kb_contracts.semantics.submissions import tags_to_unite
 from kb_engine.store.repository.transaction import Read, Write
 
 _LAST = 0x10FFFF
@@ -29,18 +29,16 @@ async def unite(write: Write, document_id: int, tags: Sequence[str]) -> bool:
     found = await write.rows(
         "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id", (document_id,)
     )
-    return await add(write, document_id, rules.tags_to_unite([tag for (tag,) in found], tags))
+    return await add(write, document_id, tags_to_unite([tag for (tag,) in found], tags))
 
 
 async def remove(write: Write, document_id: int, tag: str) -> None:
-    """Raises `tag_not_found`."""
     gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
     if not await write.changed(gone, (document_id, tag)):
         raise tag_not_found(tag)
 
 
 async def page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:
-    """Tags in use, in alphabetical order."""
     condition, values = starts_with("tag", prefix)
     total = await read.value(f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}", values)  # noqa: S608
     found = await read.rows(

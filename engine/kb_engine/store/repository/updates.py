@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.submissions import check_version
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
 from kb_engine.store.repository import documents, jobs
@@ -40,7 +41,7 @@ async def _accept(
 ) -> m.Job:
     await write.hold_queue()  # of two that do the same at once, the second joins
     standing, text = await documents.note(write, document_id)
-    rules.expect_version(standing, patch.expected_version)
+    check_version(standing, patch.expected_version)
     wanted = rules.update_job(standing, text, patch, caller)
     # Held, so that its end waits for the key that joins it, or is seen here.
     last = await write.row(rules.LAST_UPDATE + write.dialect.for_update, (document_id,))
@@ -57,7 +58,7 @@ async def commit(write: Write, job: NewJob, prepared: Prepared) -> m.Job:
     Raises EngineError: `document_not_found` or `version_conflict`.
     """
     standing, text = await documents.note(write, rules.updated_note(job))
-    rules.expect_version(standing, job.expected_version)
+    check_version(standing, job.expected_version)
     changed = await documents.replace_note(
         write, standing.id, text if job.text is None else job.text, prepared
     )

@@ -49,12 +49,10 @@ def connect(path: Path) -> apsw.Connection:
 
 
 def rows(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a statement."""
     return cast("list[tuple[Any, ...]]", db.execute(sql, values).fetchall())
 
 
 def row(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-    """The first row of a statement, or None."""
     found = rows(db, sql, values)
     return found[0] if found else None
 
@@ -63,11 +61,6 @@ def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     """The first value of the first row, or None."""
     found = row(db, sql, values)
     return found[0] if found else None
-
-
-def marks(count: int) -> str:
-    """That many placeholders."""
-    return ",".join("?" * count)
 
 
 @contextmanager

@@ -43,14 +43,12 @@ async def insert(write: SqliteWrite, document_id: int, title: str, prepared: Pre
 
 
 async def remove(write: SqliteWrite, document_id: int) -> None:
-    """Take away the chunks of a document, with their words and vectors."""
     words.remove(write.db, document_id)
     write.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
     write.changes.removed.append(document_id)
 
 
 async def remove_all(write: SqliteWrite) -> None:
-    """Take away the chunks of all documents."""
     words.remove_all(write.db)
     write.db.execute("DELETE FROM vectors")
     write.db.execute("DELETE FROM chunks")
@@ -70,7 +68,18 @@ def _insert_chunks(
         "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, "
         "tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            (chunk_id, new_uid(), document_id, position, c.text, c.page, c.heading, c.start, c.end, c.tokens)
+            (
+                chunk_id,
+                new_uid(),
+                document_id,
+                position,
+                c.text,
+                c.page,
+                c.heading,
+                c.start,
+                c.end,
+                c.tokens,
+            )
             for position, (chunk_id, c) in enumerate(zip(ids, chunks, strict=True))
         ),
     )

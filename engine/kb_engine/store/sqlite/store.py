@@ -95,7 +95,6 @@ class SqliteStore(Store):
 
     @property
     def dimensions(self) -> int:
-        """How many numbers its vectors have; 0: there never was one."""
         return self._index.dimensions
 
     def subscribe(self, callback: StoreEventCallback) -> None:
@@ -179,13 +178,11 @@ class SqliteStore(Store):
             roll_back(db)
 
     async def counts(self) -> Counts:
-        """Totals for `/status`."""
         files = (self._path, self._path.with_name(self._path.name + "-wal"))
         size = sum(file.stat().st_size for file in files if file.exists())
         return await self._read(lambda read: state.counts(read, size))
 
     async def ping(self) -> None:
-        """Prove that the base can be read and written."""
         await self._writer.run(partial(self._transact, _ping))
         await self._read(lambda read: read.value("SELECT value FROM meta WHERE name = 'pinged_at'"))
 

@@ -15,12 +15,9 @@ from kb_engine.store.sqlite.schema import set_meta
 
 
 class SqliteRead(Read):
-    """An open transaction that reads."""
-
     db: apsw.Connection
 
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        """All rows of a statement."""
         return self.db.execute(sql, values).fetchall()
 
 
@@ -33,7 +30,6 @@ class SqliteWrite(SqliteRead, Write):
         self._logs_changes = logs_changes
 
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement has inserted, changed or removed."""
         self.db.execute(sql, values)
         return self.db.changes()
 
@@ -42,7 +38,6 @@ class SqliteWrite(SqliteRead, Write):
         return int(value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'documents'") or 0) + 1
 
     async def touch_base(self, document_id: int | None) -> None:
-        """Note that this document changed, also where it was deleted; None: that all were."""
         set_meta(self.db, "last_updated", self.now)
         if self._logs_changes:
             self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))

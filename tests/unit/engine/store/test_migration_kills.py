@@ -20,7 +20,7 @@ import pytest
 from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
-from kb_engine.store.postgres.connection import Db, connect, numbered
+from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
@@ -121,7 +121,7 @@ async def insert(db: Db, table: str, content: Mapping[str, Any]) -> None:
     if columns := {name: held for name, held in content.items() if name in names}:
         marks = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
-        await db.execute(numbered(sql), *columns.values())
+        await db.execute(to_dollar_params(sql), *columns.values())
 
 
 # Each is run by a process without threads, which forks the one that is killed; it prints how many were.

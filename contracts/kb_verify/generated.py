@@ -1,10 +1,10 @@
-"""Requests made by schemathesis from the contract's document, and what its checks found in the answers.
+"""Requests made by schemathesis from the contract's document, and what its checks found in the responses.
 
-Each phase runs under the target's seed and within its bounds. This is said here, which no document can say:
+Each phase runs under the target's seed and within its bounds. No document can express these rules:
 
 - `tags` and `metadata` of a form are JSON texts: what they hold is generated, not any text.
-- Whoever asks one of RAGler's operations is somebody new, so that no limit keeps answers from being judged.
-- Of a search's two dates the first is the first.
+- Each request of one of RAGler's operations comes from a new user, so that no limit hides a response.
+- Of a search's two dates the start does not come after the end.
 - To delete a job is to cancel it: it can still be read.
 """
 
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from schemathesis.engine import events, from_schema
 from schemathesis.engine.recorder import ScenarioRecorder
 
-from kb_contracts.api.operations import BY_ID, AnyOperation, ApiSurface
+from kb_contracts.api.operations import BY_ID, CREATE_JOB, AnyOperation, ApiSurface
 from kb_contracts.openapi import document
 from kb_verify.client import fresh_user
 from kb_verify.tally import Tally
@@ -31,7 +31,7 @@ from kb_verify.target import Target
 
 _JSON_FORMAT = "kb-json-{name}"
 _REQUEST_SECONDS = 60
-_SHOWN = 5
+_MAX_PRINTED = 5
 
 
 class Phase(StrEnum):
@@ -45,21 +45,21 @@ class Phase(StrEnum):
 
 @dataclass
 class Findings:
-    """What came of one phase. `failures` are told once an operation and check, with how to repeat them."""
+    """What came of one phase. `failures` are kept once an operation and check, with how to repeat them."""
 
     seconds: float = 0.0
     requests: int = 0
     stopped: bool = False
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def fail(self, label: str, check: str, told: str) -> None:
+    def fail(self, label: str, check: str, text: str) -> None:
         """Note a failure, the first of its kind."""
-        self.failures.setdefault((label, check), told)
+        self.failures.setdefault((label, check), text)
 
     def __str__(self) -> str:
-        shown = list(self.failures.values())[:_SHOWN]
-        more = len(self.failures) - len(shown)
-        return "\n\n".join([*shown, *([f"and {more} more"] if more else [])])
+        first = list(self.failures.values())[:_MAX_PRINTED]
+        more = len(self.failures) - len(first)
+        return "\n\n".join([*first, *([f"and {more} more"] if more else [])])
 
 
 def run(target: Target, phase: Phase, tally: Tally, operations: Sequence[AnyOperation]) -> Findings:
@@ -98,23 +98,18 @@ def _schema(target: Target, phase: Phase, operations: Sequence[AnyOperation]) ->
 
 def _document(operations: Sequence[AnyOperation], *, with_key: bool) -> dict[str, Any]:
     """The contract's document, as it is for this engine: one without a key asks for none."""
-    described = document(operations)
+    contract = document(operations)
     if not with_key:
-        described["security"] = []
-        del described["components"]["securitySchemes"]
-    fields = _form_fields(described)
+        contract["security"] = []
+        del contract["components"]["securitySchemes"]
+    create_job = contract["paths"][CREATE_JOB.path][CREATE_JOB.method.lower()]
+    fields = create_job["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     for name, part in fields.items():
         if "contentSchema" in part:
             part["format"] = _JSON_FORMAT.format(name=name)
     # The files that are sent are texts, of which OCR is not forced: no schema can say that.
     fields["force_ocr"]["enum"] = ["false"]
-    return described
-
-
-def _form_fields(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    form = described["paths"]["/api/v1/jobs"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    fields: dict[str, dict[str, Any]] = form["schema"]["properties"]
-    return fields
+    return contract
 
 
 _TEXTS = st.text(st.characters(min_codepoint=48, max_codepoint=122), min_size=1, max_size=8)
@@ -173,11 +168,11 @@ def _count(recorder: ScenarioRecorder, findings: Findings, tally: Tally) -> None
         node = recorder.cases[case_id]
         status = interaction.response.status_code if interaction.response else 0
         operation = node.value.operation.definition.raw["operationId"]
-        tally.answered(operation, status)
+        tally.count_response(operation, status)
         findings.requests += 1
         if node.transition is not None and node.is_transition_applied and node.parent_id is not None:
             source = recorder.cases[node.parent_id].value.operation.definition.raw["operationId"]
-            tally.followed(source, operation, status)
+            tally.count_link(source, operation, status)
 
 
 def _judge(recorder: ScenarioRecorder, findings: Findings) -> None:
@@ -186,5 +181,5 @@ def _judge(recorder: ScenarioRecorder, findings: Findings) -> None:
         for check in checks:
             if check.failure_info is not None:
                 info = check.failure_info
-                told = f"{check.name}: {label}\n{info.failure}\n{info.code_sample}"
-                findings.fail(label, check.name, told)
+                text = f"{check.name}: {label}\n{info.failure}\n{info.code_sample}"
+                findings.fail(label, check.name, text)

@@ -1,4 +1,4 @@
-"""The contract's links, followed one after another: what an answer says leads to what it says it leads to."""
+"""The contract's links, followed one after another: each leads from a response to the operation it names."""
 
 from __future__ import annotations
 
@@ -7,32 +7,25 @@ from typing import Any
 
 import httpx
 
-from kb_contracts.api.operations import (
-    BY_ID,
-    CREATE_JOB,
-    GET_JOB,
-    OPERATIONS,
-    RETRY_JOB,
-    AnyOperation,
-    Link,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import collection_id
 from kb_verify.client import Client
 
-LINKS: tuple[tuple[str, Link], ...] = tuple(
-    (operation.id, link) for operation in OPERATIONS for link in operation.links
+LINKS: tuple[tuple[str, ops.Link], ...] = tuple(
+    (operation.id, link) for operation in ops.OPERATIONS for link in operation.links
 )
 """Every link of the contract with the operation that it starts at."""
 
 
-def follow(kb: Client, source: str, link: Link) -> httpx.Response:
-    """Ask `source`, then where `link` leads; the last answer."""
+def follow(kb: Client, source: str, link: ops.Link) -> httpx.Response:
+    """Call `source`, then the operation that `link` leads to; the last response."""
     start = SOURCES[source](kb)
     assert start.is_success, f"{source} answers {start.status_code} {start.text[:300]}"
-    target = BY_ID[link.operation]
+    target = ops.BY_ID[link.operation]
     place = {name: value_at(start.json(), pointer) for name, pointer in link.parameters.items()}
-    response = kb.ask(target, *(place[name] for name in target.path_parameters), **_body(target))
-    kb.tally.followed(source, link.operation, response.status_code)
+    body = {} if target.example is None else {"json": dict(target.example)}
+    response = kb.request(target, *(place[name] for name in target.path_parameters), **body)
+    kb.tally.count_link(source, link.operation, response.status_code)
     return response
 
 
@@ -44,55 +37,34 @@ def value_at(answer: Any, pointer: str) -> Any:
     return value
 
 
-def _body(operation: AnyOperation) -> dict[str, Any]:
-    return {"json": dict(operation.example)} if operation.example is not None else {}
-
-
 def _with_note(operation_id: str, **request: Any) -> Callable[[Client], httpx.Response]:
-    """Ask an operation about a note that has been taken in."""
+    """Call an operation on a note that has been taken in."""
 
-    def ask(kb: Client) -> httpx.Response:
+    def send(kb: Client) -> httpx.Response:
         document = kb.note("granite quarry", tags=["a", "b"])
         known = {"document_id": document, "tag": "b"}
-        operation = BY_ID[operation_id]
-        return kb.ask(operation, *(known[name] for name in operation.path_parameters), **request)
+        operation = ops.BY_ID[operation_id]
+        return kb.request(operation, *(known[name] for name in operation.path_parameters), **request)
 
-    return ask
-
-
-def _accepted(kb: Client) -> httpx.Response:
-    return kb.ask(CREATE_JOB, json={"text": "granite quarry"})
-
-
-def _ended(kb: Client) -> httpx.Response:
-    job = kb.ended(kb.submit("granite quarry"))
-    return kb.ask(GET_JOB, job.id)
-
-
-def _tried_again(kb: Client) -> httpx.Response:
-    return kb.ask(RETRY_JOB, kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id)
-
-
-def _described(kb: Client) -> httpx.Response:
-    return kb.describe(collection_id("stones"), "stones")
+    return send
 
 
 def _in_a_collection(operation_id: str, **request: Any) -> Callable[[Client], httpx.Response]:
-    """Ask an operation while a note is in a collection."""
+    """Call an operation while a note is in a collection."""
 
-    def ask(kb: Client) -> httpx.Response:
+    def send(kb: Client) -> httpx.Response:
         kb.note("granite quarry", tags=["collection:stones"])
-        return kb.ask(BY_ID[operation_id], **request)
+        return kb.request(ops.BY_ID[operation_id], **request)
 
-    return ask
+    return send
 
 
 SOURCES: Mapping[str, Callable[[Client], httpx.Response]] = {
     "search": _with_note("search", json={"query": "granite"}),
-    "createJob": _accepted,
+    "createJob": lambda kb: kb.request(ops.CREATE_JOB, json={"text": "granite quarry"}),
     "listJobs": _with_note("listJobs"),
-    "getJob": _ended,
-    "retryJob": _tried_again,
+    "getJob": lambda kb: kb.request(ops.GET_JOB, kb.ended(kb.submit("granite quarry")).id),
+    "retryJob": lambda kb: kb.request(ops.RETRY_JOB, kb.ended(kb.send("a.txt", b"\xff\xfe\xfd")).id),
     "listDocuments": _with_note("listDocuments"),
     "getDocument": _with_note("getDocument"),
     "patchNote": _with_note("patchNote", json={"title": "Stone"}),
@@ -100,6 +72,6 @@ SOURCES: Mapping[str, Callable[[Client], httpx.Response]] = {
     "removeTag": _with_note("removeTag"),
     "vectorSearch": _in_a_collection("vectorSearch", json={"query": "granite"}),
     "listCollections": _in_a_collection("listCollections"),
-    "putCollection": _described,
+    "putCollection": lambda kb: kb.put_collection(collection_id("stones"), "stones"),
 }
-"""How to come by an answer of each operation that has links."""
+"""How to get a response of each operation that has links."""

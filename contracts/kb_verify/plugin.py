@@ -1,4 +1,4 @@
-"""The pytest plugin of the suite: which engine is asked, an empty base for each test, and what came of it.
+"""The pytest plugin of the suite: it chooses the engine, empties it before each test, records results.
 
     KB_VERIFY_API_KEY=… pytest -p kb_verify.plugin --pyargs kb_verify.suite \\
         --kb-url http://127.0.0.1:8000
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
 from kb_verify.client import Client
 from kb_verify.results import Outcome, Results, Status
-from kb_verify.served import Served, look
+from kb_verify.served import Served, find_served
 from kb_verify.tally import Tally
 from kb_verify.target import KEY_VARIABLE, Target
 
@@ -49,11 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options."""
     config.addinivalue_line("markers", "requirement(*ids): the requirements that a test proves")
     config.addinivalue_line("markers", "generated: sends generated requests")
-    headers = dict(_pair(text) for text in config.getoption("--kb-header"))
+    pairs = (text.partition(":") for text in config.getoption("--kb-header"))
     config.stash[_TARGET] = Target(
         url=config.getoption("--kb-url") or "",
         api_key=os.environ.get(KEY_VARIABLE, ""),
-        headers=headers,
+        headers={name.strip(): value.strip() for name, _, value in pairs},
         seed=config.getoption("--kb-seed"),
         examples=config.getoption("--kb-examples"),
         seconds=config.getoption("--kb-seconds"),
@@ -61,11 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Tally()
     config.stash[_RECORDER] = recorder = Recorder()
     config.pluginmanager.register(recorder)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition(":")
-    return name.strip(), value.strip()
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +75,7 @@ def target(pytestconfig: pytest.Config) -> Target:
 
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
-    """What was asked and answered in this run."""
+    """The requests and responses of this run."""
     return pytestconfig.stash[_TALLY]
 
 
@@ -135,22 +131,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     last = ("test_generated.py", "test_walked.py")
     items.sort(key=lambda item: last.index(item.path.name) + 1 if item.path.name in last else 0)
-    config.stash[_SERVED] = served = _look(config.stash[_TARGET])
+    target, served = config.stash[_TARGET], Served()
+    # An engine that cannot be reached makes each test fail, and each says so.
+    with suppress(httpx.HTTPError), _connections(target, target.all_headers) as client:
+        served = find_served(client)
+    config.stash[_SERVED] = served
     if not served.ragler:
-        unserved = [item for item in items if _part(item) is ApiSurface.RAGLER]
+        unserved = [item for item in items if _surface(item) is ApiSurface.RAGLER]
         items[:] = [item for item in items if item not in unserved]
         config.hook.pytest_deselected(items=unserved)
 
 
-def _look(target: Target) -> Served:
-    try:
-        with _connections(target, target.all_headers) as client:
-            return look(client)
-    except httpx.HTTPError:  # each test tells of it
-        return Served()
-
-
-def _part(item: pytest.Item) -> ApiSurface:
+def _surface(item: pytest.Item) -> ApiSurface:
     """Of which document the operation is that a test is about, or the link that it follows."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     operation = given.get("operation") or BY_ID.get(str(given.get("source")))
@@ -161,14 +153,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what came of the run."""
     path = session.config.getoption("--kb-results")
     if path:
-        results = _results(session.config)
-        Path(path).write_bytes(msgspec.json.encode(results))
+        Path(path).write_bytes(msgspec.json.encode(_results(session.config)))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what was asked and answered, and under which seed."""
-    results = _results(config)
-    terminalreporter.write_line(results.counts())
+    """Print how much was requested, and under which seed."""
+    terminalreporter.write_line(_results(config).counts())
 
 
 def _results(config: pytest.Config) -> Results:

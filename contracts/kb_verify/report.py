@@ -105,9 +105,9 @@ def _promise_row(promise: Promise) -> list[str]:
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    columns = "".join(f"<th>{escape(column)}</th>" for column in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
-    return f"<table>\n<tr>{cells}</tr>\n{body}</table>"
+    return f"<table>\n<tr>{columns}</tr>\n{body}</table>"
 
 
 def _cell(text: str) -> str:
@@ -116,5 +116,5 @@ def _cell(text: str) -> str:
 
 
 def _failures(failed: list[Outcome]) -> str:
-    told = "".join(f"<h3>{escape(each.id)}</h3>\n<pre>{escape(each.details)}</pre>\n" for each in failed)
-    return f"<h2>What failed</h2>\n{told}" if told else ""
+    sections = "".join(f"<h3>{escape(each.id)}</h3>\n<pre>{escape(each.details)}</pre>\n" for each in failed)
+    return f"<h2>What failed</h2>\n{sections}" if sections else ""

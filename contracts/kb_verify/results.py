@@ -1,4 +1,4 @@
-"""What came of a run, as data: one outcome a test, and what was asked and answered."""
+"""What came of a run, as data: one outcome a test, and how often each operation and link succeeded."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether anything was asked, and nothing failed."""
+        """Whether any test ran, and none failed."""
         return bool(self.outcomes) and not self.of(Status.FAILED)
 
     def of(self, status: Status) -> list[Outcome]:
@@ -73,9 +73,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         """One line: how many operations were answered with a success, and how many links were taken."""
         succeeded = sum(count.succeeded > 0 for count in self.operations)
         taken = sum(count.taken > 0 for count in self.links)
-        asked = sum(count.asked for count in self.operations)
+        requests = sum(count.asked for count in self.operations)
         return (
-            f"{asked} requests; {succeeded} of {len(self.operations)} operations answered with a success; "
+            f"{requests} requests; {succeeded} of {len(self.operations)} operations answered with a success; "
             f"{taken} of {len(self.links)} links taken; seed {self.seed}"
         )
 
@@ -84,14 +84,14 @@ def _promise(outcomes: Sequence[Outcome]) -> Promise:
     first = outcomes[0]
     failed = [outcome for outcome in outcomes if outcome.status is Status.FAILED]
     skipped = [outcome for outcome in outcomes if outcome.status is Status.SKIPPED]
-    telling = (failed or skipped or [first])[0]
+    worst = (failed or skipped or [first])[0]
     return Promise(
         family=first.family,
         sentence=first.name.removeprefix("test_").replace("_", " "),
         promise=first.promise,
         requirements=sorted({id_ for outcome in outcomes for id_ in outcome.requirements}),
-        status=telling.status,
-        why=telling.why,
+        status=worst.status,
+        why=worst.why,
         tests=len(outcomes),
         failed=[outcome.id for outcome in failed],
     )

@@ -28,7 +28,7 @@ _TAIL = 2_000
 
 
 class SuiteError(Exception):
-    """The suite could not be run to its end; the message is what it last said."""
+    """The suite could not be run to its end; the message is the end of its output."""
 
 
 def run(
@@ -60,11 +60,11 @@ def run(
         command += ["-m", "not generated"] if quick else []
         if junit is not None:
             command += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
-        said = _run(command, home, target, show_progress=show_progress)
+        output = _run(command, home, target, show_progress=show_progress)
         try:
             return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
         except (OSError, msgspec.DecodeError) as error:
-            raise SuiteError(f"the suite did not run to its end: {said[-_TAIL:].strip()}") from error
+            raise SuiteError(f"the suite did not run to its end: {output[-_TAIL:].strip()}") from error
 
 
 def _command(target: Target, home: Path) -> list[str]:

@@ -33,17 +33,17 @@ class Served:
 
     @property
     def why(self) -> str:
-        """Why RAGler's operations are not shown."""
+        """Why RAGler's operations cannot be verified."""
         return f"the engine does not serve RAGler's operations: {', '.join(sorted(self.missing))}"
 
 
-def look(http: httpx.Client) -> Served:
-    """Ask each of RAGler's operations for something that changes nothing."""
-    asked = of_surface(ApiSurface.RAGLER)
-    return Served(frozenset(operation.id for operation in asked if not _knows(http, operation)))
+def find_served(http: httpx.Client) -> Served:
+    """Send each of RAGler's operations a request that changes nothing."""
+    operations = of_surface(ApiSurface.RAGLER)
+    return Served(frozenset(operation.id for operation in operations if not _is_served(http, operation)))
 
 
-def _knows(http: httpx.Client, operation: AnyOperation) -> bool:
+def _is_served(http: httpx.Client, operation: AnyOperation) -> bool:
     # A body without its members: whoever serves the operation refuses it for that.
     body: dict[str, object] | None = None if operation.body is None else {}
     path = operation.path.format(collection_id=_UUID)

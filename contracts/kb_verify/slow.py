@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CANCEL_JOB,
-)
-from kb_verify.client import Client, answered, problem
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, problem
 
 _ATTEMPTS = 2
 _WORDS = 40_000
@@ -28,8 +26,8 @@ def note_to_await(number: int) -> str:
 def cancelled(kb: Client) -> m.Job:
     """A job that was cancelled before it had ended, as the cancel answered it."""
     for number in range(_ATTEMPTS):
-        response = kb.ask(CANCEL_JOB, kb.submit(long_note(number)).id)
+        response = kb.request(ops.CANCEL_JOB, kb.submit(long_note(number)).id)
         if response.status_code == 200:
-            return answered(response, m.Job)
+            return decode(response, m.Job)
         problem(response, "job_finished")
     pytest.skip(f"each of {_ATTEMPTS} long notes was taken in before it could be cancelled")

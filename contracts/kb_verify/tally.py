@@ -1,4 +1,4 @@
-"""What was asked of the engine and how it answered, counted over a whole run."""
+"""The requests and responses of a whole run, counted by operation and by link."""
 
 from __future__ import annotations
 
@@ -35,18 +35,23 @@ class Tally:
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     links: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def answered(self, operation_id: str, status: int) -> None:
-        """An operation was answered with a status."""
+    def count_response(self, operation_id: str, status: int) -> None:
+        """Count one response of an operation."""
         self.statuses[operation_id, status] += 1
 
-    def followed(self, source: str, target: str, status: int) -> None:
-        """A link was followed to an answer."""
+    def count_link(self, source: str, target: str, status: int) -> None:
+        """Count a link that was followed to a success."""
         if status in _SUCCESS:
             self.links[source, target] += 1
 
     def operation_counts(self) -> list[OperationCount]:
         """One count an operation of the contract, in its order."""
-        return [self._operation(operation.id) for operation in OPERATIONS]
+        asked: Counter[str] = Counter()
+        succeeded: Counter[str] = Counter()
+        for (operation_id, status), count in self.statuses.items():
+            asked[operation_id] += count
+            succeeded[operation_id] += count if status in _SUCCESS else 0
+        return [OperationCount(each.id, asked[each.id], succeeded[each.id]) for each in OPERATIONS]
 
     def link_counts(self) -> list[LinkCount]:
         """One count a link of the contract, in its order."""
@@ -55,8 +60,3 @@ class Tally:
             for operation in OPERATIONS
             for link in operation.links
         ]
-
-    def _operation(self, operation_id: str) -> OperationCount:
-        counts = {status: count for (asked, status), count in self.statuses.items() if asked == operation_id}
-        succeeded = sum(count for status, count in counts.items() if status in _SUCCESS)
-        return OperationCount(operation_id, sum(counts.values()), succeeded)

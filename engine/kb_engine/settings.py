@@ -53,7 +53,7 @@ class EngineSettings(EmbedderSettings, frozen=True, kw_only=True):
         Setting(
             "KB_STORE",
             "sqlite:PATH or postgresql://USER:PASSWORD@HOST/DATABASE; empty: a SQLite base in KB_HOME",
-            printable=printable,
+            shown=printable,
         ),
     ] = ""
     index: Annotated[

@@ -21,8 +21,7 @@ from kb_contracts.http.connection_limits import connections_within_descriptors
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.hosting.serve import serve as serve_app
-from kb_server.observability.counters import MmapCounters
-from kb_server.observability.metrics import Metrics
+from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
 from kb_server.services import Services, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings

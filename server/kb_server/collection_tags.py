@@ -29,6 +29,8 @@ class SplitTags(NamedTuple):
 
     collection: str | None
     tags: list[str]
+    is_conflicting: bool = False
+    """There are several collections, and the document needs `repair`."""
 
 
 def tag_of(collection: str) -> str:
@@ -79,18 +81,12 @@ def validate_tags(tags: Sequence[str]) -> list[str]:
 
 def split_tags(tags: Sequence[str]) -> SplitTags:
     """The collection and the other tags. Of several collections the one added last is the document's."""
-    collection, others = None, []
-    for tag in tags:
-        if tag.startswith(PREFIX):
-            collection = tag.removeprefix(PREFIX)
-        else:
-            others.append(tag)
-    return SplitTags(collection, others)
-
-
-def has_conflicting_collections(tags: Sequence[str]) -> bool:
-    """Whether a document with these tags is in more than one collection and needs `repair`."""
-    return len(collections_in(tags)) > 1
+    collections = collections_in(tags)
+    return SplitTags(
+        collections[-1].removeprefix(PREFIX) if collections else None,
+        [tag for tag in tags if not tag.startswith(PREFIX)],
+        is_conflicting=len(collections) > 1,
+    )
 
 
 def _check_tag(tag: str) -> None:

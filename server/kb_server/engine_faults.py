@@ -7,7 +7,9 @@ engine's client knows faults alone, and neither tools nor agents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
@@ -66,6 +68,24 @@ def reported(call: Call, to_error: Callable[[EngineFault], ToolError]) -> Iterat
         REQUEST_ID.reset(request_id)
         TRACE.reset(trace)
         USER.reset(user)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWords:
+    """How one toolset speaks of the engine's faults: messages over `MESSAGES`, and codes of its own."""
+
+    messages: Mapping[str, str]
+    codes: Mapping[str, str] = field(default_factory=dict)
+
+    def engine_call(self, call: Call, **subject: Any) -> AbstractContextManager[None]:
+        """Call the engine for `call`; faults come out as `tool_error` has them."""
+        return reported(call, partial(self.tool_error, **subject))
+
+    def tool_error(self, fault: EngineFault, **subject: Any) -> ToolError:
+        """The error that an agent sees; `subject` is the one id that the call is about, such as `job_id`."""
+        error = tool_error(fault, {**MESSAGES, **self.messages}, **subject)
+        error.code = self.codes.get(error.code, error.code)
+        return error
 
 
 def tool_error(fault: EngineFault, messages: Mapping[str, str] = MESSAGES, **subject: Any) -> ToolError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import cached_property
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
@@ -59,11 +60,11 @@ class Services:
         self.clock = clock
         self.http_base = http_base
         self._instance = instance or f"{os.getpid()}-{token_hex(4)}"
-        self._engine = engine
-        self._http_engine: HttpEngine | None = None
-        self._ragler = ragler
-        self._http_ragler: HttpRagler | None = None
-        self._uploads: Uploads | None = None
+        self._clients: list[HttpEngine | HttpRagler] = []
+        if engine is not None:
+            self.engine = engine
+        if ragler is not None:
+            self.ragler = ragler
 
     async def __aenter__(self) -> Self:
         """Clear away what servers that no longer run have left in the staging folder."""
@@ -80,19 +81,28 @@ class Services:
         """As `close`."""
         await self.close()
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """The engine client; it connects when it is first called."""
-        if self._engine is None:
-            self._engine = self._http_engine = self._connect()
-        return self._engine
+        # Imported here: aiohttp takes longer to import than a stdio server may take to start.
+        from kb_server.engine_client.http import HttpEngine
 
-    @property
+        settings = self.settings
+        silence = settings.request_timeout_ms / 1000
+        client = HttpEngine(settings.engine_url, settings.engine_api_key, silence=silence, clock=self.clock)
+        self._clients.append(client)
+        return client
+
+    @cached_property
     def ragler(self) -> Ragler:
         """The client of RAGler's backend; it connects when it is first called."""
-        if self._ragler is None:
-            self._ragler = self._http_ragler = self._connect_ragler()
-        return self._ragler
+        from kb_server.engine_client.ragler_http import HttpRagler
+
+        settings = self.settings
+        silence = settings.request_timeout_ms / 1000
+        client = HttpRagler(settings.ragler_api_url, ragler_key(settings), silence=silence, clock=self.clock)
+        self._clients.append(client)
+        return client
 
     @property
     def ragler_is_configured(self) -> bool:
@@ -103,12 +113,18 @@ class Services:
         settings = self.settings
         return bool(settings.ragler_api_key) or settings.ragler_api_url_is_set or settings.ragler_is_engine
 
-    @property
+    @cached_property
     def uploads(self) -> Uploads:
         """The uploads; the staging folder is made when one is started."""
-        if self._uploads is None:
-            self._uploads = self._start_uploads()
-        return self._uploads
+        from kb_server.uploads import Limits, Uploads
+
+        limits = Limits(
+            file_bytes=self.settings.max_upload_bytes,
+            staging_bytes=STAGED_FILES * self.settings.max_upload_bytes,
+            share_bytes=SHARED_FILES * self.settings.max_upload_bytes,
+            seconds=self.settings.upload_ttl,
+        )
+        return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)
 
     async def unready(self) -> str:
         """Why the engine cannot serve this server, asked now; empty where it can. The server runs without."""
@@ -119,44 +135,11 @@ class Services:
 
     async def close(self) -> None:
         """Close what was opened."""
-        if self._uploads is not None:
-            await self._uploads.close()
-            self._uploads = None
-        for client in (self._http_engine, self._http_ragler):
-            if client is not None:
-                await client.close()
-
-    def _connect(self) -> HttpEngine:
-        # Imported here: aiohttp takes longer to import than a stdio server may take to start.
-        from kb_server.engine_client.http import HttpEngine
-
-        return HttpEngine(
-            self.settings.engine_url,
-            self.settings.engine_api_key,
-            silence=self.settings.request_timeout_ms / 1000,
-            clock=self.clock,
-        )
-
-    def _connect_ragler(self) -> HttpRagler:
-        from kb_server.engine_client.ragler_http import HttpRagler
-
-        return HttpRagler(
-            self.settings.ragler_api_url,
-            ragler_key(self.settings),
-            silence=self.settings.request_timeout_ms / 1000,
-            clock=self.clock,
-        )
-
-    def _start_uploads(self) -> Uploads:
-        from kb_server.uploads import Limits, Uploads
-
-        limits = Limits(
-            file_bytes=self.settings.max_upload_bytes,
-            staging_bytes=STAGED_FILES * self.settings.max_upload_bytes,
-            share_bytes=SHARED_FILES * self.settings.max_upload_bytes,
-            seconds=self.settings.upload_ttl,
-        )
-        return Uploads(self.settings.home, self._instance, limits, self.engine, self.clock)
+        if "uploads" in vars(self):
+            await self.uploads.close()
+            del self.uploads
+        for client in self._clients:
+            await client.close()
 
 
 def http_base(settings: ServerSettings, port: int | None = None) -> str:

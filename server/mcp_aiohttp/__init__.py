@@ -7,7 +7,7 @@ nothing of what is served: any `mcp.server.lowlevel.Server` or `MCPServer` can b
 ```
 transport/  HTTP and WebSocket on aiohttp, stdio, and what runs them
 protocol/   JSON-RPC, the choice of the era, a hosted server, a session on one connection
-guard/      who may call: the key, Host and Origin, proxies
+guard       who may call: the key, Host and Origin, proxies
 fastpath/   plain tool calls past the SDK's kernel, for servers that offer it
 ```
 

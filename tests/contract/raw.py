@@ -1,25 +1,10 @@
-"""Multipart bodies made by hand, and a connection on which they can be sent by halves."""
+"""A connection on which an upload can be sent by halves."""
 
 from __future__ import annotations
 
 import asyncio
 
-BOUNDARY = "b0undary"
-HEADERS = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-
-
-def part(disposition: str, data: bytes, *, header: str = "") -> bytes:
-    """One part of a body."""
-    head = f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n{header}\r\n"
-    return head.encode() + data + b"\r\n"
-
-
-def file_part(data: bytes = b"granite", filename: str = "a.txt") -> bytes:
-    """The part `file`."""
-    return part(f'form-data; name="file"; filename="{filename}"', data)
-
-
-END = f"--{BOUNDARY}--\r\n".encode()
+from kb_verify.files import MULTIPART
 
 
 class Raw:
@@ -43,7 +28,7 @@ class Raw:
             "Host: x",
             "Expect: 100-continue",
             f"Content-Length: {length}",
-            f"Content-Type: {HEADERS['Content-Type']}",
+            *(f"{name}: {value}" for name, value in MULTIPART.items()),
             *headers,
         )
         self._writer.write("".join(f"{line}\r\n" for line in (*lines, "")).encode())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from kb_verify.files import END, file_part
 from tests.contract.conftest import Start
-from tests.contract.raw import END, Raw, file_part
+from tests.contract.raw import Raw
 from tests.support.engine_http import Caller, answered, problem
 
 KEY = {"Idempotency-Key": "key-1"}

@@ -203,9 +203,9 @@ def counted_as_one(self: RateWindows, _operation: str, user: str | None, credent
     whole_count(self, "listCollections", user, credential)
 
 
-def any_text(request: Any, name: str, _most: int) -> str | None:
-    said: str | None = request.headers.get(name)
-    return said
+def any_text(request: Any, name: str, _max_chars: int) -> str | None:
+    value: str | None = request.headers.get(name)
+    return value
 
 
 # --- the mutants ----------------------------------------------------------------------------------
@@ -384,9 +384,9 @@ _LIMITS = [
     _c("whoever is nobody is not counted", test="without_a_user_the_credential_counts",
        broken=asked("listCollections", lambda i: {"user": i.user or str(uuid4())})),
     _c("any text is a user", test="a_user_or_role_that_is_none_is_refused",
-       broken=replaced(mount, "_said", any_text)),
+       broken=replaced(mount, "_caller_header", any_text)),
     _c("the first of two users wins", test="two_users_or_roles_are_none",
-       broken=replaced(mount, "_said", any_text)),
+       broken=replaced(mount, "_caller_header", any_text)),
 ]  # fmt: skip
 
 _CODES = {

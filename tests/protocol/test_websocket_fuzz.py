@@ -17,7 +17,7 @@ from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.options import BodyLimits, HostingOptions
-from mcp_aiohttp.protocol import jsonrpc, strict_json
+from mcp_aiohttp.protocol import jsonrpc
 from tests.protocol.conftest import BOUND, Served, serving
 from tests.protocol.sockets import Bare, frame
 from tests.protocol.test_http_fuzz import messages
@@ -84,8 +84,8 @@ class Server:
 def _is_answered(text: str) -> bool:
     """Whether a message is owed an answer: a request is, and so is what is no message."""
     try:
-        message = jsonrpc.as_message(strict_json.parse(text.encode()))
-    except (strict_json.ParseError, jsonrpc.InvalidRequestError):
+        message = jsonrpc.as_message(jsonrpc.parse(text.encode()))
+    except (jsonrpc.ParseError, jsonrpc.InvalidRequestError):
         return True
     return isinstance(message, jsonrpc.Request)
 

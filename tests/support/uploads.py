@@ -1,4 +1,4 @@
-"""Uploads on a real disk, towards an engine that remembers, for the tests of what they do."""
+"""Uploads on a real disk, towards a simulated engine, for the tests of what they do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, Uploads
 from kb_server.uploads.service import _SPARE_BYTES
 from kb_server.uploads.staging import Staging
-from tests.support.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
+from tests.support.server_fixtures import JumpingClock, ManualClock
+from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 
 LIMITS = Limits(file_bytes=1_000, staging_bytes=2_000, share_bytes=1_500, seconds=600.0)
 
@@ -25,10 +25,10 @@ class Desk:
     """Uploads with all that is around them."""
 
     uploads: Uploads
-    engine: FakeEngine
+    engine: SimulatedEngine
     clock: ManualClock
     home: Path
-    client: HttpEngine
+    client: InterruptedEngine
 
     def files(self) -> list[str]:
         """What lies in the staging folder and holds bytes."""
@@ -80,9 +80,9 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """Limits of a thousand bytes a file, two thousand in all, ten minutes."""
-    engine, clock = FakeEngine(), ManualClock()
-    async with serving(engine) as url:
-        client = HttpEngine(url, clock=JumpingClock().clock())
+    clock = ManualClock()
+    async with simulated_engine() as engine:
+        client = InterruptedEngine(engine.url, clock=JumpingClock().clock())
         uploads = Uploads(tmp_path, "one", LIMITS, client, clock.clock())
         yield Desk(uploads, engine, clock, tmp_path, client)
         await uploads.close()

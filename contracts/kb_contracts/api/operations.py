@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
+from string import Formatter
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -148,6 +150,12 @@ JOB_ID = Annotated[
         examples=["3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"],
     ),
 ]
+_PATH_PARAMETERS: Mapping[str, Any] = {
+    "job_id": JOB_ID,
+    "document_id": DOCUMENT_KEY,
+    "tag": m.Tag,
+    "collection_id": r.CollectionId,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,8 @@ class Link:
 class Operation(Generic[B, R]):
     """One operation. `path` is the whole path with `{parameters}`; bodies and responses are Structs.
 
+    `path_parameters` are their types, by default those that `_PATH_PARAMETERS` gives them by their names.
+    `errors` are those beside the ones that all operations of its kind may answer with (`possible_errors`).
     `accepted` is the model of a 202, which it answers instead where the work goes on. A retry under the same
     idempotency key then joins that work, and is never `in_progress`.
     """
@@ -188,6 +198,21 @@ class Operation(Generic[B, R]):
     on_behalf: bool = False
     """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
     surface: ApiSurface = ApiSurface.ENGINE
+    mutates: bool = field(init=False)
+    """Whether it honours `Idempotency-Key`; decided once, as the next two are, and read with each request."""
+    excludes_retries: bool = field(init=False)
+    """Whether a retry is refused as `in_progress` while the first request runs."""
+    names_user: bool = field(init=False)
+    """Whether it looks at `X-User-ID`."""
+
+    def __post_init__(self) -> None:
+        set_once = partial(object.__setattr__, self)
+        set_once("mutates", not (self.reads or self.method is Method.GET))
+        set_once("excludes_retries", self.mutates and self.accepted is None)
+        set_once("names_user", self.on_behalf or self.surface is ApiSurface.RAGLER)
+        if not self.path_parameters:
+            names = [name for _, name, _, _ in Formatter().parse(self.path) if name]
+            set_once("path_parameters", {name: _PATH_PARAMETERS[name] for name in names})
 
     def fill_path(self, values: Mapping[str, object]) -> str:
         """The path with `values` for its parameters, percent-encoded.
@@ -204,26 +229,6 @@ class Operation(Generic[B, R]):
     def model_of(self, status: int) -> type[R]:
         """The model of a response with this status, one of 2xx."""
         return self.accepted if self.accepted and status == HTTPStatus.ACCEPTED else self.response_model
-
-    @property
-    def mutates(self) -> bool:
-        """Whether it honours `Idempotency-Key`."""
-        return not (self.reads or self.method is Method.GET)
-
-    @property
-    def excludes_retries(self) -> bool:
-        """Whether a retry is refused as `in_progress` while the first request runs."""
-        return self.mutates and self.accepted is None
-
-    @property
-    def names_user(self) -> bool:
-        """Whether it looks at `X-User-ID`."""
-        return self.on_behalf or self.surface is ApiSurface.RAGLER
-
-    @property
-    def idempotent(self) -> bool:
-        """Whether repeating it unasked is safe even without an idempotency key."""
-        return not self.mutates
 
 
 class PathStepError(ValueError):
@@ -247,6 +252,28 @@ def to_params(members: m.Request) -> dict[str, str]:
 AnyOperation: TypeAlias = Operation[Any, Any]
 """An operation where its types do not matter."""
 
+
+def _get(id_: str, path: str, summary: str, response: type[R], **further: Any) -> Operation[None, R]:
+    return Operation(id_, Method.GET, path, summary, response, **further)
+
+
+def _delete(id_: str, path: str, summary: str, response: type[R], **further: Any) -> Operation[None, R]:
+    return Operation(id_, Method.DELETE, path, summary, response, **further)
+
+
+def _post(
+    id_: str, path: str, summary: str, body: type[B], response: type[R], **further: Any
+) -> Operation[B, R]:
+    return Operation(id_, Method.POST, path, summary, response, body=body, **further)
+
+
+_JOBS = f"{BASE}/jobs"
+_JOB = f"{_JOBS}/{{job_id}}"
+_DOCUMENTS = f"{BASE}/documents"
+_DOCUMENT = f"{_DOCUMENTS}/{{document_id}}"
+_COLLECTIONS = "/collections"
+_COLLECTION = f"{_COLLECTIONS}/{{collection_id}}"
+
 _JOB_LINKS = (
     Link("getJob", {"job_id": "/id"}),
     Link("cancelJob", {"job_id": "/id"}),
@@ -258,253 +285,190 @@ _DOCUMENT_LINKS = (
     Link("patchNote", {"document_id": "/id"}),
     Link("deleteDocument", {"document_id": "/id"}),
 )
-_MUTATION = ("idempotency_mismatch", "in_progress", "storage_full")
 
-SEARCH: Operation[m.SearchRequest, m.SearchResponse] = Operation(
-    id="search",
-    method=Method.POST,
-    path=f"{BASE}/search",
-    summary="Find passages by words, by meaning, or both",
+SEARCH = _post(
+    "search",
+    f"{BASE}/search",
+    "Find passages by words, by meaning, or both",
+    m.SearchRequest,
+    m.SearchResponse,
     reads=True,
-    body=m.SearchRequest,
-    response_model=m.SearchResponse,
     errors=("contradiction", "embedder_unavailable"),
     links=(Link("getDocument", {"document_id": "/results/0/document/id"}),),
     example={"query": "pension revaluation", "top": 5},
 )
 
-CREATE_JOB: Operation[m.NoteRequest, m.Job] = Operation(
-    id="createJob",
-    method=Method.POST,
-    path=f"{BASE}/jobs",
-    summary="Take in a note (JSON) or a file (multipart)",
-    body=m.NoteRequest,
+CREATE_JOB = _post(
+    "createJob",
+    _JOBS,
+    "Take in a note (JSON) or a file (multipart)",
+    m.NoteRequest,
+    m.Job,
     multipart=m.FileFields,
-    response_model=m.Job,
     status=HTTPStatus.ACCEPTED,
-    errors=(*_MUTATION, "unsupported_format", "queue_full"),
+    errors=("unsupported_format", "queue_full"),
     example={"text": "User prefers concise responses", "tags": ["collection:memory"]},
     links=_JOB_LINKS,
     on_behalf=True,
 )
 
-LIST_JOBS: Operation[None, m.JobList] = Operation(
-    id="listJobs",
-    method=Method.GET,
-    path=f"{BASE}/jobs",
-    summary="Jobs, newest first",
+LIST_JOBS = _get(
+    "listJobs",
+    _JOBS,
+    "Jobs, newest first",
+    m.JobList,
     query=JobsQuery,
-    response_model=m.JobList,
     links=(Link("getJob", {"job_id": "/jobs/0/id"}),),
 )
 
-GET_JOB: Operation[None, m.Job] = Operation(
-    id="getJob",
-    method=Method.GET,
-    path=f"{BASE}/jobs/{{job_id}}",
-    summary="One job; `wait` holds the answer until it has ended",
-    path_parameters={"job_id": JOB_ID},
+GET_JOB = _get(
+    "getJob",
+    _JOB,
+    "One job; `wait` holds the answer until it has ended",
+    m.Job,
     query=JobQuery,
-    response_model=m.Job,
     errors=("job_not_found",),
     links=(Link("getDocument", {"document_id": "/document_id"}),),
 )
 
-CANCEL_JOB: Operation[None, m.Job] = Operation(
-    id="cancelJob",
-    method=Method.DELETE,
-    path=f"{BASE}/jobs/{{job_id}}",
-    summary="Cancel a job that has not ended",
-    path_parameters={"job_id": JOB_ID},
-    response_model=m.Job,
-    errors=(*_MUTATION, "job_not_found", "job_finished"),
+CANCEL_JOB = _delete(
+    "cancelJob", _JOB, "Cancel a job that has not ended", m.Job, errors=("job_not_found", "job_finished")
 )
 
 RETRY_JOB: Operation[None, m.Job] = Operation(
-    id="retryJob",
-    method=Method.POST,
-    path=f"{BASE}/jobs/{{job_id}}/retry",
-    summary="Queue a failed job again, with what was sent for it",
-    path_parameters={"job_id": JOB_ID},
-    response_model=m.Job,
+    "retryJob",
+    Method.POST,
+    f"{_JOB}/retry",
+    "Queue a failed job again, with what was sent for it",
+    m.Job,
     status=HTTPStatus.ACCEPTED,
-    errors=(*_MUTATION, "job_not_found", "job_not_retryable", "queue_full"),
+    errors=("job_not_found", "job_not_retryable", "queue_full"),
     links=_JOB_LINKS,
 )
 
-LIST_DOCUMENTS: Operation[None, m.DocumentList] = Operation(
-    id="listDocuments",
-    method=Method.GET,
-    path=f"{BASE}/documents",
-    summary="Documents, filtered and sorted",
+LIST_DOCUMENTS = _get(
+    "listDocuments",
+    _DOCUMENTS,
+    "Documents, filtered and sorted",
+    m.DocumentList,
     query=DocumentsQuery,
-    response_model=m.DocumentList,
     links=(Link("getDocument", {"document_id": "/documents/0/id"}),),
 )
 
-GET_DOCUMENT: Operation[None, m.DocumentDetail] = Operation(
-    id="getDocument",
-    method=Method.GET,
-    path=f"{BASE}/documents/{{document_id}}",
-    summary="One document with its chunks, by number or uid",
-    path_parameters={"document_id": DOCUMENT_KEY},
+GET_DOCUMENT = _get(
+    "getDocument",
+    _DOCUMENT,
+    "One document with its chunks, by number or uid",
+    m.DocumentDetail,
     query=DocumentQuery,
-    response_model=m.DocumentDetail,
     errors=("document_not_found",),
     links=_DOCUMENT_LINKS,
 )
 
-DELETE_DOCUMENT: Operation[None, m.Removed] = Operation(
-    id="deleteDocument",
-    method=Method.DELETE,
-    path=f"{BASE}/documents/{{document_id}}",
-    summary="Remove one document",
-    path_parameters={"document_id": DOCUMENT_KEY},
-    response_model=m.Removed,
-    errors=(*_MUTATION, "document_not_found"),
+DELETE_DOCUMENT = _delete(
+    "deleteDocument", _DOCUMENT, "Remove one document", m.Removed, errors=("document_not_found",)
 )
 
-CLEAR_DOCUMENTS: Operation[None, m.Removed] = Operation(
-    id="clearDocuments",
-    method=Method.DELETE,
-    path=f"{BASE}/documents",
-    summary="Remove all documents and cancel the jobs accepted before; described collections stay",
+CLEAR_DOCUMENTS = _delete(
+    "clearDocuments",
+    _DOCUMENTS,
+    "Remove all documents and cancel the jobs accepted before; described collections stay",
+    m.Removed,
     query=ClearQuery,
-    response_model=m.Removed,
-    errors=(*_MUTATION, "confirmation_required"),
+    errors=("confirmation_required",),
 )
 
 PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
-    id="patchNote",
-    method=Method.PATCH,
-    path=f"{BASE}/notes/{{document_id}}",
-    summary="Replace a note's text in place; its id and created_at stay. What takes long is a job",
+    "patchNote",
+    Method.PATCH,
+    f"{BASE}/notes/{{document_id}}",
+    "Replace a note's text in place; its id and created_at stay. What takes long is a job",
+    m.Document,
     path_parameters={"document_id": NOTE_ID},
     query=NoteQuery,
     body=m.NotePatch,
     on_behalf=True,
-    response_model=m.Document,
     accepted=m.Job,
-    errors=(
-        *_MUTATION,
-        "queue_full",
-        "document_not_found",
-        "not_a_note",
-        "version_conflict",
-        "embedder_unavailable",
-    ),
+    errors=("queue_full", "document_not_found", "not_a_note", "version_conflict", "embedder_unavailable"),
     example={"text": "Updated preference: user prefers bullet points"},
     links=(_READ, *_DOCUMENT_LINKS),
 )
 
-ADD_TAGS: Operation[m.TagsRequest, m.Document] = Operation(
-    id="addTags",
-    method=Method.POST,
-    path=f"{BASE}/documents/{{document_id}}/tags",
-    summary="Add tags to a document",
-    path_parameters={"document_id": DOCUMENT_KEY},
-    body=m.TagsRequest,
+ADD_TAGS = _post(
+    "addTags",
+    f"{_DOCUMENT}/tags",
+    "Add tags to a document",
+    m.TagsRequest,
+    m.Document,
     if_match=True,
-    response_model=m.Document,
-    errors=(*_MUTATION, "document_not_found", "version_conflict"),
+    errors=("document_not_found", "version_conflict"),
     example={"tags": ["collection:memory"]},
     links=(_READ, Link("removeTag", {"document_id": "/id", "tag": "/tags/0"})),
 )
 
-REMOVE_TAG: Operation[None, m.Document] = Operation(
-    id="removeTag",
-    method=Method.DELETE,
-    path=f"{BASE}/documents/{{document_id}}/tags/{{tag}}",
-    summary="Take a tag off a document",
-    path_parameters={"document_id": DOCUMENT_KEY, "tag": m.Tag},
+REMOVE_TAG = _delete(
+    "removeTag",
+    f"{_DOCUMENT}/tags/{{tag}}",
+    "Take a tag off a document",
+    m.Document,
     if_match=True,
-    response_model=m.Document,
-    errors=(*_MUTATION, "document_not_found", "tag_not_found", "version_conflict"),
+    errors=("document_not_found", "tag_not_found", "version_conflict"),
     links=(_READ,),
 )
 
-LIST_TAGS: Operation[None, m.TagList] = Operation(
-    id="listTags",
-    method=Method.GET,
-    path=f"{BASE}/tags",
-    summary="Tags with how much carries them",
-    query=TagsQuery,
-    response_model=m.TagList,
+LIST_TAGS = _get("listTags", f"{BASE}/tags", "Tags with how much carries them", m.TagList, query=TagsQuery)
+
+GET_STATUS = _get(
+    "getStatus", f"{BASE}/status", "Version, model, device, counts, queue, storage and issues", m.Status
 )
 
-GET_STATUS: Operation[None, m.Status] = Operation(
-    id="getStatus",
-    method=Method.GET,
-    path=f"{BASE}/status",
-    summary="Version, model, device, counts, queue, storage and issues",
-    response_model=m.Status,
+GET_HEALTH = _get("getHealth", "/healthz", "Whether the process lives", m.Health, public=True)
+
+GET_READINESS = _get(
+    "getReadiness", "/readyz", "Whether it can serve", m.Health, errors=("not_ready",), public=True
 )
 
-GET_HEALTH: Operation[None, m.Health] = Operation(
-    id="getHealth",
-    method=Method.GET,
-    path="/healthz",
-    summary="Whether the process lives",
-    response_model=m.Health,
-    public=True,
-)
-
-GET_READINESS: Operation[None, m.Health] = Operation(
-    id="getReadiness",
-    method=Method.GET,
-    path="/readyz",
-    summary="Whether it can serve",
-    response_model=m.Health,
-    errors=("not_ready",),
-    public=True,
-)
-
-VECTOR_SEARCH: Operation[r.VectorSearchRequest, r.VectorSearchResponse] = Operation(
-    id="vectorSearch",
-    method=Method.POST,
-    path="/vector/search",
-    summary="Find passages by meaning, in one collection or in all",
+VECTOR_SEARCH = _post(
+    "vectorSearch",
+    "/vector/search",
+    "Find passages by meaning, in one collection or in all",
+    r.VectorSearchRequest,
+    r.VectorSearchResponse,
     surface=ApiSurface.RAGLER,
     reads=True,
-    body=r.VectorSearchRequest,
-    response_model=r.VectorSearchResponse,
     errors=("contradiction", "collection_not_found", "rate_limited", "embedder_unavailable"),
     example={"query": "authentication", "limit": 5},
     links=(Link("getCollection", {"collection_id": "/results/0/metadata/collection_id"}),),
 )
 
-LIST_COLLECTIONS: Operation[None, r.CollectionList] = Operation(
-    id="listCollections",
-    method=Method.GET,
-    path="/collections",
-    summary="All collections, by name",
+LIST_COLLECTIONS = _get(
+    "listCollections",
+    _COLLECTIONS,
+    "All collections, by name",
+    r.CollectionList,
     surface=ApiSurface.RAGLER,
-    response_model=r.CollectionList,
     errors=("rate_limited",),
     links=(Link("getCollection", {"collection_id": "/collections/0/id"}),),
 )
 
-GET_COLLECTION: Operation[None, r.CollectionDetail] = Operation(
-    id="getCollection",
-    method=Method.GET,
-    path="/collections/{collection_id}",
-    summary="One collection with its statistics",
+GET_COLLECTION = _get(
+    "getCollection",
+    _COLLECTION,
+    "One collection with its statistics",
+    r.CollectionDetail,
     surface=ApiSurface.RAGLER,
-    path_parameters={"collection_id": r.CollectionId},
-    response_model=r.CollectionDetail,
     errors=("collection_not_found", "rate_limited"),
 )
 
 PUT_COLLECTION: Operation[r.CollectionRequest, r.CollectionDetail] = Operation(
-    id="putCollection",
-    method=Method.PUT,
-    path="/collections/{collection_id}",
-    summary="Describe a collection, or make an empty one",
+    "putCollection",
+    Method.PUT,
+    _COLLECTION,
+    "Describe a collection, or make an empty one",
+    r.CollectionDetail,
     surface=ApiSurface.RAGLER,
-    path_parameters={"collection_id": r.CollectionId},
     body=r.CollectionRequest,
-    response_model=r.CollectionDetail,
-    errors=(*_MUTATION, "forbidden", "collection_exists"),
+    errors=("forbidden", "collection_exists"),
     example={"name": "api-documentation", "description": "Internal API guides"},
     links=(Link("getCollection", {"collection_id": "/id"}),),
 )

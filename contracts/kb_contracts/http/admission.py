@@ -57,8 +57,8 @@ class Connection(asyncio.Protocol):
     """One connection: aiohttp's protocol, and what the admission has to know of it."""
 
     __slots__ = (
-        "_admission",
         "_protocol",
+        "admission",
         "bounded",
         "client",
         "peer",
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(self, admission: Admission, protocol: asyncio.Protocol) -> None:
-        self._admission = admission
+        self.admission = admission
         self._protocol = protocol
         self.state = _State.AWAITING
         self.since = 0.0
@@ -87,15 +87,15 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._protocol.connection_made(transport)
-        self._admission.add(self, address)
+        self.admission.add(self, address)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._admission.remove(self)
-        self._admission.end_in_turn(self._protocol, error)
+        self.admission.remove(self)
+        self.admission.end_in_turn(self._protocol, error)
 
     def data_received(self, data: bytes) -> None:
         if self.state is _State.IDLE:
-            self._admission.await_header(self)
+            self.admission.await_header(self)
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -110,17 +110,6 @@ class Connection(asyncio.Protocol):
     def is_sending(self) -> bool:
         """Whether an answer is still leaving."""
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
-
-    def begin(self, client: str | None = None) -> bool:
-        """A request is being answered from now on; False where there is no room for it.
-
-        `client` is the address for which a proxy asks.
-        """
-        return self._admission.begin(self, client)
-
-    def end(self) -> None:
-        """The request has been answered."""
-        self._admission.end(self)
 
 
 class Admission:
@@ -176,7 +165,9 @@ class Admission:
         """Forget a connection that is closed."""
         if connection.state is _State.CLOSED:
             return
-        self._forget_client(connection)
+        if connection.client is not None:
+            self._give_back(connection.client)
+            connection.client = None
         connection.state = _State.CLOSED
         self._awaiting.pop(connection, None)
         self._idle.pop(connection, None)
@@ -215,7 +206,10 @@ class Admission:
             self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def begin(self, connection: Connection, client: str | None) -> bool:
-        """A request of the connection is being answered; False where there is no room for it."""
+        """A request of the connection is being answered from now on; False where there is no room for it.
+
+        `client` is the address for which a proxy asks.
+        """
         if connection.state is _State.CLOSED:
             return True
         self._awaiting.pop(connection, None)
@@ -234,7 +228,9 @@ class Admission:
 
     def end(self, connection: Connection) -> None:
         """The request of the connection has been answered."""
-        self._forget_client(connection)
+        if connection.client is not None:
+            self._give_back(connection.client)
+            connection.client = None
         if connection.state is not _State.CLOSED:
             connection.state = _State.IDLE
             if not connection.surplus:
@@ -277,11 +273,6 @@ class Admission:
         self.remove(connection)
         if connection.transport is not None:
             connection.transport.abort()  # its descriptor is wanted now
-
-    def _forget_client(self, connection: Connection) -> None:
-        if connection.client is not None:
-            self._give_back(connection.client)
-            connection.client = None
 
     def _give_back(self, address: str) -> None:
         self._of[address] -= 1
@@ -410,11 +401,11 @@ def admitting(
         connection = transport.get_protocol() if transport is not None else None
         if not isinstance(connection, Connection):
             return await handler(request)
-        has_room = connection.begin(client_of(request))
+        has_room = connection.admission.begin(connection, client_of(request))
         try:
             response = await handler(request) if has_room or is_probe(request) else refused(request)
         finally:
-            connection.end()
+            connection.admission.end(connection)
         if not has_room:
             response.force_close()
         return response

@@ -1,10 +1,10 @@
 """The adapter that mounts handlers on aiohttp: it routes, parses and encodes, and decides nothing else.
 
-    request -> key -> route -> path, query, headers, body -> handler -> answer as JSON
+    request -> key -> route -> path, query, headers, body -> handler -> response as JSON
                  `-------------- any EngineError ----------------> problem document
 
 Engine and simulator mount the same table, so that neither can serve a route, take a field or leave one
-out on its own. What is answered is checked by the tests against the committed document.
+out on its own. The tests check the responses against the committed document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError
-from kb_contracts.api.operations import BY_ID, IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
+from kb_contracts.api.operations import IDEMPOTENCY_KEY, IF_MATCH, OPERATIONS, AnyOperation, ApiSurface
 from kb_contracts.api.ragler import LIMITS, MAX_ROLE_CHARS, MAX_USER_CHARS, USER_ID, USER_ROLE
 from kb_contracts.http.admission import RETRY_SECONDS
 from kb_contracts.http.cross_origin import check_unrepeated
@@ -104,9 +104,7 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(
-        middlewares=[_problems, _require_key(api_key, operations)], client_max_size=JSON_BODY_BYTES
-    )
+    app = web.Application(middlewares=[_rim(api_key, operations)], client_max_size=JSON_BODY_BYTES)
     for operation in operations:
         handler = _adapt(operation, _guarded(operation, handlers[operation.id], keys, rates))
         for path in (operation.path, *_ALSO.get(operation.path, ())):
@@ -127,61 +125,52 @@ def _guarded(
     operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
 ) -> Handler:
     """The handler behind the idempotency keys in use and the limits of RAGler's operations."""
+    if rates is not None and operation.id in LIMITS:
 
-    async def limited(incoming: Incoming) -> msgspec.Struct:
-        assert rates is not None
-        rates.count(operation.id, incoming.user, incoming.credential)
-        return await handler(incoming)
-
-    async def exclusive(incoming: Incoming) -> msgspec.Struct:
-        assert keys is not None
-        with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+        async def limited(incoming: Incoming) -> msgspec.Struct:
+            rates.count(operation.id, incoming.user, incoming.credential)
             return await handler(incoming)
 
-    if rates is not None and operation.id in LIMITS:
         return limited
-    return exclusive if keys is not None and operation.excludes_retries else handler
+    if keys is not None and operation.excludes_retries:
+
+        async def exclusive(incoming: Incoming) -> msgspec.Struct:
+            with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+                return await handler(incoming)
+
+        return exclusive
+    return handler
 
 
 def _adapt(operation: AnyOperation, handler: Handler) -> AiohttpHandler:
+    has_role = operation.surface is ApiSurface.RAGLER
+
     async def serve(request: web.Request) -> web.StreamResponse:
-        answer = await handler(await _parse(operation, request))
-        headers = (
-            {"ETag": f'"{version}"'} if isinstance(version := getattr(answer, "version", None), int) else None
+        # In the order in which a misfit is reported: URL, headers about the caller, body, other headers.
+        pairs = list(request.query.items())
+        incoming = Incoming(
+            operation=operation,
+            path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
+            query=convert_query(pairs, operation.query) if pairs else operation.query(),
+            user=_caller_header(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None,
+            role=_caller_header(request, USER_ROLE, MAX_ROLE_CHARS) if has_role else None,
+            body=await _body(operation, request),
+            if_match=_if_match(request) if operation.if_match else None,
+            idempotency_key=_idempotency_key(request) if operation.mutates else None,
+            credential=_credential(request),
+            http=request,
         )
+        answer = await handler(incoming)
+        is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
+        version = getattr(answer, "version", None)
         return web.Response(
             body=_encode(answer),
-            status=_status(operation, answer),
+            status=HTTPStatus.ACCEPTED if is_accepted else operation.status,
             content_type="application/json",
-            headers=headers,
+            headers={"ETag": f'"{version}"'} if isinstance(version, int) else None,
         )
 
     return serve
-
-
-def _status(operation: AnyOperation, answer: msgspec.Struct) -> HTTPStatus:
-    if operation.accepted is not None and isinstance(answer, operation.accepted):
-        return HTTPStatus.ACCEPTED
-    return operation.status
-
-
-async def _parse(operation: AnyOperation, request: web.Request) -> Incoming:
-    path = convert_path(request.match_info, operation.path_parameters)
-    query = convert_query(list(request.query.items()), operation.query)
-    user = _said(request, USER_ID, MAX_USER_CHARS) if operation.names_user else None
-    role = _said(request, USER_ROLE, MAX_ROLE_CHARS) if operation.surface is ApiSurface.RAGLER else None
-    return Incoming(
-        operation=operation,
-        path=path,
-        query=query,
-        body=await _body(operation, request),
-        if_match=_if_match(request) if operation.if_match else None,
-        idempotency_key=_idempotency_key(request) if operation.mutates else None,
-        credential=_credential(request),
-        http=request,
-        user=user,
-        role=role,
-    )
 
 
 async def _body(operation: AnyOperation, request: web.Request) -> Any:
@@ -224,16 +213,19 @@ def _idempotency_key(request: web.Request) -> str | None:
     return key
 
 
-def _said(request: web.Request, name: str, most: int) -> str | None:
-    """What the caller says of itself in a header, None where it says nothing; two sayings are none."""
-    said = request.headers.getall(name, [])
-    if not said:
+def _caller_header(request: web.Request, name: str, max_chars: int) -> str | None:
+    """What a caller's header names, None where it is absent. Sent twice it is refused: neither may win."""
+    values = request.headers.getall(name, [])
+    if not values:
         return None
-    if len(said) > 1 or not 1 <= len(said[0]) <= most or not said[0].isascii() or not said[0].isprintable():
+    value = values[0]
+    if len(values) > 1 or not 1 <= len(value) <= max_chars or not value.isascii() or not value.isprintable():
         raise EngineError(
-            "invalid_parameter", f"{name} takes 1 to {most} printable ASCII characters, once.", parameter=name
+            "invalid_parameter",
+            f"{name} takes 1 to {max_chars} printable ASCII characters, once.",
+            parameter=name,
         )
-    return said[0]
+    return value
 
 
 def _credential(request: web.Request) -> str:
@@ -241,43 +233,44 @@ def _credential(request: web.Request) -> str:
     return hashlib.sha256(presented.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _require_key(api_key: str, operations: tuple[AnyOperation, ...]) -> Any:
+def _rim(api_key: str, operations: tuple[AnyOperation, ...]) -> Any:
+    """The middleware that asks for the key and makes every failure a problem document."""
     expected = api_key.encode()
     unguarded = open_paths(operations)
 
     @web.middleware
-    async def require_key(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-        if request.path in unguarded:
+    async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
+        try:
+            if request.path not in unguarded:
+                check_unrepeated(request.headers)
+                if api_key:
+                    _check_key(request, expected)
             return await handler(request)
-        check_unrepeated(request.headers)
-        if api_key:
-            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-            presented = token.strip().encode("utf-8", "surrogateescape")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
-                raise EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
-        return await handler(request)
+        except EngineError as error:
+            return problem_response(error)
+        except web.HTTPNotFound:
+            return problem_response(EngineError("route_not_found", _near(request)))
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            response = problem_response(EngineError("method_not_allowed", f"This path takes {allowed}."))
+            response.headers["Allow"] = allowed
+            return response
+        except (web.HTTPException, asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:  # a fault of ours becomes a 500 without its words, and a log entry with them
+            logger.exception("unhandled failure", extra={"path": request.path, "method": request.method})
+            return problem_response(
+                EngineError("internal", "The engine failed; its log says why. Try again.")
+            )
 
-    return require_key
+    return rim
 
 
-@web.middleware
-async def _problems(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except EngineError as error:
-        return problem_response(error)
-    except web.HTTPNotFound:
-        return problem_response(EngineError("route_not_found", _near(request)))
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        response = problem_response(EngineError("method_not_allowed", f"This path takes {allowed}."))
-        response.headers["Allow"] = allowed
-        return response
-    except (web.HTTPException, asyncio.CancelledError, ConnectionError):
-        raise
-    except Exception:  # the rim: a fault of ours becomes a 500 without its words, and a log entry with them
-        logger.exception("unhandled failure", extra={"path": request.path, "method": request.method})
-        return problem_response(EngineError("internal", "The engine failed; its log says why. Try again."))
+def _check_key(request: web.Request, expected: bytes) -> None:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    presented = token.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
+        raise EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
 
 
 def problem_response(error: EngineError) -> web.Response:
@@ -304,7 +297,7 @@ def is_probe(request: web.Request) -> bool:
 
 
 def _near(request: web.Request) -> str:
-    known = sorted({operation.path for operation in BY_ID.values()})
+    known = sorted({operation.path for operation in OPERATIONS})
     near = get_close_matches(request.path, known, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no {request.path[:200]}.{hint}"

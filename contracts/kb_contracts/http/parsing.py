@@ -1,4 +1,4 @@
-"""From bytes and strings to models, with every misfit told as an `EngineError` that names its place."""
+"""From bytes and strings to models, with every misfit an `EngineError` that names its place."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
         if name in values:
             raise EngineError("invalid_parameter", f"Query parameter {name!r} stands twice.", parameter=name)
         values[name] = value
-    types = _given(model)
+    types = _query_types(model)
     for name in values:
         if name not in types:
             raise _unknown(name, types)
@@ -97,15 +97,10 @@ def convert_query(pairs: list[tuple[str, str]], model: type[S]) -> S:
 
 
 @cache
-def _given(model: type[msgspec.Struct]) -> dict[str, Any]:
-    """The types of a query's fields without None: in a query there is no way to say it but to leave out."""
+def _query_types(model: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of a query's fields without None: a query can only leave a field out."""
     hints = get_type_hints(model, include_extras=True)
-    return {name: _said(hint) for name, hint in hints.items()}
-
-
-def _said(hint: Any) -> Any:
-    (said,) = _kinds(hint)
-    return said
+    return {name: kind for name, hint in hints.items() for kind in _kinds(hint)}
 
 
 def _kinds(hint: Any) -> list[Any]:
@@ -140,8 +135,8 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
 
 def _wanted(hint: Any, error: msgspec.ValidationError) -> str:
     """What the value is to be: in the contract's words where msgspec has only a pattern."""
-    described = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.pattern]
-    return f" takes {described[0]}" if "regex" in str(error) and any(described) else f": {error}"
+    descriptions = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.pattern]
+    return f" takes {descriptions[0]}" if "regex" in str(error) and any(descriptions) else f": {error}"
 
 
 def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:
@@ -190,19 +185,15 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
         EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
     """
     size = len(msgspec.json.encode(metadata))
-    if size > MAX_METADATA_BYTES:
-        raise _refused_metadata(f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken")
-    level: list[Any] = [metadata]
-    for _ in range(MAX_METADATA_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
-    if level:
-        raise _refused_metadata(f"is nested more than {MAX_METADATA_DEPTH} levels deep")
-
-
-def _inside(value: Any) -> list[Any]:
-    members = value.values() if isinstance(value, dict) else value
-    return [member for member in members if isinstance(member, dict | list)]
-
-
-def _refused_metadata(why: str) -> EngineError:
-    return EngineError("invalid_parameter", f"metadata {why}.", parameter="metadata")
+    problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken"
+    if size <= MAX_METADATA_BYTES:
+        problem = f"is nested more than {MAX_METADATA_DEPTH} levels deep"
+        level: list[Any] = [metadata]
+        for _ in range(MAX_METADATA_DEPTH):
+            members = [
+                member for outer in level for member in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+            level = [member for member in members if isinstance(member, dict | list)]
+        if not level:
+            return
+    raise EngineError("invalid_parameter", f"metadata {problem}.", parameter="metadata")

@@ -236,6 +236,8 @@ def possible_errors(operation: AnyOperation) -> list[str]:
     codes = {"invalid_parameter", "unknown_parameter", "internal", *operation.errors}
     if not operation.public:
         codes |= {"unauthorized", "not_ready"}
+    if operation.mutates:
+        codes |= {"idempotency_mismatch", "in_progress", "storage_full"}
     if operation.path_parameters:
         codes.add("route_not_found")
     if operation.body is not None:

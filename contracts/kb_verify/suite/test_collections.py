@@ -8,19 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    BY_ID,
-    DELETE_DOCUMENT,
-    GET_COLLECTION,
-    GET_DOCUMENT,
-    LIST_COLLECTIONS,
-    PUT_COLLECTION,
-    REMOVE_TAG,
-    VECTOR_SEARCH,
-)
-from kb_verify.client import Client, answered, fresh_key, fresh_user, problem
+from kb_verify.client import Client, decode, fresh_key, fresh_user, problem
 
 pytestmark = pytest.mark.usefixtures("ragler")
 
@@ -32,14 +22,14 @@ SERVICE = {r.USER_ROLE: r.SERVICE}
 def test_every_collection_is_listed_by_name(kb: Client) -> None:
     """Those in use and those that are described, each once, with chunks, creator and time of creation."""
     assert kb.collections() == {}
-    first = kb.call(GET_DOCUMENT, kb.note("granite", tags=["collection:stones", "x"]))
+    first = kb.stored_note("granite", tags=["collection:stones", "x"])
     kb.note("basalt", tags=["collection:stones"])
     kb.note("otter", tags=["collection:Animals & co"])
     kb.note("nowhere", tags=["collection:", "collections"])
-    kb.described(str(uuid4()), "guides", description="How it is done", created_by="ann@example.com")
+    kb.saved_collection(str(uuid4()), "guides", description="How it is done", created_by="ann@example.com")
     listed = kb.collections()
     assert list(listed) == ["Animals & co", "guides", "stones"]
-    assert kb.call(LIST_COLLECTIONS).total == 3
+    assert kb.call(ops.LIST_COLLECTIONS).total == 3
     stones, guides = listed["stones"], listed["guides"]
     assert (stones.chunk_count, stones.description, stones.created_by) == (2, "", r.ENGINE_USER)
     assert (stones.id, stones.created_at) == (r.collection_id("stones"), first.created_at)
@@ -53,7 +43,7 @@ def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
     note = kb.note("granite quarry", tags=["collection:guides"])
     kb.file("a.md", b"# Basalt\n\ncolumns by the sea", tags='["collection:guides"]')
     changed = kb.patched(note, text="granite quarry by the road").updated_at
-    found = kb.call(GET_COLLECTION, GUIDES)
+    found = kb.call(ops.GET_COLLECTION, GUIDES)
     listed = kb.collections()["guides"]
     assert (found.id, found.name, found.chunk_count) == (listed.id, "guides", 2)
     assert (found.created_at, found.created_by) == (listed.created_at, listed.created_by)
@@ -66,24 +56,24 @@ def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
 def test_more_text_is_more_tokens(kb: Client) -> None:
     """Counted over the collection's documents alone."""
     kb.note("granite", tags=["collection:guides"])
-    before = kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens
+    before = kb.call(ops.GET_COLLECTION, GUIDES).statistics.total_tokens
     kb.note("granite " * 50, tags=["collection:stones"])
-    assert kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens == before
+    assert kb.call(ops.GET_COLLECTION, GUIDES).statistics.total_tokens == before
     kb.note("granite quarry " * 20, tags=["collection:guides"])
-    assert kb.call(GET_COLLECTION, GUIDES).statistics.total_tokens >= before + 20
+    assert kb.call(ops.GET_COLLECTION, GUIDES).statistics.total_tokens >= before + 20
 
 
 @pytest.mark.parametrize("id_", ["00000000-0000-4000-8000-000000000000", r.collection_id("stones")])
 def test_an_unknown_collection_is_not_found(kb: Client, id_: str) -> None:
     """Also under the id that a name would have, if it were in use."""
     kb.note("granite", tags=["collection:guides", "stones"])
-    problem(kb.ask(GET_COLLECTION, id_), "collection_not_found")
+    problem(kb.request(ops.GET_COLLECTION, id_), "collection_not_found")
 
 
 @pytest.mark.parametrize("id_", ["guides", "1", GUIDES.upper()])
 def test_what_is_no_id_is_refused_by_name(kb: Client, id_: str) -> None:
     """A UUID in lower case is one."""
-    response = kb.ask(GET_COLLECTION, id_)
+    response = kb.request(ops.GET_COLLECTION, id_)
     assert problem(response, "invalid_parameter").parameter == "collection_id"
 
 
@@ -91,21 +81,21 @@ def test_a_collection_follows_its_documents(kb: Client) -> None:
     """It is there with the first and gone with the last, whichever way they come and go."""
     one, two = kb.note("granite", tags=["collection:guides"]), kb.note("basalt")
     assert kb.collections()["guides"].chunk_count == 1
-    kb.ask(ADD_TAGS, two, json={"tags": ["collection:guides"]})
+    kb.request(ops.ADD_TAGS, two, json={"tags": ["collection:guides"]})
     assert kb.collections()["guides"].chunk_count == 2
-    kb.ask(DELETE_DOCUMENT, one)
+    kb.request(ops.DELETE_DOCUMENT, one)
     assert kb.collections()["guides"].chunk_count == 1
-    kb.ask(REMOVE_TAG, two, "collection:guides")
+    kb.request(ops.REMOVE_TAG, two, "collection:guides")
     assert kb.collections() == {}
-    problem(kb.ask(GET_COLLECTION, GUIDES), "collection_not_found")
+    problem(kb.request(ops.GET_COLLECTION, GUIDES), "collection_not_found")
 
 
 @pytest.mark.requirement("R21", "R22")
 def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
     """Its documents stay in it, its id and time of creation stay, and it was changed just now."""
     kb.note("granite", tags=["collection:guides"])
-    before = kb.call(GET_COLLECTION, GUIDES)
-    after = kb.described(
+    before = kb.call(ops.GET_COLLECTION, GUIDES)
+    after = kb.saved_collection(
         GUIDES,
         "guides",
         description="How it is done",
@@ -118,50 +108,52 @@ def test_a_described_collection_tells_what_was_said(kb: Client) -> None:
     assert (after.id, after.chunk_count, after.created_at) == (GUIDES, 1, before.created_at)
     assert after.updated_at > before.updated_at
     assert after.statistics == before.statistics
-    assert kb.call(GET_COLLECTION, GUIDES) == after
+    assert kb.call(ops.GET_COLLECTION, GUIDES) == after
 
 
 @pytest.mark.requirement("R22")
 def test_what_nobody_has_said_is_absent(kb: Client) -> None:
     """Neither null nor an empty list; a list that was sent empty is one."""
-    kb.described(GUIDES, "guides")
-    told = kb.ask(GET_COLLECTION, GUIDES).json()
-    assert not {"target_audience", "usage_scenarios"} & told.keys()
-    kb.described(GUIDES, "guides", target_audience=[])
-    assert kb.call(GET_COLLECTION, GUIDES).target_audience == []
+    kb.saved_collection(GUIDES, "guides")
+    body = kb.request(ops.GET_COLLECTION, GUIDES).json()
+    assert not {"target_audience", "usage_scenarios"} & body.keys()
+    kb.saved_collection(GUIDES, "guides", target_audience=[])
+    assert kb.call(ops.GET_COLLECTION, GUIDES).target_audience == []
 
 
 def test_what_is_left_out_is_said_no_more(kb: Client) -> None:
     """But for the creator, who stays who it was."""
-    kb.described(GUIDES, "guides", description="a", created_by="ann@example.com", usage_scenarios=["b"])
-    kb.described(GUIDES, "guides")
-    told = kb.ask(GET_COLLECTION, GUIDES).json()
-    assert (told["description"], told["created_by"]) == ("", "ann@example.com")
-    assert "usage_scenarios" not in told
+    kb.saved_collection(
+        GUIDES, "guides", description="a", created_by="ann@example.com", usage_scenarios=["b"]
+    )
+    kb.saved_collection(GUIDES, "guides")
+    body = kb.request(ops.GET_COLLECTION, GUIDES).json()
+    assert (body["description"], body["created_by"]) == ("", "ann@example.com")
+    assert "usage_scenarios" not in body
 
 
 def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
     """Not even the time of the last change."""
-    said = {"description": "a", "target_audience": ["b"]}
-    first = kb.described(GUIDES, "guides", **said)
-    assert kb.described(GUIDES, "guides", **said) == first
-    assert kb.described(GUIDES, "guides", **said, created_by=first.created_by) == first
-    assert kb.described(GUIDES, "guides", description="c").updated_at > first.updated_at
+    fields = {"description": "a", "target_audience": ["b"]}
+    first = kb.saved_collection(GUIDES, "guides", **fields)
+    assert kb.saved_collection(GUIDES, "guides", **fields) == first
+    assert kb.saved_collection(GUIDES, "guides", **fields, created_by=first.created_by) == first
+    assert kb.saved_collection(GUIDES, "guides", description="c").updated_at > first.updated_at
 
 
 def test_a_described_collection_stands_without_documents(kb: Client) -> None:
     """Empty before the first and after the last, or when all are removed, until it is to go too."""
     id_ = str(uuid4())
-    empty = kb.described(id_, "guides", description="a")
+    empty = kb.saved_collection(id_, "guides", description="a")
     assert (empty.chunk_count, empty.statistics.total_tokens, empty.statistics.avg_chunk_size) == (0, 0, 0)
     assert empty.statistics.last_published == empty.updated_at == empty.created_at
     document = kb.note("granite", tags=["collection:guides"])
-    assert kb.call(GET_COLLECTION, id_).chunk_count == 1
-    kb.ask(DELETE_DOCUMENT, document)
-    assert kb.call(GET_COLLECTION, id_) == empty
+    assert kb.call(ops.GET_COLLECTION, id_).chunk_count == 1
+    kb.request(ops.DELETE_DOCUMENT, document)
+    assert kb.call(ops.GET_COLLECTION, id_) == empty
     kb.note("basalt", tags=["collection:guides", "collection:stones"])
     kb.clear()
-    assert (kb.call(GET_COLLECTION, id_), list(kb.collections())) == (empty, ["guides"])
+    assert (kb.call(ops.GET_COLLECTION, id_), list(kb.collections())) == (empty, ["guides"])
     kb.clear(collections=True)
     assert kb.collections() == {}
 
@@ -169,16 +161,16 @@ def test_a_described_collection_stands_without_documents(kb: Client) -> None:
 def test_a_collection_can_be_described_under_any_id_that_is_free(kb: Client) -> None:
     """Documents that come later are in it, and no other id is its."""
     id_ = str(uuid4())
-    kb.described(id_, "guides")
+    kb.saved_collection(id_, "guides")
     kb.note("granite", tags=["collection:guides"])
     assert [(each.id, each.chunk_count) for each in kb.collections().values()] == [(id_, 1)]
-    problem(kb.ask(GET_COLLECTION, GUIDES), "collection_not_found")
+    problem(kb.request(ops.GET_COLLECTION, GUIDES), "collection_not_found")
 
 
 def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
     """Neither changes, and the error names what belongs together."""
     id_ = str(uuid4())
-    kb.described(id_, "guides", description="a")
+    kb.saved_collection(id_, "guides", description="a")
     kb.note("granite", tags=["collection:stones"])
     for other, name, named in (
         (id_, "handbook", "guides"),
@@ -188,18 +180,18 @@ def test_a_name_has_one_id_and_an_id_one_name(kb: Client) -> None:
         (id_, "stones", "guides"),
         (r.collection_id("later"), "handbook", r.collection_id("handbook")),
     ):
-        assert named in problem(kb.describe(other, name), "collection_exists").detail
+        assert named in problem(kb.put_collection(other, name), "collection_exists").detail
     assert sorted(kb.collections()) == ["guides", "stones"]
-    assert kb.call(GET_COLLECTION, id_).description == "a"
+    assert kb.call(ops.GET_COLLECTION, id_).description == "a"
 
 
 def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
     """Whatever a tag can carry after `collection:`."""
     for name in ("API Documentation", "größe & co", "日本語", "x" * 189):
-        assert kb.described(r.collection_id(name), name).name == name
+        assert kb.saved_collection(r.collection_id(name), name).name == name
         document = kb.note("granite", tags=[f"collection:{name}"])
-        assert kb.call(GET_COLLECTION, r.collection_id(name)).chunk_count == 1
-        kb.ask(DELETE_DOCUMENT, document)
+        assert kb.call(ops.GET_COLLECTION, r.collection_id(name)).chunk_count == 1
+        kb.request(ops.DELETE_DOCUMENT, document)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +210,7 @@ def test_a_description_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], parameter: str
 ) -> None:
     """And nothing has been described."""
-    response = kb.ask(PUT_COLLECTION, GUIDES, json={"name": "guides", **body})
+    response = kb.request(ops.PUT_COLLECTION, GUIDES, json={"name": "guides", **body})
     assert problem(response, "invalid_parameter").parameter == parameter
     assert kb.collections() == {}
 
@@ -226,11 +218,11 @@ def test_a_description_that_does_not_fit_is_refused_by_name(
 def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
     """Although another one came in between, which stays; another request under its key is a mismatch."""
     key = fresh_key()
-    first = answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail)
-    later = kb.described(GUIDES, "guides", description="b")
-    assert answered(kb.describe(GUIDES, "guides", key, description="a"), r.CollectionDetail) == first
-    assert kb.call(GET_COLLECTION, GUIDES) == later
-    problem(kb.describe(GUIDES, "guides", key, description="c"), "idempotency_mismatch")
+    first = decode(kb.put_collection(GUIDES, "guides", key, description="a"), r.CollectionDetail)
+    later = kb.saved_collection(GUIDES, "guides", description="b")
+    assert decode(kb.put_collection(GUIDES, "guides", key, description="a"), r.CollectionDetail) == first
+    assert kb.call(ops.GET_COLLECTION, GUIDES) == later
+    problem(kb.put_collection(GUIDES, "guides", key, description="c"), "idempotency_mismatch")
 
 
 # --- roles and limits -----------------------------------------------------------------------------
@@ -240,10 +232,10 @@ def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
 def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
     """As anybody."""
     kb.note("granite", tags=["collection:guides"])
-    found = kb.ask(VECTOR_SEARCH, json={"query": "granite"}, headers=SERVICE)
-    assert len(answered(found, r.VectorSearchResponse).results) == 1
-    listed = kb.call(LIST_COLLECTIONS, headers=SERVICE)
-    got = kb.call(GET_COLLECTION, GUIDES, headers=SERVICE)
+    found = kb.request(ops.VECTOR_SEARCH, json={"query": "granite"}, headers=SERVICE)
+    assert len(decode(found, r.VectorSearchResponse).results) == 1
+    listed = kb.call(ops.LIST_COLLECTIONS, headers=SERVICE)
+    got = kb.call(ops.GET_COLLECTION, GUIDES, headers=SERVICE)
     assert [each.id for each in listed.collections] == [got.id] == [GUIDES]
 
 
@@ -252,19 +244,19 @@ def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
 def test_the_role_service_may_not_create_or_change(kb: Client, role: str) -> None:
     """In any spelling, and beside any other; other roles may."""
     headers = {r.USER_ROLE: role}
-    problem(kb.describe(GUIDES, "guides", headers), "forbidden")
+    problem(kb.put_collection(GUIDES, "guides", headers), "forbidden")
     assert kb.collections() == {}
-    kb.described(GUIDES, "guides", description="a")
-    problem(kb.describe(GUIDES, "guides", headers, description="b"), "forbidden")
-    assert kb.call(GET_COLLECTION, GUIDES).description == "a"
-    answered(kb.describe(GUIDES, "guides", {r.USER_ROLE: "editor"}, description="b"), r.CollectionDetail)
+    kb.saved_collection(GUIDES, "guides", description="a")
+    problem(kb.put_collection(GUIDES, "guides", headers, description="b"), "forbidden")
+    assert kb.call(ops.GET_COLLECTION, GUIDES).description == "a"
+    decode(kb.put_collection(GUIDES, "guides", {r.USER_ROLE: "editor"}, description="b"), r.CollectionDetail)
 
 
 def limited(kb: Client, operation_id: str, headers: dict[str, str]) -> Any:
-    """Ask an operation for what it answers with a success."""
+    """The response to a request that is in order."""
     body = {"json": {"query": "granite"}} if operation_id == "vectorSearch" else {}
     path = [GUIDES] if operation_id == "getCollection" else []
-    return kb.ask(BY_ID[operation_id], *path, headers=headers, **body)
+    return kb.request(ops.BY_ID[operation_id], *path, headers=headers, **body)
 
 
 @pytest.mark.requirement("R50", "R51", "R52", "R53")
@@ -273,24 +265,24 @@ def test_a_user_may_ask_so_often_a_minute(kb: Client, operation_id: str, limit: 
     """The next call is refused with the seconds to wait; another user and other operations are not."""
     kb.note("granite", tags=["collection:guides"])
     user = fresh_user()
-    ask = partial(limited, kb, operation_id)
-    assert {ask(user).status_code for _ in range(limit)} == {200}
+    send = partial(limited, kb, operation_id)
+    assert {send(user).status_code for _ in range(limit)} == {200}
     for _ in range(2):
-        response = ask(user)
-        told = problem(response, "rate_limited").retry_after
-        assert told is not None
-        assert 0 < told <= int(response.headers["Retry-After"]) <= r.WINDOW_SECONDS
-    assert ask(fresh_user()).status_code == 200
+        response = send(user)
+        seconds = problem(response, "rate_limited").retry_after
+        assert seconds is not None
+        assert 0 < seconds <= int(response.headers["Retry-After"]) <= r.WINDOW_SECONDS
+    assert send(fresh_user()).status_code == 200
     for other in r.LIMITS.keys() - {operation_id}:
         assert limited(kb, other, user).status_code == 200
-    answered(kb.describe(GUIDES, "guides", user), r.CollectionDetail)
+    decode(kb.put_collection(GUIDES, "guides", user), r.CollectionDetail)
 
 
 @pytest.mark.requirement("R53")
 def test_without_a_user_the_credential_counts(kb: Client) -> None:
     """Whoever names none is one with all who name none; who names one is not counted among them."""
-    asked = [kb.http.get("/collections") for _ in range(r.LIMITS["listCollections"] + 1)]
-    problem(asked[-1], "rate_limited")
+    responses = [kb.http.get("/collections") for _ in range(r.LIMITS["listCollections"] + 1)]
+    problem(responses[-1], "rate_limited")
     assert kb.collections() == {}
 
 
@@ -298,8 +290,8 @@ def test_a_refused_call_is_not_counted(kb: Client) -> None:
     """What does not fit costs nobody a call."""
     user = fresh_user()
     for _ in range(r.LIMITS["listCollections"]):
-        problem(kb.ask(LIST_COLLECTIONS, headers=user, params={"colour": "red"}), "unknown_parameter")
-    kb.call(LIST_COLLECTIONS, headers=user)
+        problem(kb.request(ops.LIST_COLLECTIONS, headers=user, params={"colour": "red"}), "unknown_parameter")
+    kb.call(ops.LIST_COLLECTIONS, headers=user)
 
 
 @pytest.mark.parametrize(

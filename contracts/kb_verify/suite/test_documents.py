@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    CLEAR_DOCUMENTS,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    LIST_DOCUMENTS,
-    LIST_TAGS,
-    REMOVE_TAG,
-)
-from kb_verify.client import Client, answered, problem, together
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, problem, together
 from kb_verify.slow import long_note
 
 ABSENT_UID = "00000000-0000-4000-8000-000000000000"
@@ -26,25 +18,25 @@ GRANITE = " ".join(f"granite{number}" for number in range(2_000))
 
 def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Client) -> None:
     """Both keys give the same document."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     assert [chunk.text for chunk in document.chunks] == ["granite"]
-    assert kb.call(GET_DOCUMENT, document.uid) == document
+    assert kb.call(ops.GET_DOCUMENT, document.uid) == document
 
 
 def test_chunks_come_slice_by_slice(kb: Client) -> None:
     """In order, without a gap; their offsets cut the text out of the note."""
     document = kb.note(GRANITE)
-    whole = kb.call(GET_DOCUMENT, document, params={"chunk_limit": 1000})
+    whole = kb.call(ops.GET_DOCUMENT, document, params={"chunk_limit": 1000})
     assert len(whole.chunks) == whole.chunk_count > 3
     assert [chunk.index for chunk in whole.chunks] == list(range(whole.chunk_count))
-    middle = kb.call(GET_DOCUMENT, document, params={"chunk_offset": 1, "chunk_limit": 2})
+    middle = kb.call(ops.GET_DOCUMENT, document, params={"chunk_offset": 1, "chunk_limit": 2})
     assert [chunk.index for chunk in middle.chunks] == [1, 2]
     assert all(GRANITE[chunk.start : chunk.end] == chunk.text for chunk in whole.chunks)
 
 
 def test_a_document_is_read_without_chunks(kb: Client) -> None:
     """`chunks=false` spares them; their number is still told."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"), params={"chunks": "false"})
+    document = kb.call(ops.GET_DOCUMENT, kb.note("granite"), params={"chunks": "false"})
     assert (document.chunks, document.chunk_count) == ([], 1)
 
 
@@ -52,10 +44,10 @@ def test_a_document_is_read_without_chunks(kb: Client) -> None:
 @pytest.mark.parametrize("key", ["7", ABSENT_UID, "9223372036854775807", "9999999999999999999"])
 def test_an_absent_document_is_not_found(kb: Client, key: str) -> None:
     """By every operation that takes a document."""
-    problem(kb.ask(GET_DOCUMENT, key), "document_not_found")
-    problem(kb.ask(DELETE_DOCUMENT, key), "document_not_found")
-    problem(kb.ask(ADD_TAGS, key, json={"tags": ["a"]}), "document_not_found")
-    problem(kb.ask(REMOVE_TAG, key, "a"), "document_not_found")
+    problem(kb.request(ops.GET_DOCUMENT, key), "document_not_found")
+    problem(kb.request(ops.DELETE_DOCUMENT, key), "document_not_found")
+    problem(kb.request(ops.ADD_TAGS, key, json={"tags": ["a"]}), "document_not_found")
+    problem(kb.request(ops.REMOVE_TAG, key, "a"), "document_not_found")
     if key == "7":
         problem(kb.patch(7, text="x"), "document_not_found")
 
@@ -80,9 +72,9 @@ def test_documents_are_filtered(kb: Client) -> None:
 def test_documents_are_sorted(kb: Client) -> None:
     """By title and size in both directions; newest first where nothing is asked."""
     ids = [kb.note(text, title=title) for text, title in (("aaa", "b"), ("aa", "c"), ("a", "a"))]
-    by_title = kb.call(LIST_DOCUMENTS, params={"sort_by": "title", "sort_order": "asc"}).documents
+    by_title = kb.call(ops.LIST_DOCUMENTS, params={"sort_by": "title", "sort_order": "asc"}).documents
     assert [document.title for document in by_title] == ["a", "b", "c"]
-    by_size = kb.call(LIST_DOCUMENTS, params={"sort_by": "size_bytes", "sort_order": "desc"}).documents
+    by_size = kb.call(ops.LIST_DOCUMENTS, params={"sort_by": "size_bytes", "sort_order": "desc"}).documents
     assert [document.size_bytes for document in by_size] == [3, 2, 1]
     assert kb.listed(sort_by="created_at", sort_order="asc") == ids
     assert kb.listed() == ids[::-1]
@@ -103,15 +95,15 @@ def test_documents_are_listed_by_several_tags(kb: Client) -> None:
     kb.note("granite three", tags=["stone"])
     assert kb.listed(tag="collection:memory,stone") == [both]
     assert kb.listed(tag="stone,collection:memory,stone") == [both]
-    problem(kb.ask(LIST_DOCUMENTS, params={"tag": "stone,"}), "invalid_parameter")
+    problem(kb.request(ops.LIST_DOCUMENTS, params={"tag": "stone,"}), "invalid_parameter")
 
 
 def test_documents_come_page_by_page(kb: Client) -> None:
     """`total` counts all on every page, and no page repeats another."""
     ids = [kb.note(f"granite {number}") for number in range(3)]
-    first = kb.call(LIST_DOCUMENTS, params={"sort_by": "created_at", "sort_order": "asc", "limit": 2})
+    first = kb.call(ops.LIST_DOCUMENTS, params={"sort_by": "created_at", "sort_order": "asc", "limit": 2})
     rest = kb.call(
-        LIST_DOCUMENTS, params={"sort_by": "created_at", "sort_order": "asc", "limit": 2, "offset": 2}
+        ops.LIST_DOCUMENTS, params={"sort_by": "created_at", "sort_order": "asc", "limit": 2, "offset": 2}
     )
     assert [document.id for document in first.documents + rest.documents] == ids
     assert (first.total, rest.total) == (3, 3)
@@ -131,34 +123,34 @@ def test_documents_come_page_by_page(kb: Client) -> None:
 )
 def test_a_list_refuses_what_does_not_fit(kb: Client, query: dict[str, Any], parameter: str) -> None:
     """Refused, not clamped."""
-    response = kb.ask(LIST_DOCUMENTS, params=query)
+    response = kb.request(ops.LIST_DOCUMENTS, params=query)
     assert problem(response, "invalid_parameter").parameter == parameter
 
 
 def test_a_removed_document_is_gone(kb: Client) -> None:
     """From the list and from every search; the answer counts what went."""
     document = kb.note("granite")
-    removed = kb.call(DELETE_DOCUMENT, document)
+    removed = kb.call(ops.DELETE_DOCUMENT, document)
     assert (removed.documents, removed.chunks, removed.bytes) == (1, 1, 7)
     for mode in ("hybrid", "fts", "vector"):
         assert kb.found("granite", mode=mode) == []
     assert kb.listed() == []
-    problem(kb.ask(DELETE_DOCUMENT, document), "document_not_found")
+    problem(kb.request(ops.DELETE_DOCUMENT, document), "document_not_found")
 
 
 def test_a_document_is_removed_by_its_uid(kb: Client) -> None:
     """And no other one."""
-    stays, goes = kb.note("granite"), kb.call(GET_DOCUMENT, kb.note("basalt"))
-    assert kb.call(DELETE_DOCUMENT, goes.uid).documents == 1
+    stays, goes = kb.note("granite"), kb.stored_note("basalt")
+    assert kb.call(ops.DELETE_DOCUMENT, goes.uid).documents == 1
     assert kb.listed() == [stays]
 
 
 def test_clearing_wants_to_be_confirmed(kb: Client) -> None:
     """Without `confirm`, and with it false, nothing is removed."""
     kb.note("granite")
-    problem(kb.ask(CLEAR_DOCUMENTS), "confirmation_required")
-    problem(kb.ask(CLEAR_DOCUMENTS, params={"confirm": "false"}), "confirmation_required")
-    assert kb.call(LIST_DOCUMENTS).total == 1
+    problem(kb.request(ops.CLEAR_DOCUMENTS), "confirmation_required")
+    problem(kb.request(ops.CLEAR_DOCUMENTS, params={"confirm": "false"}), "confirmation_required")
+    assert kb.call(ops.LIST_DOCUMENTS).total == 1
 
 
 def test_clearing_removes_all(kb: Client) -> None:
@@ -178,7 +170,7 @@ def test_clearing_cancels_what_was_accepted_before(kb: Client) -> None:
     removed = kb.clear()
     states = [kb.ended(job).status for job in jobs]
     assert states.count("cancelled") == removed.jobs_cancelled
-    assert kb.call(LIST_DOCUMENTS).total == 0
+    assert kb.call(ops.LIST_DOCUMENTS).total == 0
     if not removed.jobs_cancelled:
         pytest.skip("three long notes were taken in before the base could be cleared")
 
@@ -186,27 +178,27 @@ def test_clearing_cancels_what_was_accepted_before(kb: Client) -> None:
 @pytest.mark.requirement("E7", "E16", "E20")
 def test_a_patched_note_keeps_its_identity(kb: Client) -> None:
     """Number, uid, tags, metadata and source path stay."""
-    before = kb.call(GET_DOCUMENT, kb.note("granite", tags=["a"], metadata={"k": 1}, source_path="p"))
+    before = kb.stored_note("granite", tags=["a"], metadata={"k": 1}, source_path="p")
     after = kb.patched(before.id, text="basalt columns")
     kept = ("id", "uid", "tags", "metadata", "source_path", "source_paths", "doc_type")
     assert {name: getattr(after, name) for name in kept} == {name: getattr(before, name) for name in kept}
     assert after.size_bytes == len("basalt columns")
     assert after.sha256 != before.sha256
-    assert kb.call(LIST_DOCUMENTS).total == 1
+    assert kb.call(ops.LIST_DOCUMENTS).total == 1
 
 
 @pytest.mark.requirement("E18")
 def test_a_patched_note_keeps_created_at(kb: Client) -> None:
     """It is the same note, not a new one."""
-    before = kb.call(GET_DOCUMENT, kb.note("granite"))
+    before = kb.stored_note("granite")
     assert kb.patched(before.id, text="basalt").created_at == before.created_at
-    assert kb.call(GET_DOCUMENT, before.id).created_at == before.created_at
+    assert kb.call(ops.GET_DOCUMENT, before.id).created_at == before.created_at
 
 
 @pytest.mark.requirement("E19")
 def test_a_patched_note_renews_updated_at_and_its_version(kb: Client) -> None:
     """Both are greater than before."""
-    before = kb.call(GET_DOCUMENT, kb.note("granite"))
+    before = kb.stored_note("granite")
     after = kb.patched(before.id, text="basalt")
     assert after.updated_at > before.updated_at
     assert after.version > before.version
@@ -221,14 +213,14 @@ def test_a_patched_note_is_found_by_its_new_text_alone(kb: Client) -> None:
     assert kb.found("granite") == []
     (result,) = kb.search("basalt columns", mode="vector").results
     assert result.chunk.text == "basalt columns"
-    assert [chunk.text for chunk in kb.call(GET_DOCUMENT, document).chunks] == ["basalt columns"]
+    assert [chunk.text for chunk in kb.call(ops.GET_DOCUMENT, document).chunks] == ["basalt columns"]
 
 
 def test_a_title_alone_is_patched(kb: Client) -> None:
     """The text stays as it is."""
     document = kb.note("granite")
     assert kb.patched(document, title="Stone").title == "Stone"
-    assert kb.call(GET_DOCUMENT, document).chunks[0].text == "granite"
+    assert kb.call(ops.GET_DOCUMENT, document).chunks[0].text == "granite"
 
 
 @pytest.mark.requirement("K46")
@@ -241,7 +233,7 @@ def test_only_notes_are_patched(kb: Client) -> None:
 
 def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
     """It names the current one, with which it goes."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     stale = kb.patch(document.id, text="basalt", expected_version=document.version + 5)
     assert problem(stale, "version_conflict").current_version == document.version
     assert kb.found("granite") == [document.id]
@@ -250,7 +242,7 @@ def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
 
 def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
     """The others are conflicts, and the note has the winner's text."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     patch = [
         partial(kb.patch, document.id, text=f"basalt{number}", expected_version=document.version)
         for number in range(5)
@@ -261,7 +253,7 @@ def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
     for number, response in enumerate(responses):
         if number != won[0]:
             problem(response, "version_conflict")
-    assert kb.call(GET_DOCUMENT, document.id).chunks[0].text == f"basalt{won[0]}"
+    assert kb.call(ops.GET_DOCUMENT, document.id).chunks[0].text == f"basalt{won[0]}"
 
 
 @pytest.mark.parametrize(
@@ -277,31 +269,31 @@ def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
 )
 def test_a_patch_that_does_not_fit_is_refused(kb: Client, body: dict[str, Any], code: str) -> None:
     """And changes nothing."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     problem(kb.patch(document.id, **body), code)
-    assert kb.call(GET_DOCUMENT, document.id) == document
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
 
 
 def test_every_document_comes_with_its_version_as_etag(kb: Client) -> None:
     """Read, patched, tagged: the header can be sent back as If-Match."""
     document = kb.note("granite", tags=["a"])
     for response in (
-        kb.ask(GET_DOCUMENT, document),
+        kb.request(ops.GET_DOCUMENT, document),
         kb.patch(document, text="basalt"),
-        kb.ask(ADD_TAGS, document, json={"tags": ["b"]}),
-        kb.ask(REMOVE_TAG, document, "a"),
+        kb.request(ops.ADD_TAGS, document, json={"tags": ["b"]}),
+        kb.request(ops.REMOVE_TAG, document, "a"),
     ):
-        assert response.headers["ETag"] == f'"{answered(response, m.Document).version}"'
+        assert response.headers["ETag"] == f'"{decode(response, m.Document).version}"'
 
 
 def test_tags_are_added_and_taken_off(kb: Client) -> None:
     """Each change raises the version, and searches follow."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite", tags=["a"]))
-    added = kb.call(ADD_TAGS, document.id, json={"tags": ["b", "collection:memory"]})
+    document = kb.stored_note("granite", tags=["a"])
+    added = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["b", "collection:memory"]})
     assert sorted(added.tags) == ["a", "b", "collection:memory"]
     assert added.version > document.version
     assert kb.found("granite", tags=["b"]) == [document.id]
-    taken = kb.call(REMOVE_TAG, document.id, "a")
+    taken = kb.call(ops.REMOVE_TAG, document.id, "a")
     assert sorted(taken.tags) == ["b", "collection:memory"]
     assert taken.version > added.version
     assert kb.found("granite", tags=["a"]) == []
@@ -309,62 +301,64 @@ def test_tags_are_added_and_taken_off(kb: Client) -> None:
 
 def test_adding_tags_that_stand_changes_nothing(kb: Client) -> None:
     """Not even the version."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite", tags=["a"]))
-    assert kb.call(ADD_TAGS, document.id, json={"tags": ["a"]}).version == document.version
+    document = kb.stored_note("granite", tags=["a"])
+    assert kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}).version == document.version
 
 
 def test_a_tag_that_is_not_there_cannot_be_taken_off(kb: Client) -> None:
     """The document is there, the tag is not."""
-    problem(kb.ask(REMOVE_TAG, kb.note("granite"), "a"), "tag_not_found")
+    problem(kb.request(ops.REMOVE_TAG, kb.note("granite"), "a"), "tag_not_found")
 
 
 def test_an_odd_tag_travels_in_a_path(kb: Client) -> None:
     """Percent-encoded, it is the tag it was."""
     document = kb.note("granite", tags=["größe 100% & ?"])
-    assert kb.call(REMOVE_TAG, document, "größe 100% & ?").tags == []
+    assert kb.call(ops.REMOVE_TAG, document, "größe 100% & ?").tags == []
 
 
 def test_tag_changes_honour_if_match(kb: Client) -> None:
     """Another version is a conflict that names the current one."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite", tags=["a"]))
+    document = kb.stored_note("granite", tags=["a"])
     stale = {"If-Match": f'"{document.version + 1}"'}
     for response in (
-        kb.ask(ADD_TAGS, document.id, json={"tags": ["b"]}, headers=stale),
-        kb.ask(REMOVE_TAG, document.id, "a", headers=stale),
+        kb.request(ops.ADD_TAGS, document.id, json={"tags": ["b"]}, headers=stale),
+        kb.request(ops.REMOVE_TAG, document.id, "a", headers=stale),
     ):
         assert problem(response, "version_conflict").current_version == document.version
     current = {"If-Match": f'"{document.version}"'}
-    assert kb.call(REMOVE_TAG, document.id, "a", headers=current).tags == []
+    assert kb.call(ops.REMOVE_TAG, document.id, "a", headers=current).tags == []
 
 
 @pytest.mark.parametrize("value", ["*", 'W/"1"', "x", "", "0", "-1", "1" * 30])
 def test_an_if_match_that_is_no_version_is_refused(kb: Client, value: str) -> None:
     """It names the header."""
-    response = kb.ask(ADD_TAGS, kb.note("granite"), json={"tags": ["a"]}, headers={"If-Match": value})
+    response = kb.request(ops.ADD_TAGS, kb.note("granite"), json={"tags": ["a"]}, headers={"If-Match": value})
     assert problem(response, "invalid_parameter").parameter == "If-Match"
 
 
 def test_of_moves_at_once_with_if_match_one_wins(kb: Client) -> None:
     """Two moves cannot leave two collections."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     headers = {"If-Match": str(document.version)}
     move = [
-        partial(kb.ask, ADD_TAGS, document.id, json={"tags": [f"collection:c{number}"]}, headers=headers)
+        partial(
+            kb.request, ops.ADD_TAGS, document.id, json={"tags": [f"collection:c{number}"]}, headers=headers
+        )
         for number in range(5)
     ]
     assert sorted(response.status_code for response in together(*move)) == [200, 409, 409, 409, 409]
-    assert len(kb.call(GET_DOCUMENT, document.id).tags) == 1
+    assert len(kb.call(ops.GET_DOCUMENT, document.id).tags) == 1
 
 
 def test_tags_are_listed_with_their_counts(kb: Client) -> None:
     """In alphabetical order, by prefix, page by page."""
     kb.note("granite", tags=["a", "collection:memory"])
     kb.note("basalt", tags=["a"])
-    counted = [(tag.tag, tag.documents, tag.chunks) for tag in kb.call(LIST_TAGS).tags]
+    counted = [(tag.tag, tag.documents, tag.chunks) for tag in kb.call(ops.LIST_TAGS).tags]
     assert counted == [("a", 2, 2), ("collection:memory", 1, 1)]
-    by_prefix = kb.call(LIST_TAGS, params={"prefix": "collection:"})
+    by_prefix = kb.call(ops.LIST_TAGS, params={"prefix": "collection:"})
     assert ([tag.tag for tag in by_prefix.tags], by_prefix.total) == (["collection:memory"], 1)
-    second = kb.call(LIST_TAGS, params={"limit": 1, "offset": 1})
+    second = kb.call(ops.LIST_TAGS, params={"limit": 1, "offset": 1})
     assert ([tag.tag for tag in second.tags], second.total) == (["collection:memory"], 2)
 
 
@@ -372,4 +366,4 @@ def test_tags_are_listed_with_their_counts(kb: Client) -> None:
 def test_a_prefix_is_not_a_pattern(kb: Client, prefix: str) -> None:
     """No character of it stands for others."""
     kb.note("granite", tags=["abc"])
-    assert kb.call(LIST_TAGS, params={"prefix": prefix}).tags == []
+    assert kb.call(ops.LIST_TAGS, params={"prefix": prefix}).tags == []

@@ -7,81 +7,77 @@ from functools import partial
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    CANCEL_JOB,
-    CREATE_JOB,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    LIST_JOBS,
-    REMOVE_TAG,
-    RETRY_JOB,
-)
-from kb_verify.client import Client, answered, fresh_key, problem, together
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, fresh_key, problem, together
 from kb_verify.files import pdf
 from kb_verify.slow import cancelled, long_note
 
 
 def test_a_retried_note_is_the_same_job(kb: Client) -> None:
     """Also when its JSON is written differently."""
-    before, key = kb.call(LIST_JOBS).total, fresh_key()
-    first = kb.call(CREATE_JOB, json={"text": "granite", "tags": ["a"]}, headers=key)
-    kb.completed(first)
-    again = kb.ask(
-        CREATE_JOB,
-        content=b'{ "tags": ["a"],  "text": "gr\\u0061nite" }',
-        headers={**key, "Content-Type": "application/json"},
-    )
-    assert answered(again, m.Job, 202) == first
-    assert kb.call(LIST_JOBS).total == before + 1
+    key = fresh_key()
+    with kb.adding_jobs(1):
+        first = kb.call(ops.CREATE_JOB, json={"text": "granite", "tags": ["a"]}, headers=key)
+        kb.completed(first)
+        again = kb.request(
+            ops.CREATE_JOB,
+            content=b'{ "tags": ["a"],  "text": "gr\\u0061nite" }',
+            headers={**key, "Content-Type": "application/json"},
+        )
+        assert decode(again, m.Job, 202) == first
 
 
 def test_a_key_with_another_request_is_a_mismatch(kb: Client) -> None:
     """And nothing of the other request happens."""
-    before, key = kb.call(LIST_JOBS).total, fresh_key()
-    kb.call(CREATE_JOB, json={"text": "granite"}, headers=key)
-    problem(kb.ask(CREATE_JOB, json={"text": "basalt"}, headers=key), "idempotency_mismatch")
-    assert kb.call(LIST_JOBS).total == before + 1
+    key = fresh_key()
+    with kb.adding_jobs(1):
+        kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
+        problem(kb.request(ops.CREATE_JOB, json={"text": "basalt"}, headers=key), "idempotency_mismatch")
 
 
 def test_a_retried_file_is_the_same_job(kb: Client) -> None:
     """Its bytes, name and fields are compared."""
-    before, key = kb.call(LIST_JOBS).total, fresh_key()
-    first = kb.send("a.txt", b"granite", key, title="Stone")
-    assert kb.send("a.txt", b"granite", key, title="Stone") == first
-    for name, data, title in (
-        ("a.txt", b"basalt", "Stone"),
-        ("b.txt", b"granite", "Stone"),
-        ("a.txt", b"granite", "X"),
-    ):
-        response = kb.ask(CREATE_JOB, files={"file": (name, data)}, data={"title": title}, headers=key)
-        problem(response, "idempotency_mismatch")
-    assert kb.call(LIST_JOBS).total == before + 1
+    key = fresh_key()
+    with kb.adding_jobs(1):
+        first = kb.send("a.txt", b"granite", key, title="Stone")
+        assert kb.send("a.txt", b"granite", key, title="Stone") == first
+        for name, data, title in (
+            ("a.txt", b"basalt", "Stone"),
+            ("b.txt", b"granite", "Stone"),
+            ("a.txt", b"granite", "X"),
+        ):
+            response = kb.request(
+                ops.CREATE_JOB, files={"file": (name, data)}, data={"title": title}, headers=key
+            )
+            problem(response, "idempotency_mismatch")
 
 
 def test_forced_ocr_is_another_request(kb: Client) -> None:
     """Under the key of the same file without it."""
-    before, key = kb.call(LIST_JOBS).total, fresh_key()
-    kb.completed(kb.send("a.pdf", pdf(["granite"]), key))
-    response = kb.ask(
-        CREATE_JOB, files={"file": ("a.pdf", pdf(["granite"]))}, data={"force_ocr": "true"}, headers=key
-    )
-    problem(response, "idempotency_mismatch")
-    assert kb.call(LIST_JOBS).total == before + 1
+    key = fresh_key()
+    with kb.adding_jobs(1):
+        kb.completed(kb.send("a.pdf", pdf(["granite"]), key))
+        response = kb.request(
+            ops.CREATE_JOB,
+            files={"file": ("a.pdf", pdf(["granite"]))},
+            data={"force_ocr": "true"},
+            headers=key,
+        )
+        problem(response, "idempotency_mismatch")
 
 
 def test_a_key_belongs_to_its_operation(kb: Client) -> None:
     """The same key on another operation is another request."""
     key = fresh_key()
-    document = kb.completed(kb.call(CREATE_JOB, json={"text": "x"}, headers=key))
-    assert kb.call(DELETE_DOCUMENT, document, headers=key).documents == 1
+    document = kb.completed(kb.call(ops.CREATE_JOB, json={"text": "x"}, headers=key))
+    assert kb.call(ops.DELETE_DOCUMENT, document, headers=key).documents == 1
 
 
 def test_a_retried_removal_answers_as_it_did(kb: Client) -> None:
     """Although the document is gone by then."""
     document, key = kb.note("granite"), fresh_key()
-    first = kb.call(DELETE_DOCUMENT, document, headers=key)
-    assert kb.call(DELETE_DOCUMENT, document, headers=key) == first
+    first = kb.call(ops.DELETE_DOCUMENT, document, headers=key)
+    assert kb.call(ops.DELETE_DOCUMENT, document, headers=key) == first
 
 
 def test_a_retried_clearing_removes_nothing_more(kb: Client) -> None:
@@ -98,56 +94,56 @@ def test_a_retried_cancel_answers_as_it_did(kb: Client) -> None:
     """Although a job that has ended cannot be cancelled."""
     cancelled(kb)
     key, job_id = fresh_key(), kb.submit(long_note(99)).id
-    first = kb.ask(CANCEL_JOB, job_id, headers=key)
+    first = kb.request(ops.CANCEL_JOB, job_id, headers=key)
     if first.status_code == 409:
         pytest.skip("a long note was taken in before it could be cancelled")
-    assert kb.call(CANCEL_JOB, job_id, headers=key) == answered(first, m.Job)
+    assert kb.call(ops.CANCEL_JOB, job_id, headers=key) == decode(first, m.Job)
 
 
 def test_a_retried_retry_answers_as_it_did(kb: Client) -> None:
     """Although a job that waits cannot be tried again."""
     key, failed = fresh_key(), kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
-    first = kb.call(RETRY_JOB, failed.id, headers=key)
+    first = kb.call(ops.RETRY_JOB, failed.id, headers=key)
     kb.ended(first)
-    assert kb.call(RETRY_JOB, failed.id, headers=key) == first
+    assert kb.call(ops.RETRY_JOB, failed.id, headers=key) == first
     another = kb.ended(kb.send("b.txt", b"\xff\xfe"))
-    problem(kb.ask(RETRY_JOB, another.id, headers=key), "idempotency_mismatch")
+    problem(kb.request(ops.RETRY_JOB, another.id, headers=key), "idempotency_mismatch")
 
 
 def test_a_retried_patch_answers_as_it_did(kb: Client) -> None:
     """Although the version it expected has been raised, by itself."""
-    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
+    document, key = kb.stored_note("granite"), fresh_key()
     body = {"text": "basalt", "expected_version": document.version}
-    first = answered(kb.patch(document.id, key, **body), m.Document)
-    assert answered(kb.patch(document.id, key, **body), m.Document) == first
+    first = decode(kb.patch(document.id, key, **body), m.Document)
+    assert decode(kb.patch(document.id, key, **body), m.Document) == first
     problem(kb.patch(document.id, key, text="marble"), "idempotency_mismatch")
 
 
 def test_retried_tag_changes_answer_as_they_did(kb: Client) -> None:
     """Also with `If-Match`, whose version they have raised."""
-    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
+    document, key = kb.stored_note("granite"), fresh_key()
     headers = {**key, "If-Match": str(document.version)}
-    first = kb.call(ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers)
-    assert kb.call(ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers) == first
-    gone = kb.call(REMOVE_TAG, document.id, "a", headers=key)
-    assert kb.call(REMOVE_TAG, document.id, "a", headers=key) == gone
+    first = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers)
+    assert kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}, headers=headers) == first
+    gone = kb.call(ops.REMOVE_TAG, document.id, "a", headers=key)
+    assert kb.call(ops.REMOVE_TAG, document.id, "a", headers=key) == gone
 
 
 def test_a_refused_request_spends_no_key(kb: Client) -> None:
     """The corrected request goes under the same key."""
     key = fresh_key()
-    problem(kb.ask(CREATE_JOB, json={"text": " "}, headers=key), "invalid_parameter")
-    kb.call(CREATE_JOB, json={"text": "granite"}, headers=key)
+    problem(kb.request(ops.CREATE_JOB, json={"text": " "}, headers=key), "invalid_parameter")
+    kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
 
 
 def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
     """Each is answered with the job, or told that it is still running."""
-    before, key = kb.call(LIST_JOBS).total, fresh_key()
-    send = partial(kb.ask, CREATE_JOB, json={"text": "granite"}, headers=key)
-    responses = together(*[send] * 10)
-    accepted = {answered(each, m.Job, 202).id for each in responses if each.status_code == 202}
-    assert len(accepted) == 1
-    assert kb.call(LIST_JOBS).total == before + 1
+    key = fresh_key()
+    with kb.adding_jobs(1):
+        send = partial(kb.request, ops.CREATE_JOB, json={"text": "granite"}, headers=key)
+        responses = together(*[send] * 10)
+        accepted = {decode(each, m.Job, 202).id for each in responses if each.status_code == 202}
+        assert len(accepted) == 1
     for response in responses:
         if response.status_code != 202:
             problem(response, "in_progress")
@@ -157,5 +153,5 @@ def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])
 def test_a_key_that_is_no_key_is_refused(kb: Client, key: str) -> None:
     """It names the header."""
-    response = kb.ask(CREATE_JOB, json={"text": "x"}, headers=[(b"Idempotency-Key", key.encode())])
+    response = kb.request(ops.CREATE_JOB, json={"text": "x"}, headers=[(b"Idempotency-Key", key.encode())])
     assert problem(response, "invalid_parameter").parameter == "Idempotency-Key"

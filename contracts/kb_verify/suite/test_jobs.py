@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from kb_contracts.api.operations import (
-    BY_ID,
-    CANCEL_JOB,
-    CREATE_JOB,
-    DELETE_DOCUMENT,
-    GET_DOCUMENT,
-    GET_JOB,
-    LIST_DOCUMENTS,
-    LIST_JOBS,
-    RETRY_JOB,
-)
+from kb_contracts.api import operations as ops
 from kb_verify.client import Client, problem, together
 from kb_verify.slow import cancelled, long_note
 
@@ -36,7 +26,7 @@ def test_a_completed_job_names_its_document(kb: Client) -> None:
     """By number and by uid; all steps are done."""
     ended = kb.ended(kb.submit("granite"))
     assert ended.document_id is not None
-    document = kb.call(GET_DOCUMENT, ended.document_id)
+    document = kb.call(ops.GET_DOCUMENT, ended.document_id)
     assert (ended.status, ended.progress, ended.error) == ("completed", 1.0, None)
     assert ended.document_uid == document.uid
     assert ended.completed_steps == ended.total_steps
@@ -55,7 +45,7 @@ def test_a_job_tells_its_times_in_order(kb: Client) -> None:
 def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
     """Title, tags once each, metadata, source path; the text whole in its chunks."""
     fields = {"title": "Stone", "metadata": {"n": {"m": [1]}}, "source_path": "m/x.md"}
-    document = kb.call(GET_DOCUMENT, kb.note("granite", tags=["b", "a", "b"], **fields))
+    document = kb.stored_note("granite", tags=["b", "a", "b"], **fields)
     assert (document.title, document.doc_type, document.source_path) == ("Stone", "note", "m/x.md")
     assert (sorted(document.tags), document.metadata) == (["a", "b"], {"n": {"m": [1]}})
     assert [chunk.text for chunk in document.chunks] == ["granite"]
@@ -64,7 +54,7 @@ def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
 @pytest.mark.parametrize("text", [" ", "\n\t \u3000", "\u2028"])
 def test_a_note_of_white_space_is_refused(kb: Client, text: str) -> None:
     """There would be nothing to find."""
-    assert problem(kb.ask(CREATE_JOB, json={"text": text}), "invalid_parameter").parameter == "text"
+    assert problem(kb.request(ops.CREATE_JOB, json={"text": text}), "invalid_parameter").parameter == "text"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +75,8 @@ def test_a_note_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], code: str, parameter: str
 ) -> None:
     """No job comes of it."""
-    before = kb.call(LIST_JOBS).total
-    assert problem(kb.ask(CREATE_JOB, json=body), code).parameter == parameter
-    assert kb.call(LIST_JOBS).total == before
+    with kb.adding_jobs(0):
+        assert problem(kb.request(ops.CREATE_JOB, json=body), code).parameter == parameter
 
 
 @pytest.mark.parametrize(
@@ -95,23 +84,23 @@ def test_a_note_that_does_not_fit_is_refused_by_name(
 )
 def test_a_text_that_is_no_unicode_is_refused(kb: Client, content: bytes) -> None:
     """Half of a surrogate pair is no character."""
-    response = kb.ask(CREATE_JOB, content=content, headers={"Content-Type": "application/json"})
+    response = kb.request(ops.CREATE_JOB, content=content, headers={"Content-Type": "application/json"})
     problem(response, "invalid_request")
 
 
 def test_a_note_over_the_limit_is_refused(kb: Client) -> None:
     """A million characters may be taken, one more may not."""
-    problem(kb.ask(CREATE_JOB, json={"text": "x" * 1_000_001}), "invalid_parameter")
+    problem(kb.request(ops.CREATE_JOB, json={"text": "x" * 1_000_001}), "invalid_parameter")
 
 
 def test_waiting_answers_when_the_job_ends(kb: Client) -> None:
     """With the job as it ended."""
-    assert kb.call(GET_JOB, kb.submit("granite").id, params={"wait": 30}).status == "completed"
+    assert kb.call(ops.GET_JOB, kb.submit("granite").id, params={"wait": 30}).status == "completed"
 
 
 def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
     """A long note is not taken in within a hundredth of a second; its job is answered all the same."""
-    job = kb.call(GET_JOB, kb.submit(long_note(0)).id, params={"wait": 0.01})
+    job = kb.call(ops.GET_JOB, kb.submit(long_note(0)).id, params={"wait": 0.01})
     if job.status == "completed":
         pytest.skip("a long note was taken in within a hundredth of a second")
     assert job.status in {"queued", "running"}
@@ -122,14 +111,14 @@ def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
 @pytest.mark.parametrize("wait", ["31", "-1", "soon"])
 def test_a_wait_out_of_range_is_refused(kb: Client, wait: str) -> None:
     """At most thirty seconds."""
-    response = kb.ask(GET_JOB, ABSENT, params={"wait": wait})
+    response = kb.request(ops.GET_JOB, ABSENT, params={"wait": wait})
     assert problem(response, "invalid_parameter").parameter == "wait"
 
 
 def test_an_unknown_job_is_not_found(kb: Client) -> None:
     """To read and to cancel."""
-    problem(kb.ask(GET_JOB, ABSENT), "job_not_found")
-    problem(kb.ask(CANCEL_JOB, ABSENT), "job_not_found")
+    problem(kb.request(ops.GET_JOB, ABSENT), "job_not_found")
+    problem(kb.request(ops.CANCEL_JOB, ABSENT), "job_not_found")
 
 
 @pytest.mark.parametrize("job_id", ["1", "x" * 36, "..%2F..%2Fetc"])
@@ -141,11 +130,11 @@ def test_what_is_no_job_id_is_refused(kb: Client, job_id: str) -> None:
 
 def test_jobs_are_listed_newest_first_page_by_page(kb: Client) -> None:
     """`total` counts all of them on every page."""
-    before = kb.call(LIST_JOBS).total
+    before = kb.call(ops.LIST_JOBS).total
     ids = [kb.submit(f"granite {number}").id for number in range(3)]
     first, second = (
-        kb.call(LIST_JOBS, params={"limit": 2}),
-        kb.call(LIST_JOBS, params={"limit": 2, "offset": 2}),
+        kb.call(ops.LIST_JOBS, params={"limit": 2}),
+        kb.call(ops.LIST_JOBS, params={"limit": 2, "offset": 2}),
     )
     assert [job.id for job in first.jobs + second.jobs[:1]] == ids[::-1]
     assert (first.total, second.total) == (before + 3, before + 3)
@@ -157,8 +146,8 @@ def test_jobs_are_filtered_by_status(kb: Client) -> None:
     good = kb.ended(kb.submit("granite"))
     bad = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
     failed, completed = (
-        kb.call(LIST_JOBS, params={"status": "failed"}),
-        kb.call(LIST_JOBS, params={"status": "completed"}),
+        kb.call(ops.LIST_JOBS, params={"status": "failed"}),
+        kb.call(ops.LIST_JOBS, params={"status": "completed"}),
     )
     assert (failed.jobs[0].id, completed.jobs[0].id) == (bad.id, good.id)
     assert {job.status for job in failed.jobs} == {"failed"}
@@ -170,48 +159,48 @@ def test_a_cancelled_job_leaves_nothing(kb: Client) -> None:
     job = cancelled(kb)
     assert (job.status, job.document_id) == ("cancelled", None)
     assert job.finished_at is not None
-    assert kb.call(GET_JOB, job.id, params={"wait": 30}).status == "cancelled"
+    assert kb.call(ops.GET_JOB, job.id, params={"wait": 30}).status == "cancelled"
     document = kb.note("granite")
     assert document in kb.listed()
-    assert job.id in {each.id for each in kb.call(LIST_JOBS, params={"status": "cancelled"}).jobs}
-    assert kb.found("long0x7") == [] or kb.call(GET_JOB, job.id).document_id is None
+    assert job.id in {each.id for each in kb.call(ops.LIST_JOBS, params={"status": "cancelled"}).jobs}
+    assert kb.found("long0x7") == [] or kb.call(ops.GET_JOB, job.id).document_id is None
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
     """Its document stays."""
     job = kb.submit("granite")
     document = kb.completed(job)
-    problem(kb.ask(CANCEL_JOB, job.id), "job_finished")
-    assert kb.call(GET_JOB, job.id).status == "completed"
+    problem(kb.request(ops.CANCEL_JOB, job.id), "job_finished")
+    assert kb.call(ops.GET_JOB, job.id).status == "completed"
     assert kb.listed() == [document]
 
 
 def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
     """It has ended, too."""
-    problem(kb.ask(CANCEL_JOB, cancelled(kb).id), "job_finished")
+    problem(kb.request(ops.CANCEL_JOB, cancelled(kb).id), "job_finished")
 
 
 def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
     """Under its id, with what was sent for it: the bytes are at fault here, and it fails as it did."""
     failed = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
     assert (failed.status, failed.retryable) == ("failed", True)
-    again = kb.call(RETRY_JOB, failed.id)
+    again = kb.call(ops.RETRY_JOB, failed.id)
     assert (again.id, again.status, again.error) == (failed.id, "queued", None)
     assert (again.finished_at, again.retryable) == (None, False)
     ended = kb.ended(again)
     assert (ended.status, ended.error and ended.error.code) == ("failed", failed.error and failed.error.code)
     assert ended.retryable
-    assert kb.call(LIST_JOBS, params={"status": "failed"}).jobs[0].id == failed.id
+    assert kb.call(ops.LIST_JOBS, params={"status": "failed"}).jobs[0].id == failed.id
 
 
 def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
     """Not one that has completed, nor one that was cancelled, nor one that there is not."""
     completed = kb.ended(kb.submit("granite"))
     assert not completed.retryable
-    problem(kb.ask(RETRY_JOB, completed.id), "job_not_retryable")
-    assert kb.call(GET_JOB, completed.id).status == "completed"
-    problem(kb.ask(RETRY_JOB, cancelled(kb).id), "job_not_retryable")
-    problem(kb.ask(RETRY_JOB, ABSENT), "job_not_found")
+    problem(kb.request(ops.RETRY_JOB, completed.id), "job_not_retryable")
+    assert kb.call(ops.GET_JOB, completed.id).status == "completed"
+    problem(kb.request(ops.RETRY_JOB, cancelled(kb).id), "job_not_retryable")
+    problem(kb.request(ops.RETRY_JOB, ABSENT), "job_not_found")
 
 
 def test_a_job_tells_how_long_it_took_by_its_own_times(kb: Client) -> None:
@@ -229,7 +218,7 @@ def test_the_same_text_twice_in_a_scope_is_one_document(kb: Client) -> None:
     first = kb.note("granite", tags=["a"], source_path="one", dedup_scope="s")
     again = kb.ended(kb.submit("granite", tags=["b"], source_path="two", dedup_scope="s"))
     assert (again.deduplicated, again.document_id) == (True, first)
-    document = kb.call(GET_DOCUMENT, first)
+    document = kb.call(ops.GET_DOCUMENT, first)
     assert sorted(document.tags) == ["a", "b"]
     assert document.source_paths == ["one", "two"]
     assert kb.listed(source_path="two") == [first]
@@ -246,7 +235,7 @@ def test_the_same_text_in_another_scope_is_another_document(kb: Client) -> None:
 def test_a_note_and_a_file_of_the_same_text_are_two(kb: Client) -> None:
     """Deduplication looks at the kind too."""
     assert kb.note("granite") != kb.file("a.txt", b"granite")
-    assert kb.call(LIST_DOCUMENTS).total == 2
+    assert kb.call(ops.LIST_DOCUMENTS).total == 2
 
 
 def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None:
@@ -254,12 +243,12 @@ def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None
     submit = [partial(kb.submit, "granite", tags=[f"t{number}"]) for number in range(8)]
     documents = {kb.completed(job) for job in together(*submit)}
     (only,) = documents
-    assert sorted(kb.call(GET_DOCUMENT, only).tags) == [f"t{number}" for number in range(8)]
+    assert sorted(kb.call(ops.GET_DOCUMENT, only).tags) == [f"t{number}" for number in range(8)]
 
 
 def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:
     """There is nothing left to be a duplicate of."""
-    kb.call(DELETE_DOCUMENT, kb.note("granite"))
+    kb.call(ops.DELETE_DOCUMENT, kb.note("granite"))
     again = kb.ended(kb.submit("granite"))
     assert (again.deduplicated, kb.found("granite")) == (False, [again.document_id])
 
@@ -268,5 +257,5 @@ def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:
 def test_the_engine_has_no_parameter_for_collections(kb: Client) -> None:
     """Collections are tags to it."""
     for operation, body in (("createJob", {"text": "x"}), ("search", {"query": "x"})):
-        response = kb.ask(BY_ID[operation], json={**body, "collection": "memory"})
+        response = kb.request(ops.BY_ID[operation], json={**body, "collection": "memory"})
         assert problem(response, "unknown_parameter").parameter == "collection"

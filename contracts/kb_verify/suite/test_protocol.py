@@ -8,14 +8,8 @@ import httpx
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_DOCUMENT,
-    OPERATIONS,
-    SEARCH,
-    AnyOperation,
-)
-from kb_verify.client import Client, answered, problem
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, problem
 from kb_verify.served import Served
 from kb_verify.target import Target
 
@@ -24,26 +18,26 @@ JSON = {"Content-Type": "application/json"}
 WRONG_KEYS = [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer {key}x", "{key}"]
 
 
-def path_of(operation: AnyOperation) -> str:
+def path_of(operation: ops.AnyOperation) -> str:
     """The operation's path with parameters that fit."""
     return operation.path.format(job_id=UUID, document_id="7", tag="a", collection_id=UUID)
 
 
-def send(kb: Client, operation: AnyOperation, **request: Any) -> httpx.Response:
+def send(kb: Client, operation: ops.AnyOperation, **request: Any) -> httpx.Response:
     """Ask an operation with path parameters that fit."""
     return kb.http.request(operation.method, path_of(operation), **request)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+@pytest.mark.parametrize("operation", ops.OPERATIONS, ids=lambda operation: operation.id)
 def test_with_a_key_set_only_its_bearer_is_served(
-    keyless: httpx.Client, target: Target, operation: AnyOperation
+    keyless: httpx.Client, target: Target, operation: ops.AnyOperation
 ) -> None:
     """Every operation but the probes; nothing else is looked at before."""
     for form in WRONG_KEYS:
         headers = {} if form is None else {"Authorization": form.format(key=target.api_key)}
         response = keyless.request(operation.method, path_of(operation), content=b"{", headers=headers)
         if operation.public:
-            answered(response, m.Health)
+            decode(response, m.Health)
         else:
             problem(response, "unauthorized")
             assert response.headers["WWW-Authenticate"] == "Bearer"
@@ -53,7 +47,7 @@ def test_with_a_key_set_only_its_bearer_is_served(
 def test_the_right_key_is_served(keyless: httpx.Client, target: Target, scheme: str) -> None:
     """Whatever the case of the scheme."""
     headers = {"Authorization": f"{scheme} {target.api_key}"}
-    answered(keyless.get("/api/v1/status", headers=headers), m.Status)
+    decode(keyless.get("/api/v1/status", headers=headers), m.Status)
 
 
 @pytest.mark.parametrize("twice", ["Authorization", "Origin"])
@@ -82,8 +76,8 @@ def test_another_method_is_told_which_are_taken(kb: Client) -> None:
     assert {"GET", "POST"} <= {method.strip() for method in response.headers["Allow"].split(",")}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_an_unknown_query_parameter_is_refused(kb: Client, operation: AnyOperation) -> None:
+@pytest.mark.parametrize("operation", ops.OPERATIONS, ids=lambda operation: operation.id)
+def test_an_unknown_query_parameter_is_refused(kb: Client, operation: ops.AnyOperation) -> None:
     """By every operation, by its name."""
     response = send(kb, operation, params={"colour": "red"})
     assert problem(response, "unknown_parameter").parameter == "colour"
@@ -124,7 +118,7 @@ def test_a_body_that_is_no_object_is_refused(kb: Client, served: Served, content
 def test_a_giant_json_body_is_refused(kb: Client) -> None:
     """Unread, or because its query is too long."""
     content = b'{"query": "' + b"x" * (9 * 1024 * 1024) + b'"}'
-    response = kb.ask(SEARCH, content=content, headers=JSON)
+    response = kb.request(ops.SEARCH, content=content, headers=JSON)
     problem(response, "payload_too_large" if response.status_code == 413 else "invalid_parameter")
 
 
@@ -133,7 +127,7 @@ def test_a_giant_json_body_is_refused(kb: Client) -> None:
 )
 def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
     """Before the body is looked at."""
-    response = kb.ask(SEARCH, content=b"{}", headers={"Content-Type": content_type})
+    response = kb.request(ops.SEARCH, content=b"{}", headers={"Content-Type": content_type})
     problem(response, "unsupported_media_type")
 
 
@@ -153,10 +147,10 @@ def test_another_content_type_is_refused(kb: Client, content_type: str) -> None:
 def test_odd_json_is_taken_in_or_refused(kb: Client, metadata: str) -> None:
     """Taken in, it comes back in documents, lists and searches; it is never a fault of the engine."""
     content = f'{{"text": "granite", "metadata": {metadata}}}'.encode()
-    response = kb.ask(CREATE_JOB, content=content, headers=JSON)
+    response = kb.request(ops.CREATE_JOB, content=content, headers=JSON)
     if response.status_code == 202:
-        document = kb.completed(answered(response, m.Job, 202))
-        kb.call(GET_DOCUMENT, document)
+        document = kb.completed(decode(response, m.Job, 202))
+        kb.call(ops.GET_DOCUMENT, document)
         assert kb.listed() == kb.found("granite") == [document]
     else:
         problem(response, "invalid_request" if response.status_code == 400 else "invalid_parameter")

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from kb_contracts.api.operations import (
-    GET_DOCUMENT,
-    SEARCH,
-)
+from kb_contracts.api import operations as ops
 from kb_verify.client import Client, problem
 
 LONG = " ".join(f"quartz sentence number {number} about rivers and ledgers." for number in range(400))
@@ -70,7 +67,7 @@ def test_fts_only_is_mode_fts(kb: Client) -> None:
 @pytest.mark.parametrize(("fts_only", "mode"), [(True, "vector"), (True, "hybrid"), (False, "fts")])
 def test_fts_only_against_mode_is_a_contradiction(kb: Client, fts_only: bool, mode: str) -> None:
     """The error names the two."""
-    response = kb.ask(SEARCH, json={"query": "x", "fts_only": fts_only, "mode": mode})
+    response = kb.request(ops.SEARCH, json={"query": "x", "fts_only": fts_only, "mode": mode})
     assert problem(response, "contradiction").parameter == "fts_only"
 
 
@@ -142,7 +139,7 @@ def test_the_total_counts_what_the_filters_leave(kb: Client) -> None:
 def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
     """The note is between its day and its day, and neither before nor after."""
     document = kb.note("granite")
-    today = kb.call(GET_DOCUMENT, document).created_at[:10]
+    today = kb.call(ops.GET_DOCUMENT, document).created_at[:10]
     assert kb.found("granite", filters={"date_from": today, "date_to": today}) == [document]
     assert kb.found("granite", filters={"date_to": "2000-01-01"}) == []
     assert kb.found("granite", filters={"date_from": "2999-01-01"}) == []
@@ -151,13 +148,13 @@ def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
 def test_a_moment_is_inclusive_at_both_ends(kb: Client) -> None:
     """By the note's own time, to the last digit it tells."""
     document = kb.note("granite")
-    moment = kb.call(GET_DOCUMENT, document).created_at
+    moment = kb.call(ops.GET_DOCUMENT, document).created_at
     assert kb.found("granite", filters={"date_from": moment, "date_to": moment}) == [document]
 
 
 def test_dates_can_be_those_of_the_last_change(kb: Client) -> None:
     """`date_field` says which; a change moves the one and not the other."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     changed = kb.patched(document.id, text="granite again").updated_at
     assert kb.found("granite", filters={"date_from": changed, "date_field": "updated_at"}) == [document.id]
     assert kb.found("granite", filters={"date_from": changed}) == []
@@ -169,14 +166,14 @@ def test_dates_can_be_those_of_the_last_change(kb: Client) -> None:
 @pytest.mark.parametrize("member", ["date_from", "date_to"])
 def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) -> None:
     """The error names the member."""
-    response = kb.ask(SEARCH, json={"query": "x", "filters": {member: text}})
+    response = kb.request(ops.SEARCH, json={"query": "x", "filters": {member: text}})
     assert problem(response, "invalid_parameter").parameter == f"filters.{member}"
 
 
 def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
     """Rather than an empty answer that looks like there is nothing."""
     filters = {"date_from": "2025-02-01", "date_to": "2025-01-31"}
-    problem(kb.ask(SEARCH, json={"query": "x", "filters": filters}), "contradiction")
+    problem(kb.request(ops.SEARCH, json={"query": "x", "filters": filters}), "contradiction")
 
 
 def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Client) -> None:
@@ -258,7 +255,7 @@ def test_min_score_drops_what_is_below(kb: Client) -> None:
 )
 def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
     """Refused, not clamped."""
-    assert problem(kb.ask(SEARCH, json=body), "invalid_parameter").parameter == parameter
+    assert problem(kb.request(ops.SEARCH, json=body), "invalid_parameter").parameter == parameter
 
 
 @pytest.mark.parametrize(

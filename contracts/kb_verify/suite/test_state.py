@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kb_contracts.api.operations import (
-    GET_HEALTH,
-    GET_READINESS,
-    GET_STATUS,
-)
+from kb_contracts.api import operations as ops
 from kb_verify.client import Client
 
 
 @pytest.mark.requirement("E33")
 def test_the_version_is_v3_0_0_or_later(kb: Client) -> None:
     """What the server asks for at least: major, minor and patch after a v."""
-    version = kb.call(GET_STATUS).version
+    version = kb.call(ops.GET_STATUS).version
     assert version.startswith("v")
     assert tuple(int(part) for part in version[1:].split("-")[0].split(".")) >= (3, 0, 0)
 
@@ -23,12 +19,12 @@ def test_the_version_is_v3_0_0_or_later(kb: Client) -> None:
 @pytest.mark.requirement("K52")
 def test_status_counts_documents_by_state_and_type(kb: Client) -> None:
     """What is empty is not searchable."""
-    empty = kb.call(GET_STATUS)
+    empty = kb.call(ops.GET_STATUS)
     assert (empty.documents.total, empty.chunks, empty.storage.originals_bytes) == (0, 0, 0)
     kb.note("granite")
     kb.file("a.md", b"# basalt")
     kb.file("b.txt", b"")
-    status = kb.call(GET_STATUS)
+    status = kb.call(ops.GET_STATUS)
     counts = status.documents
     assert (counts.total, counts.searchable, counts.empty) == (3, 2, 1)
     assert {kind: count for kind, count in counts.by_type.items() if count} == {
@@ -43,10 +39,10 @@ def test_status_counts_documents_by_state_and_type(kb: Client) -> None:
 @pytest.mark.requirement("K52")
 def test_status_counts_jobs_by_state(kb: Client) -> None:
     """One more completed, one more failed, none waiting."""
-    before = kb.call(GET_STATUS).queue
+    before = kb.call(ops.GET_STATUS).queue
     kb.ended(kb.submit("granite"))
     kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
-    after = kb.call(GET_STATUS).queue
+    after = kb.call(ops.GET_STATUS).queue
     assert (after.completed - before.completed, after.failed - before.failed) == (1, 1)
     assert (after.queued, after.running) == (0, 0)
 
@@ -55,7 +51,7 @@ def test_status_counts_jobs_by_state(kb: Client) -> None:
 def test_status_tells_model_device_and_storage(kb: Client) -> None:
     """With the model's dimensions and window; nothing is wrong."""
     kb.note("granite")
-    status = kb.call(GET_STATUS)
+    status = kb.call(ops.GET_STATUS)
     assert status.model.name
     assert status.model.dimensions > 0
     assert status.model.max_tokens > 0
@@ -68,14 +64,14 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
 def test_status_follows_the_last_change(kb: Client) -> None:
     """After the start; later after a later change."""
     document = kb.note("granite")
-    status = kb.call(GET_STATUS)
+    status = kb.call(ops.GET_STATUS)
     assert status.last_updated is not None
     assert status.started_at <= status.last_updated
     changed = kb.patched(document, text="basalt")
-    assert kb.call(GET_STATUS).last_updated == changed.updated_at
+    assert kb.call(ops.GET_STATUS).last_updated == changed.updated_at
 
 
 def test_the_probes_answer(kb: Client) -> None:
     """Alive and ready."""
-    assert kb.call(GET_HEALTH).status == "ok"
-    assert kb.call(GET_READINESS).status == "ready"
+    assert kb.call(ops.GET_HEALTH).status == "ok"
+    assert kb.call(ops.GET_READINESS).status == "ready"

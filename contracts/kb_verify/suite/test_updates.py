@@ -9,30 +9,22 @@ import httpx
 import pytest
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    ADD_TAGS,
-    CANCEL_JOB,
-    GET_DOCUMENT,
-    GET_JOB,
-    LIST_JOBS,
-    PATCH_NOTE,
-    NoteQuery,
-)
-from kb_verify.client import Client, answered, fresh_key, problem, together
+from kb_contracts.api import operations as ops
+from kb_verify.client import Client, decode, fresh_key, problem, together
 from kb_verify.slow import long_note, note_to_await
 
 
 def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
     """The note after the update that the job is."""
-    return kb.call(GET_DOCUMENT, kb.completed(job))
+    return kb.call(ops.GET_DOCUMENT, kb.completed(job))
 
 
 def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
     """It names its note from the start, stands among the jobs, and ends with the new text."""
-    before = kb.call(GET_DOCUMENT, kb.note("granite quarry", tags=["a"]))
+    before = kb.stored_note("granite quarry", tags=["a"])
     job = kb.update(before.id, text=note_to_await(1))
     assert (job.kind, job.document_id, job.title, job.tags) == ("update", before.id, before.title, ["a"])
-    assert job.id in {each.id for each in kb.call(LIST_JOBS).jobs}
+    assert job.id in {each.id for each in kb.call(ops.LIST_JOBS).jobs}
     after = updated(kb, job)
     assert (after.id, after.uid, after.created_at) == (before.id, before.uid, before.created_at)
     assert after.version > before.version
@@ -42,25 +34,24 @@ def test_an_update_that_takes_long_is_a_job(kb: Client) -> None:
 
 def test_a_retry_under_its_key_joins_the_update(kb: Client) -> None:
     """While it runs that is its job, afterwards the note as it was then: it happens once."""
-    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
-    before = kb.call(LIST_JOBS).total
-    body: dict[str, Any] = {"text": note_to_await(2)}
-    job = kb.update(document.id, key, **body)
-    assert kb.update(document.id, key, **body).id == job.id
-    version = updated(kb, job).version
-    kb.call(ADD_TAGS, document.id, json={"tags": ["later"]})
-    for _ in range(2):
-        again = answered(kb.patch(document.id, key, **body), m.Document)
-        assert (again.id, again.version, again.tags) == (document.id, version, [])
-    assert kb.call(LIST_JOBS).total == before + 1
+    document, key = kb.stored_note("granite"), fresh_key()
+    with kb.adding_jobs(1):
+        body: dict[str, Any] = {"text": note_to_await(2)}
+        job = kb.update(document.id, key, **body)
+        assert kb.update(document.id, key, **body).id == job.id
+        version = updated(kb, job).version
+        kb.call(ops.ADD_TAGS, document.id, json={"tags": ["later"]})
+        for _ in range(2):
+            again = decode(kb.patch(document.id, key, **body), m.Document)
+            assert (again.id, again.version, again.tags) == (document.id, version, [])
 
 
 def test_a_retry_that_waits_has_the_answer(kb: Client) -> None:
     """It is not refused because the first request is being answered."""
     document, key = kb.note("granite"), fresh_key()
     responses = together(*[partial(kb.patch, document, key, text=note_to_await(3))] * 3)
-    ended = {answered(response, m.Document).version for response in responses if response.status_code == 200}
-    accepted = {answered(response, m.Job, 202).id for response in responses if response.status_code != 200}
+    ended = {decode(response, m.Document).version for response in responses if response.status_code == 200}
+    accepted = {decode(response, m.Job, 202).id for response in responses if response.status_code != 200}
     assert len(ended) <= 1
     assert len(accepted) <= 1
 
@@ -81,12 +72,12 @@ def test_the_same_update_sent_again_joins_it(kb: Client) -> None:
 
 def test_updates_at_once_without_a_version_are_all_done(kb: Client) -> None:
     """Each answers the version that it made, and the last of them stays."""
-    document = kb.call(GET_DOCUMENT, kb.note("granite"))
+    document = kb.stored_note("granite")
     texts = [f"basalt number {number}" for number in range(8)]
     notes = together(*(partial(kb.patched, document.id, text=text) for text in texts))
     assert sorted(note.version for note in notes) == [document.version + 1 + n for n in range(8)]
     last = texts[max(range(8), key=lambda number: notes[number].version)]
-    assert kb.call(GET_DOCUMENT, document.id).chunks[0].text == last
+    assert kb.call(ops.GET_DOCUMENT, document.id).chunks[0].text == last
 
 
 def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
@@ -94,20 +85,20 @@ def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
     document = kb.note("granite")
     first = kb.update(document, text=note_to_await(6))
     assert kb.patched(document, text="basalt").title == "basalt"
-    assert kb.call(GET_JOB, first.id).status == "completed"
+    assert kb.call(ops.GET_JOB, first.id).status == "completed"
     assert kb.found("basalt") == [document]
 
 
 def test_a_cancelled_update_leaves_the_note(kb: Client) -> None:
     """And the ones behind it go on."""
-    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
+    document, key = kb.stored_note("granite"), fresh_key()
     job = kb.update(document.id, key, text=long_note(7))
-    response = kb.ask(CANCEL_JOB, job.id)
+    response = kb.request(ops.CANCEL_JOB, job.id)
     if response.status_code == 409:
         pytest.skip("the note was changed before that could be cancelled")
-    assert answered(response, m.Job).status == "cancelled"
-    assert kb.call(GET_DOCUMENT, document.id) == document
-    assert answered(kb.patch(document.id, key, text=long_note(7)), m.Job, 202).status == "cancelled"
+    assert decode(response, m.Job).status == "cancelled"
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+    assert decode(kb.patch(document.id, key, text=long_note(7)), m.Job, 202).status == "cancelled"
     assert kb.patched(document.id, text="basalt").version == document.version + 1
 
 
@@ -116,37 +107,39 @@ def test_clearing_cancels_updates(kb: Client) -> None:
     job = kb.update(kb.note("granite"), text=long_note(8))
     if kb.clear().jobs_cancelled == 0:
         pytest.skip("the note was changed before it could be cleared away")
-    assert kb.call(GET_JOB, job.id).status == "cancelled"
+    assert kb.call(ops.GET_JOB, job.id).status == "cancelled"
 
 
 def test_an_expected_version_is_looked_at_again_in_the_end(kb: Client) -> None:
     """What came in between makes the job fail, and its key is free again."""
-    document, key = kb.call(GET_DOCUMENT, kb.note("granite")), fresh_key()
+    document, key = kb.stored_note("granite"), fresh_key()
     job = kb.update(document.id, key, text=note_to_await(9), expected_version=document.version)
-    tagged = kb.call(ADD_TAGS, document.id, json={"tags": ["between"]})
+    tagged = kb.call(ops.ADD_TAGS, document.id, json={"tags": ["between"]})
     if tagged.version > document.version + 1:
         pytest.skip("the note was changed before it could be tagged")
     ended = kb.ended(job)
     assert ended.status == "failed"
     assert ended.error is not None
     assert ended.error.code == "version_conflict"
-    assert kb.call(GET_DOCUMENT, document.id).version == document.version + 1
+    assert kb.call(ops.GET_DOCUMENT, document.id).version == document.version + 1
     stale = kb.patch(document.id, key, text=note_to_await(9), expected_version=document.version)
     assert problem(stale, "version_conflict").current_version == document.version + 1
 
 
 def test_what_cannot_be_updated_is_refused_at_once(kb: Client) -> None:
     """However short the caller waits; no job comes of it."""
-    file, before = kb.file("a.txt", b"granite"), kb.call(LIST_JOBS).total
-    ask: partial[httpx.Response] = partial(kb.ask, PATCH_NOTE, params={"wait": 0}, json={"text": "basalt"})
-    problem(ask(file), "not_a_note")
-    problem(ask(file + 1), "document_not_found")
-    assert kb.call(LIST_JOBS).total == before
+    file, before = kb.file("a.txt", b"granite"), kb.call(ops.LIST_JOBS).total
+    send: partial[httpx.Response] = partial(
+        kb.request, ops.PATCH_NOTE, params={"wait": 0}, json={"text": "basalt"}
+    )
+    problem(send(file), "not_a_note")
+    problem(send(file + 1), "document_not_found")
+    assert kb.call(ops.LIST_JOBS).total == before
 
 
 @pytest.mark.parametrize("wait", [-1, 30.5, "long"])
 def test_a_wait_that_is_none_is_refused(kb: Client, wait: Any) -> None:
     """It is bounded, so that nothing between caller and engine gives up first."""
-    response = kb.ask(PATCH_NOTE, 1, params={"wait": wait}, json={"text": "x"})
+    response = kb.request(ops.PATCH_NOTE, 1, params={"wait": wait}, json={"text": "x"})
     assert problem(response, "invalid_parameter").parameter == "wait"
-    assert 0 < NoteQuery().wait < 30
+    assert 0 < ops.NoteQuery().wait < 30

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from kb_contracts.api.operations import (
-    CANCEL_JOB,
-    GET_DOCUMENT,
-    GET_JOB,
-    VECTOR_SEARCH,
-)
+from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import ENGINE_USER, collection_id
 from kb_verify.client import Client, problem
 from kb_verify.slow import long_note
@@ -23,9 +18,9 @@ UUID = "00000000-0000-4000-8000-000000000000"
 QUERY = "authentication of requests by a bearer key"
 
 
-def asked(kb: Client, **body: Any) -> Any:
+def response_to(kb: Client, **body: Any) -> Any:
     """The response to a search, whatever it is."""
-    return kb.ask(VECTOR_SEARCH, json={"query": QUERY, **body})
+    return kb.request(ops.VECTOR_SEARCH, json={"query": QUERY, **body})
 
 
 def contents(kb: Client, **body: Any) -> list[str]:
@@ -98,27 +93,33 @@ def test_a_result_carries_text_source_score_and_metadata(kb: Client) -> None:
         "context_breadcrumbs": "Guides > Security",
     }
     text = f"# Keys\n\n{QUERY}"
-    document = kb.call(GET_DOCUMENT, kb.note(text, tags=["api", "collection:guides"], metadata=metadata))
+    document = kb.stored_note(text, tags=["api", "collection:guides"], metadata=metadata)
     (result,) = kb.vector(QUERY).results
-    told = result.metadata
+    metadata_found = result.metadata
     assert (result.content, result.source_url) == (document.chunks[0].text, "https://wiki.example/auth")
     assert 0 <= result.score <= 1
-    assert (told.source_type, told.context_breadcrumbs) == ("confluence", "Guides > Security")
-    assert (told.heading, told.tags) == (document.chunks[0].heading, ["api"])
-    assert told.heading == "Keys"
-    assert (told.last_modified_by, told.last_modified_at) == ("ann@example.com", document.updated_at)
-    assert told.collection_id == collection_id("guides")
+    assert (metadata_found.source_type, metadata_found.context_breadcrumbs) == (
+        "confluence",
+        "Guides > Security",
+    )
+    assert (metadata_found.heading, metadata_found.tags) == (document.chunks[0].heading, ["api"])
+    assert metadata_found.heading == "Keys"
+    assert (metadata_found.last_modified_by, metadata_found.last_modified_at) == (
+        "ann@example.com",
+        document.updated_at,
+    )
+    assert metadata_found.collection_id == collection_id("guides")
 
 
 @pytest.mark.requirement("R14", "R15")
 def test_what_is_not_known_of_a_document_is_absent_or_the_engines(kb: Client) -> None:
     """No breadcrumbs and no heading; `manual`, the engine's user, no collection."""
     kb.note(QUERY)
-    response = asked(kb)
-    (told,) = [result["metadata"] for result in response.json()["results"]]
-    assert told.keys() == {"collection_id", "source_type", "tags", "last_modified_by", "last_modified_at"}
-    assert (told["collection_id"], told["source_type"], told["tags"]) == (None, "manual", [])
-    assert told["last_modified_by"] == ENGINE_USER
+    response = response_to(kb)
+    (metadata,) = [result["metadata"] for result in response.json()["results"]]
+    assert metadata.keys() == {"collection_id", "source_type", "tags", "last_modified_by", "last_modified_at"}
+    assert (metadata["collection_id"], metadata["source_type"], metadata["tags"]) == (None, "manual", [])
+    assert metadata["last_modified_by"] == ENGINE_USER
 
 
 @pytest.mark.requirement("R13")
@@ -145,7 +146,7 @@ def test_a_source_is_told_by_what_is_known_of_it(
 @pytest.mark.requirement("R13")
 def test_a_source_without_a_name_is_its_documents_uid(kb: Client) -> None:
     """As a URN, so that it is a URI like the others."""
-    document = kb.call(GET_DOCUMENT, kb.note(QUERY))
+    document = kb.stored_note(QUERY)
     assert kb.vector(QUERY).results[0].source_url == f"urn:uuid:{document.uid}"
 
 
@@ -180,17 +181,17 @@ def test_a_search_in_a_collection_gives_its_passages_alone(kb: Client) -> None:
 @pytest.mark.requirement("R73", "R15")
 def test_a_described_collection_is_searched_under_its_own_id(kb: Client) -> None:
     """Which is then in every result, also where all are searched."""
-    id_ = kb.described(UUID, "guides").id
+    id_ = kb.saved_collection(UUID, "guides").id
     kb.note(QUERY, tags=["collection:guides"])
     kb.note("granite", tags=["collection:stones"])
     assert [result.metadata.collection_id for result in kb.vector(QUERY, collectionId=id_).results] == [UUID]
-    told = [result.metadata.collection_id for result in kb.vector(QUERY).results]
-    assert told == [UUID, collection_id("stones")]
+    ids = [result.metadata.collection_id for result in kb.vector(QUERY).results]
+    assert ids == [UUID, collection_id("stones")]
 
 
 def test_an_empty_collection_answers_nothing(kb: Client) -> None:
     """It is there, and nothing in it matches."""
-    kb.described(UUID, "guides")
+    kb.saved_collection(UUID, "guides")
     kb.note(QUERY)
     answer = kb.vector(QUERY, collectionName="guides")
     assert (answer.results, answer.total) == ([], 0)
@@ -200,13 +201,13 @@ def test_an_empty_collection_answers_nothing(kb: Client) -> None:
 def test_an_unknown_collection_is_not_found(kb: Client, chosen: dict[str, str]) -> None:
     """Rather than an empty answer that looks as if it held nothing."""
     kb.note(QUERY, tags=["collection:guides"])
-    problem(asked(kb, **chosen), "collection_not_found")
+    problem(response_to(kb, **chosen), "collection_not_found")
 
 
 def test_a_name_and_another_ones_id_contradict_each_other(kb: Client) -> None:
     """The error says which of the two to mend."""
     kb.note(QUERY, tags=["collection:guides", "collection:stones"])
-    response = asked(kb, collectionName="stones", collectionId=collection_id("guides"))
+    response = response_to(kb, collectionName="stones", collectionId=collection_id("guides"))
     assert problem(response, "contradiction").parameter == "collectionName"
 
 
@@ -250,7 +251,7 @@ def test_of_several_tags_one_is_enough(kb: Client) -> None:
 @pytest.mark.requirement("R25")
 def test_dates_are_those_of_the_last_change(kb: Client) -> None:
     """Inclusive at both ends: to the last digit of a moment, and a last day counts whole."""
-    created = kb.call(GET_DOCUMENT, kb.note("granite"))
+    created = kb.stored_note("granite")
     changed = kb.patched(created.id, text=QUERY).updated_at
     day = changed[:10]
     for filters, found in (
@@ -267,12 +268,14 @@ def test_dates_are_those_of_the_last_change(kb: Client) -> None:
 @pytest.mark.parametrize("member", ["date_from", "date_to"])
 def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) -> None:
     """The error names the member."""
-    assert problem(asked(kb, filters={member: text}), "invalid_parameter").parameter == f"filters.{member}"
+    assert (
+        problem(response_to(kb, filters={member: text}), "invalid_parameter").parameter == f"filters.{member}"
+    )
 
 
 def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
     """Rather than an empty answer."""
-    problem(asked(kb, filters={"date_from": "2025-02-01", "date_to": "2025-01-31"}), "contradiction")
+    problem(response_to(kb, filters={"date_from": "2025-02-01", "date_to": "2025-01-31"}), "contradiction")
 
 
 @pytest.mark.requirement("R46")
@@ -282,11 +285,11 @@ def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
     assert failed.status == "failed"
     job = kb.submit(long_note(1), tags=["collection:drafts"])
     answer, listed = kb.vector("long1x1 long1x2"), kb.collections()
-    if kb.call(GET_JOB, job.id).status == "completed":
+    if kb.call(ops.GET_JOB, job.id).status == "completed":
         pytest.skip("a long note was taken in before it could be looked for")
     assert (answer.results, answer.total) == ([], 0)
     assert "drafts" not in listed
-    kb.ask(CANCEL_JOB, job.id)
+    kb.request(ops.CANCEL_JOB, job.id)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
 )
 def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
     """By the name that it has on the wire."""
-    assert problem(asked(kb, **body), "invalid_parameter").parameter == parameter
+    assert problem(response_to(kb, **body), "invalid_parameter").parameter == parameter
 
 
 @pytest.mark.parametrize(
@@ -319,10 +322,10 @@ def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any
 )
 def test_an_unknown_member_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
     """Names in another spelling are other names."""
-    assert problem(asked(kb, **body), "unknown_parameter").parameter == parameter
+    assert problem(response_to(kb, **body), "unknown_parameter").parameter == parameter
 
 
 def test_a_missing_query_is_told(kb: Client) -> None:
     """It is all that a search needs."""
-    response = kb.ask(VECTOR_SEARCH, json={"limit": 5})
+    response = kb.request(ops.VECTOR_SEARCH, json={"limit": 5})
     assert problem(response, "missing_parameter").parameter == "query"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kb_contracts.api import operations as ops
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.api.operations import (
-    BY_ID,
-    Link,
-)
 from kb_verify.client import Client, problem
 from kb_verify.links import LINKS, follow
 from kb_verify.served import Served
@@ -19,13 +16,13 @@ from kb_verify.tally import Tally
 @pytest.mark.parametrize(
     ("source", "link"), LINKS, ids=[f"{source}-{link.operation}" for source, link in LINKS]
 )
-def test_every_link_leads_on(kb: Client, source: str, link: Link) -> None:
+def test_every_link_leads_on(kb: Client, source: str, link: ops.Link) -> None:
     """From an answer, by what it says, to a success; a job that has ended by then cannot be cancelled."""
     response = follow(kb, source, link)
     if link.operation == "cancelJob" and response.status_code == ERRORS["job_finished"].status:
         problem(response, "job_finished")
         cancelled(kb)
-        kb.tally.followed(source, link.operation, 200)
+        kb.tally.count_link(source, link.operation, 200)
     else:
         assert response.is_success, f"{response.status_code} {response.text[:300]}"
 
@@ -33,9 +30,9 @@ def test_every_link_leads_on(kb: Client, source: str, link: Link) -> None:
 def test_every_operation_has_succeeded(kb: Client, tally: Tally, served: Served) -> None:
     """Each that is served at least once in this run."""
     for operation_id in ("getStatus", "getHealth", "getReadiness", "listTags"):
-        kb.ask(BY_ID[operation_id])
-    asked = {operation.id for operation in served.operations}
-    counts = [count for count in tally.operation_counts() if count.operation in asked]
+        kb.request(ops.BY_ID[operation_id])
+    served_ids = {operation.id for operation in served.operations}
+    counts = [count for count in tally.operation_counts() if count.operation in served_ids]
     missed = [count.operation for count in counts if not count.succeeded]
     if missed == ["cancelJob"]:
         cancelled(kb)

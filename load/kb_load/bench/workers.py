@@ -25,7 +25,7 @@ from kb_load.messages import ERAS, Era
 from kb_load.plots import Sheet
 from kb_load.processes import Running
 from kb_load.stats import figures_table, median_figures
-from kb_server.observability.counters import counters_by_slot
+from kb_server.observability.metrics import counters_by_slot
 
 WORKERS = (1, 2)
 EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"

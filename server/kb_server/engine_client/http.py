@@ -117,7 +117,7 @@ class HttpEngine:
             query=query,
             body=body,
         )
-        if operation is not GET_STATUS:
+        if not self._version_known and operation is not GET_STATUS:
             await self._check_version()
         return await self._http.send(request, partial(decode, operation))
 
@@ -126,7 +126,8 @@ class HttpEngine:
     ) -> m.Job:
         """`POST /jobs` as multipart, streamed."""
         request = self._request(CREATE_JOB, key=idempotency_key, file=MultipartFile(file, fields))
-        await self._check_version()
+        if not self._version_known:
+            await self._check_version()
         return await self._http.send(request, partial(decode, CREATE_JOB))
 
     async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
@@ -182,8 +183,6 @@ class HttpEngine:
         Calls that begin together share one question and its outcome: behind an engine that keeps silent
         they would otherwise wait one after the other.
         """
-        if self._version_known:
-            return
         if self._version_check is None or self._version_check.done():
             self._version_check = asyncio.create_task(self._learn_version(), name="engine-version")
             self._version_check.add_done_callback(_mark_retrieved)

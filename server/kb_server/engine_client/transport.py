@@ -19,7 +19,7 @@ from yarl import URL
 
 from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.body import MultipartFile
-from kb_server.engine_client.breaker import Breaker
+from kb_server.engine_client.breaker import Breaker, Circuit
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineFault,
@@ -81,7 +81,8 @@ class HttpTransport:
         """
         began, made = self._clock.monotonic(), 0
         while True:
-            self._admit()
+            if self._breaker.state is not Circuit.CLOSED:
+                self._admit()
             made += 1
             try:
                 return await self.send_once(request, read)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import random
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import msgspec
+from mcp.shared.exceptions import MCPError
 
 from kb_config import logs
 from kb_server.hosting.arguments import read_arguments
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import Call, Tool, ToolError, Toolset
+from kb_server.tool import Call, Progress, Tool, ToolError, Toolset, no_progress
 from mcp_aiohttp.fastpath.fast_path import ToolOutcome
+from mcp_aiohttp.protocol.caller import Caller, digest
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 log = logging.getLogger("kb_server.calls")
 
@@ -26,22 +31,70 @@ INTERNAL = "internal_error"
 CANCELLED = "cancelled"
 UNKNOWN = "unknown_tool"
 
+_MAX_CORRELATION = 128
+MAX_AGENT = 200
+"""Characters of a `User-Agent` that are logged."""
+_UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
+_TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_NO_TRACE = "0" * 32
 
-class UnknownToolError(LookupError):
+
+def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
+    """The id that follows a call: the caller's own where it sent a usable one, else a new one.
+
+    First `_meta.correlation_id`, then the trace id of a W3C `traceparent` (in `_meta` or a header),
+    then the headers `X-Correlation-ID` and `X-Request-ID`. At most 128 printable ASCII characters.
+    """
+    meta = meta or {}
+    headers = caller.headers
+    trace = _trace(meta.get("traceparent")) or _trace(headers.get("traceparent"))
+    candidates = (
+        meta.get("correlation_id"),
+        trace,
+        headers.get("X-Correlation-ID"),
+        headers.get("X-Request-ID"),
+    )
+    for candidate in candidates:
+        if isinstance(candidate, str) and (usable := _UNPRINTABLE.sub("", candidate)[:_MAX_CORRELATION]):
+            return usable
+    return f"{random.getrandbits(128):032x}"  # it tells calls apart, and guards nothing
+
+
+def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress = no_progress) -> Call:
+    """What comes with a call beside its arguments."""
+    call = Call(correlation_id(meta, caller), caller.credential, caller.address, progress)
+    call.user = digest(f"{caller.credential} {caller.address}")
+    if agent := caller.headers.get("User-Agent"):
+        call.log["user_agent"] = agent[:MAX_AGENT]
+    if tracing.ACTIVE is not None:
+        call.trace = tracing.trace_of(
+            meta, caller.headers.get("traceparent"), caller.headers.get("tracestate")
+        )
+    return call
+
+
+def _trace(traceparent: object) -> str | None:
+    match = _TRACEPARENT.match(traceparent) if isinstance(traceparent, str) else None
+    return match["trace"] if match and match["trace"] != _NO_TRACE else None
+
+
+class UnknownToolError(MCPError):
     """No tool has this name; the message lists those there are."""
 
+    def __init__(self, name: str, names: Iterable[str]) -> None:
+        words = f"Unknown tool: {name[:64]}. The tools are {', '.join(names)}."
+        super().__init__(INVALID_PARAMS, words, {"error_type": UNKNOWN})
 
-class BrokenToolError(Exception):
-    """A tool broke. What happened is in the log, under the correlation id; the caller learns only that."""
+
+class BrokenToolError(MCPError):
+    """A tool broke. What happened is in the log, under the correlation id; the caller learns only that.
+
+    An MCPError: the words of any other exception are put on the wire by the SDK's handshake loop.
+    """
 
     def __init__(self, correlation_id: str) -> None:
-        super().__init__("Internal error")
-        self.correlation_id = correlation_id
-
-    @property
-    def data(self) -> dict[str, str]:
-        """The data of the JSON-RPC error that it becomes."""
-        return {"error_type": INTERNAL, "correlation_id": self.correlation_id}
+        data = {"error_type": INTERNAL, "correlation_id": correlation_id}
+        super().__init__(INTERNAL_ERROR, "Internal error", data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +142,20 @@ class Calls:
         self._metrics = metrics
         self._tools = {tool.name: PublishedTool.of(tool) for tool in toolset.tools}
 
-    def __contains__(self, name: str) -> bool:
-        """Whether there is a tool of this name."""
-        return name in self._tools
+    @property
+    def names(self) -> Collection[str]:
+        """The tools there are."""
+        return self._tools.keys()
 
     def listing(self) -> list[dict[str, Any]]:
         """The tools as `tools/list` shows them."""
         return [published.listing() for published in self._tools.values()]
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
+    ) -> ToolOutcome:
+        """As `outcome`, of a call on the fast path."""
+        return await self.outcome(name, arguments, new_call(meta, caller))
 
     async def outcome(self, name: str, arguments: Mapping[str, Any], call: Call) -> ToolOutcome:
         """Call the tool `name`.
@@ -109,7 +169,7 @@ class Calls:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
             fields = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
             log.warning("There is no such tool", extra=fields)
-            raise UnknownToolError(f"Unknown tool: {name[:64]}. The tools are {', '.join(self._tools)}.")
+            raise UnknownToolError(name, self._tools)
         logs.info(log, "Executing tool %s", published.label, _fields(published, call))
         ending = _Ending(published, call)
         if tracing.ACTIVE is not None:
@@ -133,18 +193,14 @@ class Calls:
             raise BrokenToolError(call.correlation_id) from None
         finally:
             seconds = perf_counter() - ending.started
-            self._count(ending, seconds)
+            self._metrics.count_call(published.tool.name, seconds, ending.error_type)
+            results = call.log.get("result_count")
+            if ending.error_type is None and isinstance(results, int):
+                # A tool that logs how much it found is a search (R66).
+                self._metrics.count_results(call.log.get("collection_id"), results)
             ending.write(seconds)
             if ending.span is not None:
                 ending.span.end(ending.error_type, answered=ending.answered)
-
-    def _count(self, ending: _Ending, seconds: float) -> None:
-        call, name = ending.call, ending.published.tool.name
-        self._metrics.count_call(name, seconds, ending.error_type)
-        results = call.log.get("result_count")
-        if ending.error_type is None and isinstance(results, int):
-            # A tool that logs how much it found is a search (R66).
-            self._metrics.count_results(call.log.get("collection_id"), results)
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ from kb_server.hosting.mounts import Mount
 from kb_server.hosting.toolset_server import hosted
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
-from mcp_aiohttp.guard.proxies import PROXIES
+from mcp_aiohttp.guard import GATE, refusal_response, route_of
 from mcp_aiohttp.options import HostingOptions, SettingNames
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.refusal import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
-from mcp_aiohttp.transport.http import GATE, Readiness, always_ready, refusal_response, route_of
+from mcp_aiohttp.transport.http import Readiness, always_ready
 from mcp_aiohttp.transport.http import build_app as build_mcp_app
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def build_app(
     app = build_mcp_app(
         {**mounted, **(servers or {})}, hosting_options(settings, options or HostingOptions()), ready=ready
     )
-    gate, proxies = app[GATE], app[PROXIES]
+    gate = app[GATE]
 
     def unfinished(request: web.Request) -> web.Response:
         """The answer to a request whose body has not arrived whole by the time the server stops."""
@@ -77,14 +77,14 @@ def build_app(
         gate.key.require_unless_local(request)
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, client_of=proxies.client_of))
+    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, client_of=gate.proxies.client_of))
     # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
     watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
         settings.header_timeout,
-        proxies.is_bounded,
+        gate.proxies.is_bounded,
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,14 +12,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 
-from kb_server.hosting.call_context import agent_of, new_call
-from kb_server.hosting.calls import UNKNOWN, BrokenToolError, Calls, UnknownToolError
+from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
 from kb_server.hosting.task_cancellation import METHOD, TaskCancellation
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath, ToolOutcome
+from mcp_aiohttp.fastpath.fast_path import FastPath
 from mcp_aiohttp.protocol.caller import Caller
-from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.parameter_headers import declared_in
 
@@ -42,7 +41,7 @@ def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool 
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
         ),
         notification_handlers={} if cancellation is None else {METHOD: cancellation.on_notification},
-        fast_path=FastPath(_PlainCalls(calls), sdk) if fast_path else None,
+        fast_path=FastPath(calls, sdk) if fast_path else None,
     )
 
 
@@ -51,7 +50,8 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
 
     async def list_tools(_context: _Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
         if params.cursor is not None:
-            raise _invalid("The tool list has one page: `cursor` must be left out", "invalid_cursor")
+            words = "The tool list has one page: `cursor` must be left out"
+            raise MCPError(INVALID_PARAMS, words, {"error_type": "invalid_cursor"})
         return listing
 
     async def call_tool(context: _Context, params: types.CallToolRequestParams) -> dict[str, Any]:
@@ -59,13 +59,9 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
         call = new_call(meta, context.request or Caller(), context.session.report_progress)
         if (client := context.session.client_params) is not None:
             # Over stdio there is no header that says who calls.
-            call.log.setdefault("user_agent", agent_of(client.client_info.name, client.client_info.version))
-        try:
-            return (await calls.outcome(params.name, params.arguments or {}, call)).as_result()
-        except UnknownToolError as error:
-            raise _invalid(str(error), UNKNOWN) from None
-        except BrokenToolError as fault:
-            raise _internal(fault) from None
+            agent = f"{client.client_info.name}/{client.client_info.version}"
+            call.log.setdefault("user_agent", agent[:MAX_AGENT])
+        return (await calls.outcome(params.name, params.arguments or {}, call)).as_result()
 
     @asynccontextmanager
     async def lifespan(_server: Server[None]) -> AsyncIterator[None]:
@@ -90,33 +86,6 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
     # makes the spans, for a call may not come by the kernel at all.
     server.middleware.clear()
     return server
-
-
-class _PlainCalls:
-    """The tools of a toolset, as the fast path calls them."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._calls
-
-    async def call(
-        self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
-    ) -> ToolOutcome:
-        try:
-            return await self._calls.outcome(name, arguments, new_call(meta, caller))
-        except BrokenToolError as fault:
-            raise _internal(fault) from None
-
-
-def _internal(fault: BrokenToolError) -> MCPError:
-    # An MCPError: the words of any other exception are put on the wire by the SDK's handshake loop.
-    return MCPError(INTERNAL_ERROR, str(fault), fault.data)
-
-
-def _invalid(message: str, error_type: str) -> MCPError:
-    return MCPError(INVALID_PARAMS, message, {"error_type": error_type})
 
 
 async def _list_prompts(_context: _Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:

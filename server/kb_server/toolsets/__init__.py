@@ -24,9 +24,9 @@ TOOLSETS = {
 """Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""
 
 
-def offered(settings: ServerSettings, shown: Sequence[str]) -> list[str]:
-    """The toolsets with an endpoint of their own: `textfile` only with a file, or where it is shown."""
-    return [name for name in TOOLSETS if name != "textfile" or settings.text_file or name in shown]
+def offered(settings: ServerSettings, at_root: Sequence[str]) -> list[str]:
+    """The toolsets with an endpoint of their own: `textfile` only with a file, or where `/mcp` serves it."""
+    return [name for name in TOOLSETS if name != "textfile" or settings.text_file or name in at_root]
 
 
 def build_toolset(name: str, services: Services) -> Toolset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ class ServiceTool(Tool[A, R]):
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """The engine."""
         return self.services.engine

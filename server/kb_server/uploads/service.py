@@ -269,24 +269,24 @@ class Uploads:
         await self._open()
         upload_id = await self._in_thread(partial(self._staging.by_token, token))
         receiving = Lock()
-        aside = self._staging.aside(upload_id)
+        unfinished = self._staging.unfinished(upload_id)
         try:
             upload = await self._exclusively(
                 upload_id, partial(self._admit_body, announced=announced, receiving=receiving)
             )
             try:
-                await self._pour(upload, aside, blocks)
-                await self._exclusively(upload_id, partial(self._adopt, aside=aside))
+                await self._pour(upload, unfinished, blocks)
+                await self._exclusively(upload_id, partial(self._adopt, unfinished=unfinished))
             except BaseException:
                 with suppress(UploadError):  # it was removed meanwhile
-                    await self._in_thread(partial(self._discard, upload, aside))
+                    await self._in_thread(partial(self._discard, upload, unfinished))
                 raise
         finally:
             receiving.release()
         return upload
 
-    def _discard(self, upload: Upload, aside: Path) -> None:
-        aside.unlink(missing_ok=True)  # freeing it takes time
+    def _discard(self, upload: Upload, unfinished: Path) -> None:
+        unfinished.unlink(missing_ok=True)  # freeing it takes time
         self._hold(upload, 0)
 
     def _admit_body(self, entry: Entry, *, announced: int | None, receiving: Lock) -> Upload:
@@ -299,11 +299,11 @@ class Uploads:
         self._hold(upload, 0, to_come=upload.total_size)
         return upload
 
-    async def _pour(self, upload: Upload, aside: Path, blocks: AsyncIterator[bytes]) -> None:
+    async def _pour(self, upload: Upload, unfinished: Path, blocks: AsyncIterator[bytes]) -> None:
         size = held = 0
         left = upload.deadline - self._clock.monotonic()
         try:
-            async with asyncio.timeout(left), WriteBehind(aside) as file:
+            async with asyncio.timeout(left), WriteBehind(unfinished) as file:
                 async for batch in batches(blocks, BLOCK_BYTES):
                     size += sum(map(len, batch))
                     if size > upload.total_size:
@@ -319,11 +319,11 @@ class Uploads:
         if size != upload.total_size:
             raise size_mismatch(upload, size)
 
-    def _adopt(self, entry: Entry, *, aside: Path) -> None:
+    def _adopt(self, entry: Entry, *, unfinished: Path) -> None:
         upload = self._current(entry)
         advance(entry.state(upload), Event.BODY, upload.id)
         check_body(upload, entry.staged(), None)
-        entry.adopt_body(aside)
+        entry.adopt_body(unfinished)
 
     # --- finish -----------------------------------------------------------------------------------
 

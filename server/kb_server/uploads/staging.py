@@ -40,7 +40,7 @@ from kb_server.uploads.upload import Staged, State, Upload
 T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_ASIDE = re.compile(r"\.[0-9a-f]{16}")
+_UNFINISHED = re.compile(r"\.[0-9a-f]{16}")
 _ALIVE = ".alive"
 _RECORD = "upload.json"
 _FINISHING = ".finishing"
@@ -164,9 +164,9 @@ class Entry:
         """Store or replace a chunk."""
         self.put(f"{_CHUNK}{index}", data)
 
-    def adopt_body(self, aside: Path) -> None:
+    def adopt_body(self, unfinished: Path) -> None:
         """Make the file `aside` the upload's body."""
-        aside.replace(self.folder / "body")
+        unfinished.replace(self.folder / "body")
 
     def staged(self) -> Staged:
         """What has arrived."""
@@ -200,7 +200,7 @@ class Entry:
         if not lock.acquire(self.folder / _RECEIVING, wait=False):
             return False
         for path in self.folder.iterdir():
-            if _ASIDE.fullmatch(path.name):  # of a process that died while it wrote
+            if _UNFINISHED.fullmatch(path.name):  # of a process that died while it wrote
                 path.unlink(missing_ok=True)
         return True
 
@@ -257,12 +257,12 @@ class Staging:
         """Add an upload, if `admit`, given what the open ones hold, does not raise."""
         with self._ledger() as ledger:
             admit(ledger)
-            aside = self.folder / f".{upload.id}"
-            aside.mkdir(mode=0o700)
-            Entry(aside).write(upload)
+            unfinished = self.folder / f".{upload.id}"
+            unfinished.mkdir(mode=0o700)
+            Entry(unfinished).write(upload)
             if upload.token_sha256 is not None:
                 _write(self._token_file(upload.token_sha256), upload.id.encode())
-            aside.rename(self.folder / upload.id)
+            unfinished.rename(self.folder / upload.id)
             ledger[upload.id] = Holding(caller=upload.caller, deadline=upload.deadline)
 
     def hold(self, upload_id: str, size: int, admit: Callable[[Ledger], None]) -> None:
@@ -323,9 +323,9 @@ class Staging:
         self.let_go(entry.folder.name)
         entry.folder.rename(self.folder / _DONE / entry.folder.name)
 
-    def aside(self, upload_id: str) -> Path:
+    def unfinished(self, upload_id: str) -> Path:
         """A new name in the upload's folder, for a file that is not whole yet."""
-        return aside_in(self.folder / upload_id)
+        return _unfinished_in(self.folder / upload_id)
 
     def remove(self, entry: Entry, upload: Upload) -> None:
         """Remove an upload with all that belongs to it."""
@@ -383,7 +383,7 @@ def _ids_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if _ID.fullmatch(path.name)]
 
 
-def aside_in(folder: Path) -> Path:
+def _unfinished_in(folder: Path) -> Path:
     """A new name in `folder`, for a file that is not whole yet."""
     return folder / f".{token_hex(8)}"
 
@@ -398,12 +398,12 @@ def _index(chunk: os.DirEntry[str]) -> int:
 
 
 def _put(folder: Path, name: str, data: bytes) -> None:
-    aside = aside_in(folder)
+    unfinished = _unfinished_in(folder)
     try:
-        _write(aside, data)
-        aside.replace(folder / name)
+        _write(unfinished, data)
+        unfinished.replace(folder / name)
     finally:
-        aside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: bytes) -> None:

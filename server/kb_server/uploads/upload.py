@@ -42,7 +42,7 @@ _UNSENDABLE = re.compile(r'"\s*;|;.*;')
 """What readers of multipart forms take for the end of a name."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SHOWN = 20
+_NAMED = 20
 _LISTED = 100
 
 
@@ -210,10 +210,10 @@ def check_whole(upload: Upload, staged: Staged) -> None:
     """
     missing = missing_chunks(staged)
     if missing:
-        shown = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
+        named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
         raise UploadError(
             "missing_chunks",
-            f"These chunks are missing: {shown}. Send them with kb_upload_chunk, then finish again.",
+            f"These chunks are missing: {named}. Send them with kb_upload_chunk, then finish again.",
             missing=missing[:_LISTED],
             missing_total=len(missing),
         )

@@ -10,7 +10,7 @@ to the same answers with a differential test.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,8 +65,9 @@ class ToolOutcome:
 class PlainTools(Protocol):
     """Tools whose answer is one JSON object. Their list never changes."""
 
-    def __contains__(self, name: str) -> bool:
-        """Whether there is a tool of this name."""
+    @property
+    def names(self) -> Collection[str]:
+        """The tools there are; read once."""
         ...
 
     async def call(
@@ -98,6 +99,7 @@ class FastPath:
 
     def __init__(self, tools: PlainTools, sdk: Server[Any]) -> None:
         self._tools = tools
+        self._names = frozenset(tools.names)
         self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
         stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
         self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
@@ -135,7 +137,7 @@ class FastPath:
         name, arguments = params.get("name"), params.get("arguments", _NO_ARGUMENTS)
         if not params.keys() <= _CALL_MEMBERS or type(arguments) is not dict:
             return None
-        if type(name) is not str or name not in self._tools:
+        if type(name) is not str or name not in self._names:
             return None
         if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
             return None

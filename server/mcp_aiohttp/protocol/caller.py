@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 ANONYMOUS = "anonymous"
@@ -19,12 +19,9 @@ class Caller:
 
     credential: str = ANONYMOUS
     """A short digest of the bearer token that tells callers apart; never the token."""
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """aiohttp's mappings ignore case."""
     address: str = ""
-
-    def header(self, name: str) -> str | None:
-        """The header `name`, or None; aiohttp's mappings ignore case."""
-        return self.headers.get(name) if self.headers is not None else None
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
 from mcp_aiohttp.fastpath.session_fast_path import SessionFastPath, Write
 from mcp_aiohttp.options import Bounds
-from mcp_aiohttp.protocol import jsonrpc, strict_json
+from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.kernel import HostedServer, NotificationHandler
 from mcp_aiohttp.protocol.refusal import TOO_MANY_CALLS
@@ -117,8 +117,8 @@ class Session:
         Returns before a call has ended, so that the next message can be taken meanwhile.
         """
         try:
-            message = jsonrpc.as_message(await strict_json.parse_in_thread_if_long(data))
-        except strict_json.ParseError as error:
+            message = jsonrpc.as_message(await jsonrpc.parse_in_thread_if_long(data))
+        except jsonrpc.ParseError as error:
             await self.refuse(None, jsonrpc.PARSE_ERROR, f"Parse error: {error}")
         except jsonrpc.InvalidRequestError as error:
             await self.refuse(error.id, jsonrpc.INVALID_REQUEST, f"Invalid request: {error}")

@@ -11,26 +11,32 @@ from mcp.server.connection import Connection
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_aiohttp.fastpath.http_fast_path import HttpFastPath
-from mcp_aiohttp.guard.auth import caller_of
-from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.guard import CALLER, asks_for_websocket
+from mcp_aiohttp.options import BodyLimits, HostingOptions
 from mcp_aiohttp.protocol.eras import DEFAULT_VERSION, Handshake, Modern, era_of, header_version
 from mcp_aiohttp.protocol.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
     InvalidRequestError,
     Notification,
+    ParseError,
     Request,
     as_message,
     error_bytes,
+    parse_in_thread_if_long,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.parameter_headers import check_parameter_headers
-from mcp_aiohttp.protocol.refusal import METHOD_NOT_ALLOWED, Refusal
-from mcp_aiohttp.protocol.strict_json import ParseError, parse_in_thread_if_long
-from mcp_aiohttp.transport.body import check_announced, read_body
-from mcp_aiohttp.transport.exchange import Exchange
-from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets, asks_for_websocket
+from mcp_aiohttp.protocol.refusal import (
+    BODY_TIMEOUT,
+    MESSAGE_TOO_LARGE,
+    METHOD_NOT_ALLOWED,
+    UNSUPPORTED_MEDIA_TYPE,
+    Refusal,
+)
+from mcp_aiohttp.transport.exchange import Channel, Exchange
+from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets
 
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
@@ -51,9 +57,7 @@ class McpEndpoint:
         self._limits = options.body
         self._keep_alive = options.keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
-        self._fast_path = None
-        if server.fast_path is not None:
-            self._fast_path = HttpFastPath(server.fast_path, self._detach, options.keep_alive)
+        self._fast_path = server.fast_path
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one HTTP request.
@@ -64,14 +68,17 @@ class McpEndpoint:
         if asks_for_websocket(http):
             return await self._sockets.serve(http, self._limits.max_bytes)
         self.check(http)
-        value = await _parsed(await read_body(http, self._limits))
+        try:
+            value = await parse_in_thread_if_long(await read_body(http, self._limits))
+        except ParseError as error:
+            raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
         if isinstance(value, list):
             _check_batch(value, header_version(http.headers))
             return await self._detach(self._batch(http, value))
         try:
             message = as_message(value)
         except InvalidRequestError as error:
-            return _refused(error)
+            return web.Response(body=_invalid(error), status=400, content_type="application/json")
         if isinstance(message, Request):
             return await self._request(http, message)
         version = header_version(http.headers)
@@ -95,7 +102,14 @@ class McpEndpoint:
                 "This endpoint keeps no sessions: send each message by POST, or open a WebSocket.",
                 headers={hdrs.ALLOW: "POST"},
             )
-        check_announced(http, self._limits)
+        if http.content_type != "application/json" or hdrs.CONTENT_TYPE not in http.headers:
+            raise _wrong_type("Send the message as `Content-Type: application/json`.")
+        if http.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+            raise _wrong_type("Send the message without a Content-Encoding.")
+        if (http.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+            raise _wrong_type("Send the message in UTF-8.")
+        if http.content_length is not None and http.content_length > self._limits.max_bytes:
+            raise _too_large(self._limits)
 
     def stop(self, seconds: float) -> None:
         """Let the calls on WebSockets end within `seconds`, and the connections with them."""
@@ -114,10 +128,12 @@ class McpEndpoint:
     async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
         try:
             version = header_version(http.headers, request)
-            if self._fast_path is not None:
-                response = await self._fast_path.serve(http, request, version or DEFAULT_VERSION)
-                if response is not None:
-                    return response
+            if (fast_path := self._fast_path) is not None:
+                plain = fast_path.match(request, version or DEFAULT_VERSION, http.headers)
+                if plain is not None:
+                    work = self._plain(fast_path, http, plain)
+                    # As for every request: 2026-07-28 is cancelled with its stream, the handshake eras not.
+                    return await (work if plain.modern or plain.listing is not None else self._detach(work))
             era = era_of(request, version, http.headers)
             if isinstance(era, Modern):
                 check_parameter_headers(request, http.headers, self._server.sdk.get_tool_input_schema)
@@ -129,6 +145,22 @@ class McpEndpoint:
             # Runs in the handler's own task: when the client closes the stream, the work is cancelled.
             return await self._modern(era, exchange, request)
         return await self._detach(self._handshake(era, exchange, request))
+
+    async def _plain(
+        self, fast_path: FastPath, http: web.Request, request: FastRequest
+    ) -> web.StreamResponse:
+        """Answer a plain call, or the list of tools, past the SDK's kernel."""
+        channel = Channel(http, keep_alive=self._keep_alive)
+        try:
+            body = await fast_path.answer(request, http[CALLER])
+            if request.modern and request.listing is None:
+                # One turn of the loop later, as where a task of its own comes between, so that answers that
+                # are ready together go out together: waking the client for each costs more than all of this.
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await channel.close()
+            raise
+        return await channel.answer(body)
 
     async def _modern(self, era: Modern, exchange: Exchange, request: Request) -> web.StreamResponse:
         """Answer a 2026-07-28 request; errors carry the HTTP status of their code."""
@@ -157,7 +189,7 @@ class McpEndpoint:
     async def _notification(self, http: web.Request, notification: Notification) -> web.Response:
         # The protocol's own concern sessions, of which there are none here.
         if (handler := self._server.notification_handlers.get(notification.method)) is not None:
-            await handler(notification.params, caller_of(http))
+            await handler(notification.params, http[CALLER])
         return web.Response(status=202)
 
     async def _detach(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
@@ -193,15 +225,7 @@ class McpEndpoint:
             await exchange.close()
 
     def _exchange(self, http: web.Request, request: Request, *, streaming: bool = True) -> Exchange:
-        caller = caller_of(http)
-        return Exchange(http, request, caller, keep_alive=self._keep_alive, streaming=streaming)
-
-
-async def _parsed(body: bytes) -> Any:
-    try:
-        return await parse_in_thread_if_long(body)
-    except ParseError as error:
-        raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
+        return Exchange(http, request, http[CALLER], keep_alive=self._keep_alive, streaming=streaming)
 
 
 def _check_batch(values: list[Any], version: str | None) -> None:
@@ -220,5 +244,45 @@ def _invalid(error: InvalidRequestError) -> bytes:
     return error_bytes(error.id, INVALID_REQUEST, f"Invalid request: {error}", data)
 
 
-def _refused(error: InvalidRequestError) -> web.Response:
-    return web.Response(body=_invalid(error), status=400, content_type="application/json")
+async def read_body(request: web.Request, limits: BodyLimits) -> bytes:
+    """The whole body; reading stops at the limit.
+
+    Raises:
+        Refusal: 413 over the limit, 408 where it stopped coming, 400 where its framing is broken.
+    """
+    if request.content.is_eof():  # came whole with its headers, as nearly all do
+        body = request.content.read_nowait()
+        if len(body) > limits.max_bytes:
+            raise _too_large(limits)
+        return body
+    pieces: list[bytes] = []
+    length = 0
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limits.total
+    try:
+        async with asyncio.timeout(limits.silence) as patience:
+            async for piece in request.content.iter_any():
+                length += len(piece)
+                if length > limits.max_bytes:
+                    raise _too_large(limits)
+                pieces.append(piece)
+                patience.reschedule(min(loop.time() + limits.silence, deadline))
+    except TimeoutError:
+        raise _broken(408, BODY_TIMEOUT, "body_timeout", "The body of the message stopped coming.") from None
+    except web.RequestPayloadError:
+        raise _broken(400, PARSE_ERROR, "parse_error", "The body of the request is broken.") from None
+    return b"".join(pieces)
+
+
+def _wrong_type(message: str) -> Refusal:
+    return _broken(415, UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+
+
+def _too_large(limits: BodyLimits) -> Refusal:
+    message = f"The message is larger than {limits.max_bytes} bytes, the limit on one message."
+    return _broken(413, MESSAGE_TOO_LARGE, "message_too_large", message, limit_bytes=limits.max_bytes)
+
+
+def _broken(status: int, code: int, error_type: str, message: str, **details: int) -> Refusal:
+    # The rest of the body is not wanted, so the connection cannot carry another request.
+    return Refusal(status, code, error_type, message, close=True, details=details)

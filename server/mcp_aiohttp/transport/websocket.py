@@ -36,8 +36,7 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from mcp_aiohttp.guard.auth import caller_of
-from mcp_aiohttp.guard.proxies import TrustedProxies
+from mcp_aiohttp.guard import CALLER, TrustedProxies
 from mcp_aiohttp.options import Bounds, SocketLimits
 from mcp_aiohttp.protocol.jsonrpc import error_bytes, notification_bytes, result_bytes
 from mcp_aiohttp.protocol.kernel import HostedServer
@@ -56,11 +55,6 @@ _GRACE = 0.9
 
 _RETRY_SECONDS = 5
 _BY_READER = frozenset((WSCloseCode.PROTOCOL_ERROR, WSCloseCode.INVALID_TEXT, WSCloseCode.MESSAGE_TOO_BIG))
-
-
-def asks_for_websocket(http: web.Request) -> bool:
-    """Whether the request is to become a WebSocket."""
-    return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
 
 
 class SocketPlaces:
@@ -342,7 +336,7 @@ class _Connection:
         The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
         none itself.
         """
-        caller = caller_of(self.http)
+        caller = self.http[CALLER]
         outbox = self.outbox
         async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write_text) as client:
             code = await self._read(client)

@@ -1,4 +1,4 @@
-"""The page at the control plane's root: state, journal and armed faults, live, with the levers beside them.
+"""The page at the control plane's root: state, journal and armed faults, live, with forms that change them.
 
 It is HTML from the server; every form works without a script, and the script only fetches the live part
 again. All that comes from outside is escaped, and nothing else may run: the policy names the one script and
@@ -26,54 +26,42 @@ from kb_simulator.harness.page_html import SCRIPT, STYLE, render, render_live
 
 T = TypeVar("T")
 
-Lever = Callable[[Namespace, dict[str, str]], str]
-"""Does what a form asks and says what was done."""
+Action = Callable[[Namespace, dict[str, str]], str]
+"""Does what a form asks; its result is the message for the person."""
 
 
 def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> None:
     """Serve the page at the root of `app`, and what its forms send."""
-    app.router.add_get("/", _shown(namespaces, engine_url))
-    app.router.add_get("/live", _live(namespaces))
-    for name, lever in _LEVERS.items():
-        app.router.add_post(f"/{name}", _pulled(namespaces, lever))
 
+    def chosen(name: str) -> Namespace:
+        return next((each for each in namespaces if each.name == name), namespaces.get(DEFAULT))
 
-def _shown(namespaces: Namespaces, engine_url: str) -> Handler:
-    async def shown(request: web.Request) -> web.Response:
-        """The whole page."""
-        namespace = _chosen(namespaces, request.query.get("namespace", ""))
-        names = [each.name for each in namespaces]
-        said = request.query.get("said", "")
-        return _html(render(namespace, names, engine_url, said))
+    async def page(request: web.Request) -> web.Response:
+        namespace, message = chosen(request.query.get("namespace", "")), request.query.get("message", "")
+        return _html(render(namespace, [each.name for each in namespaces], engine_url, message))
 
-    return shown
-
-
-def _live(namespaces: Namespaces) -> Handler:
     async def live(request: web.Request) -> web.Response:
-        """The part that changes by itself."""
-        return _html(render_live(_chosen(namespaces, request.query.get("namespace", ""))))
+        return _html(render_live(chosen(request.query.get("namespace", ""))))
 
-    return live
+    def submit(action: Action) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            """Do what a form asks, and go back to the page."""
+            fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+            namespace = chosen(fields.pop("namespace", ""))
+            given = {name: value.strip() for name, value in fields.items() if value.strip()}
+            try:
+                message = action(namespace, given)
+            except EngineError as error:
+                message = error.detail
+            back = urlencode({"namespace": namespace.name, "message": message})
+            return web.Response(status=303, headers={"Location": f"/?{back}"})
 
+        return handler
 
-def _pulled(namespaces: Namespaces, lever: Lever) -> Handler:
-    async def pulled(request: web.Request) -> web.Response:
-        """Do what a form asks, and go back to the page."""
-        fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
-        namespace = _chosen(namespaces, fields.pop("namespace", ""))
-        try:
-            said = lever(namespace, {name: value.strip() for name, value in fields.items() if value.strip()})
-        except EngineError as error:
-            said = error.detail
-        back = urlencode({"namespace": namespace.name, "said": said})
-        return web.Response(status=303, headers={"Location": f"/?{back}"})
-
-    return pulled
-
-
-def _chosen(namespaces: Namespaces, name: str) -> Namespace:
-    return next((each for each in namespaces if each.name == name), namespaces.get(DEFAULT))
+    app.router.add_get("/", page)
+    app.router.add_get("/live", live)
+    for name, action in _ACTIONS.items():
+        app.router.add_post(f"/{name}", submit(action))
 
 
 def _html(text: str) -> web.Response:
@@ -108,7 +96,7 @@ def _read(values: dict[str, object], kind: type[T]) -> T:
         raise misfit(error, kind) from error
 
 
-# --- levers ---------------------------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------
 
 
 def _arm(namespace: Namespace, fields: dict[str, str]) -> str:
@@ -120,10 +108,10 @@ def _arm(namespace: Namespace, fields: dict[str, str]) -> str:
 
 def _disarm(namespace: Namespace, fields: dict[str, str]) -> str:
     try:
-        shown = namespace.faults.disarm(fields.get("id", ""))
+        disarmed = namespace.faults.disarm(fields.get("id", ""))
     except KeyError:
         return "That fault is not armed any more."
-    return f"Disarmed {shown.id}; it had fired {shown.fired} times."
+    return f"Disarmed {disarmed.id}; it had fired {disarmed.fired} times."
 
 
 def _advance(namespace: Namespace, fields: dict[str, str]) -> str:
@@ -142,7 +130,7 @@ def _reset(namespace: Namespace, _fields: dict[str, str]) -> str:
     return f"Began anew under seed {namespace.seed}."
 
 
-_LEVERS: dict[str, Lever] = {
+_ACTIONS: dict[str, Action] = {
     "arm": _arm,
     "disarm": _disarm,
     "advance": _advance,

@@ -1,14 +1,15 @@
-"""The page as HTML. Every value that is not one of this module's own constants is escaped by `_html`."""
+"""The page as HTML. Every value that is put into a template is escaped by `_html`, unless it is `Html`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
+from importlib.resources import files
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import BY_ID
 from kb_simulator.harness.clock import ClockMode
-from kb_simulator.harness.control_models import ClockInfo, clock_info, state_info
+from kb_simulator.harness.control_models import clock_info, state_info
 from kb_simulator.harness.fault_registry import ArmedFault
 from kb_simulator.harness.faults import CATALOGUE
 from kb_simulator.harness.journal import Record
@@ -18,60 +19,9 @@ _DOCUMENTS = 6
 _JOBS = 6
 _ENTRIES = 30
 
-STYLE = """
-:root { color-scheme: light dark; --line: #d8dce3; --soft: #f4f6f9; --ink: #1c2430; --dim: #667085;
-  --good: #1a7f4b; --warn: #a15c00; --bad: #b42318; --accent: #3056d3; --page: #ffffff; }
-@media (prefers-color-scheme: dark) { :root { --line: #2c3442; --soft: #1a202b; --ink: #e6e9ef;
-  --dim: #98a2b3; --good: #4cc38a; --warn: #f1a10d; --bad: #f97066; --accent: #8ea6ff; --page: #12161e; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 14px/1.45 system-ui, sans-serif; }
-header { display: flex; flex-wrap: wrap; gap: .4rem 1.5rem; align-items: baseline; padding: .9rem 1.5rem;
-  border-bottom: 1px solid var(--line); }
-h1 { font-size: 1.15rem; margin: 0; }
-h2 { font-size: .95rem; margin: 0 0 .5rem; }
-header span, .dim { color: var(--dim); }
-main { display: grid; grid-template-columns: minmax(15rem, 20rem) minmax(0, 1fr); gap: 1.5rem;
-  padding: 1.25rem 1.5rem; }
-@media (max-width: 60rem) { main { grid-template-columns: minmax(0, 1fr); } }
-section { margin-bottom: 1.5rem; }
-form { display: grid; gap: .45rem; }
-form.line { display: flex; gap: .45rem; }
-form + form { margin-top: .45rem; }
-td form { display: block; }
-label { display: grid; grid-template-columns: 6rem minmax(0, 1fr); align-items: center; gap: .5rem;
-  color: var(--dim); }
-input, select, button { font: inherit; color: inherit; background: var(--soft); border: 1px solid var(--line);
-  border-radius: 6px; padding: .3rem .5rem; min-width: 0; }
-button { cursor: pointer; background: var(--accent); border-color: var(--accent); color: var(--page); }
-button.plain { background: none; color: inherit; border-color: var(--line); padding: .05rem .5rem; }
-table { border-collapse: collapse; width: 100%; min-width: 44rem; }
-th { text-align: left; font-weight: 500; color: var(--dim); white-space: nowrap; }
-th, td { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
-  overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
-.counts { display: flex; flex-wrap: wrap; gap: .75rem; }
-.counts div { background: var(--soft); border: 1px solid var(--line); border-radius: 8px;
-  padding: .5rem .9rem; min-width: 6.5rem; }
-.counts b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.good { color: var(--good); } .warn { color: var(--warn); } .bad { color: var(--bad); }
-.said { border-left: 3px solid var(--accent); padding-left: .6rem; }
-code { font: 12.5px ui-monospace, monospace; }
-"""
-
-SCRIPT = """
-const live = document.getElementById('live'), pulse = document.getElementById('pulse');
-async function look() {
-  try {
-    const answer = await fetch('/live?namespace=' + encodeURIComponent(live.dataset.namespace));
-    if (!answer.ok) throw new Error(answer.status);
-    const html = await answer.text();
-    if (!live.contains(document.activeElement)) live.innerHTML = html;
-    pulse.textContent = 'live'; pulse.className = 'good';
-  } catch (error) { pulse.textContent = 'not reachable'; pulse.className = 'bad'; }
-  setTimeout(look, 1000);
-}
-look();
-"""
+_PAGE, STYLE, SCRIPT = (
+    files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
+)
 
 
 class Html(str):
@@ -81,7 +31,7 @@ class Html(str):
 
 
 def _html(template: str, **values: object) -> Html:
-    """A template of this module with values in it: escaped, unless they are HTML."""
+    """The template with values in it: escaped, unless they are HTML."""
     safe = {name: value if isinstance(value, Html) else escape(str(value)) for name, value in values.items()}
     return Html(template.format(**safe))
 
@@ -90,24 +40,21 @@ def _joined(parts: Iterable[Html]) -> Html:
     return Html("".join(parts))
 
 
-def render(namespace: Namespace, names: list[str], engine_url: str, said: str) -> Html:
-    """The whole page; `said` is what the last lever did."""
+def render(namespace: Namespace, names: list[str], engine_url: str, message: str) -> Html:
+    """The whole page; `message` is what the last form did."""
     return _html(
-        "<!doctype html><html lang=en><head><meta charset=utf-8>"
-        "<meta name=viewport content='width=device-width, initial-scale=1'>"
-        "<title>kb simulator: {name}</title><style>{style}</style></head><body>"
-        "<header><h1>kb simulator</h1><span>engine <code>{url}</code></span>"
-        "<span>seed <code>{seed}</code></span>{choice}<span id=pulse>updated on reload</span></header>"
-        "<main><div>{said}{levers}</div><div id=live data-namespace='{name}'>{live}</div></main>"
-        "<script>{script}</script></body></html>",
+        _PAGE,
         name=namespace.name,
         style=Html(STYLE),
         script=Html(SCRIPT),
         url=engine_url,
         seed=namespace.seed,
-        choice=_choice(namespace.name, names),
-        said=_html("<p class=said role=status>{said}</p>", said=said) if said else Html(),
-        levers=_levers(namespace),
+        namespaces=_options(names, namespace.name),
+        message=_html("<p class=message role=status>{message}</p>", message=message) if message else Html(),
+        hidden=_hidden(namespace.name),
+        faults=_options(CATALOGUE),
+        operations=_options(BY_ID),
+        modes=_options(ClockMode, namespace.clock.mode),
         live=render_live(namespace),
     )
 
@@ -126,50 +73,14 @@ def render_live(namespace: Namespace) -> Html:
     )
 
 
-def _choice(chosen: str, names: list[str]) -> Html:
-    return _html(
-        "<form class=line action='/' method=get>"
-        "<select name=namespace aria-label=namespace>{options}</select>"
-        "<button class=plain>show</button></form>",
-        options=_options(names, chosen),
-    )
-
-
-def _options(names: Iterable[str], chosen: str = "", first: str | None = None) -> Html:
-    empty = [] if first is None else [_html("<option value=''>{first}</option>", first=first)]
-    options = [
+def _options(names: Iterable[str], chosen: str = "") -> Html:
+    return _joined(
         _html(
             "<option value='{name}'{chosen}>{name}</option>",
             name=name,
             chosen=Html(" selected" if name == chosen else ""),
         )
         for name in names
-    ]
-    return _joined([*empty, *options])
-
-
-def _levers(namespace: Namespace) -> Html:
-    return _html(
-        "<section><h2>Arm a fault</h2><form action='/arm' method=post>{hidden}"
-        "<label>fault<select name=name>{faults}</select></label>"
-        "<label>operation<select name=operation>{operations}</select></label>"
-        "<label>tag<input name=tag placeholder='any'></label>"
-        "<label>nth match<input name=nth inputmode=numeric placeholder='each'></label>"
-        "<label>times<input name=times inputmode=numeric placeholder='no bound'></label>"
-        "<label>probability<input name=probability inputmode=decimal placeholder='1'></label>"
-        "<button>Arm</button></form></section>"
-        "<section><h2>Clock</h2><form action='/advance' method=post class=line>{hidden}"
-        "<input name=seconds value=10 inputmode=decimal aria-label=seconds size=6><span class=dim>s</span>"
-        "<button>Advance</button>"
-        "</form><form action='/clock' method=post class=line>{hidden}"
-        "<select name=mode aria-label=mode>{modes}</select>"
-        "<button class=plain>set mode</button></form></section>"
-        "<section><h2>Namespace</h2><form action='/reset' method=post class=line>{hidden}"
-        "<button class=plain>reset</button></form></section>",
-        hidden=_hidden(namespace.name),
-        faults=_options(CATALOGUE),
-        operations=_options(BY_ID, first="any"),
-        modes=_options([mode.value for mode in ClockMode], namespace.clock.mode.value),
     )
 
 
@@ -181,24 +92,18 @@ def _counts(namespace: Namespace) -> Html:
     status = namespace.state.status()
     waiting = status.queue.queued + status.queue.running
     clock = clock_info(namespace)
+    asleep = f", {clock.sleeping} asleep" if clock.sleeping else ""
     counts: list[tuple[object, str]] = [
         (status.documents.total, "documents"),
         (status.chunks, "chunks"),
         (waiting, "jobs running"),
         (status.queue.failed, "jobs failed"),
         (len(namespace.journal) + namespace.journal.dropped, "requests"),
-        (f"{clock.elapsed:.3f} s", f"{_shown_time(clock)}, {clock.mode}"),
+        (f"{clock.elapsed:.3f} s", f"{clock.now[:19]}Z{asleep}, {clock.mode}"),
     ]
-    cells = [
-        _html("<div><b>{value}</b><span class=dim>{what}</span></div>", value=value, what=what)
-        for value, what in counts
-    ]
-    return _html("<section class=counts>{cells}</section>", cells=_joined(cells))
-
-
-def _shown_time(clock: ClockInfo) -> str:
-    sleeping = f", {clock.sleeping} asleep" if clock.sleeping else ""
-    return f"{clock.now[:19]}Z{sleeping}"
+    template = "<div><b>{value}</b><span class=dim>{what}</span></div>"
+    figures = _joined(_html(template, value=value, what=what) for value, what in counts)
+    return _html("<section class=counts>{figures}</section>", figures=figures)
 
 
 def _faults(namespace: str, armed: list[ArmedFault]) -> Html:
@@ -281,9 +186,8 @@ def _table(title: str, heads: list[str], rows: list[list[object]]) -> Html:
         "<tbody>{rows}</tbody></table></div></section>",
         title=title,
         heads=_joined(_html("<th>{head}</th>", head=head) for head in heads),
-        rows=_joined(_row(cells) for cells in rows),
+        rows=_joined(
+            _html("<tr>{row}</tr>", row=_joined(_html("<td>{value}</td>", value=value) for value in row))
+            for row in rows
+        ),
     )
-
-
-def _row(cells: list[object]) -> Html:
-    return _html("<tr>{cells}</tr>", cells=_joined(_html("<td>{cell}</td>", cell=cell) for cell in cells))

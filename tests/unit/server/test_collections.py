@@ -13,50 +13,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
-from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
-from kb_contracts.http.mount import Incoming
 from kb_server import collection_moves
 from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
-    has_conflicting_collections,
     split_tags,
     tag_of,
     tags_for_search,
     tags_for_submission,
     validate_tags,
 )
-from kb_server.engine_client import Engine, Refused
-from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client import Engine, EngineFailed, Refused
 from kb_server.tool import Call, ToolError
 from kb_server.toolsets.kb.errors import engine_call
 from kb_simulator.harness.clock import Clock as VirtualClock
-from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
+from tests.support.server_fixtures import JumpingClock
+from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
 PLAIN_TAGS = st.lists(st.from_regex(r"[a-z]{1,9}", fullmatch=True), max_size=4)
 
 
 @pytest.fixture
-def fake() -> FakeEngine:
-    """An engine that remembers."""
-    return FakeEngine()
+async def simulated() -> AsyncIterator[SimulatedEngine]:
+    async with simulated_engine() as engine:
+        yield engine
 
 
 @pytest.fixture
-async def engine(fake: FakeEngine) -> AsyncIterator[HttpEngine]:
+async def engine(simulated: SimulatedEngine) -> AsyncIterator[InterruptedEngine]:
     """Its client; no wait takes time."""
-    async with serving(fake) as url:
-        client = HttpEngine(url, clock=JumpingClock().clock())
-        yield client
-        await client.close()
+    client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
+    yield client
+    await client.close()
 
 
-def in_collections(fake: FakeEngine, number: int = 1) -> list[str]:
-    """The collection tags of a document as the engine has them now."""
-    return [tag for tag in fake.documents[number].tags if tag.startswith("collection:")]
+def in_collections(simulated: SimulatedEngine) -> list[str]:
+    """The collection tags of the one document as the engine has them now."""
+    return [tag for tag in simulated.document().tags if tag.startswith("collection:")]
 
 
 async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
@@ -135,7 +131,7 @@ class TestTags:
         assert split_tags(["a"]) == SplitTags(None, ["a"])
 
     def test_of_several_collections_the_last_added_is_shown(self) -> None:
-        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"])
+        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"], is_conflicting=True)
 
     @given(NAMES, PLAIN_TAGS)
     def test_what_was_submitted_is_what_is_shown(self, name: str, tags: list[str]) -> None:
@@ -189,56 +185,52 @@ class TestMove:
 
     @pytest.mark.requirement("K56", "K59", "E13")
     async def test_the_old_tag_is_removed_first_then_the_new_one_added(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         """Through the tag API, each with the version last seen; the other tags stay."""
-        document = fake.add("collection:documents", "insurance")
+        document = simulated.add("collection:documents", "insurance")
         moved = await move(engine, document, "memory")
         assert moved.tags == ["insurance", "collection:memory"]
-        assert fake.mutations() == [
+        assert simulated.journal.changes() == [
             ("DELETE", "/api/v1/documents/1/tags/collection:documents"),
             ("POST", "/api/v1/documents/1/tags"),
         ]
-        assert fake.of("addTags")[0].body == {"tags": ["collection:memory"]}
-        matches = [asked.headers["If-Match"] for asked in fake.asked if asked.method != "GET"]
-        assert matches == ['"1"', '"2"']
+        assert simulated.journal.bodies("addTags") == [{"tags": ["collection:memory"]}]
+        changes = [each for each in simulated.journal.requests() if each.method != "GET"]
+        assert [each.headers["If-Match"] for each in changes] == ['"1"', '"2"']
 
     async def test_a_document_that_is_there_already_is_left_alone(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
-        """Nothing is sent, and its version stays."""
-        document = fake.add("collection:memory")
+        document = simulated.add("collection:memory")
         assert (await move(engine, document, "memory")).version == 1
-        assert fake.mutations() == []
+        assert simulated.journal.changes() == []
 
-    async def test_a_document_in_no_collection_is_put_into_one(
-        self, fake: FakeEngine, engine: HttpEngine
+    @pytest.mark.parametrize(
+        "tags", [["a"], ["collection:a", "collection:memory", "collection:b"]], ids=["in none", "in several"]
+    )
+    async def test_a_document_in_none_or_several_is_in_exactly_one_afterwards(
+        self, simulated: SimulatedEngine, engine: Engine, tags: list[str]
     ) -> None:
-        """There is nothing to remove."""
-        moved = await move(engine, fake.add("a"), "memory")
-        assert split_tags(moved.tags).collection == "memory"
+        await move(engine, simulated.add(*tags), "memory")
+        assert in_collections(simulated) == ["collection:memory"]
 
-    async def test_a_document_in_several_leaves_them_all(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        document = fake.add("collection:a", "collection:memory", "collection:b")
-        await move(engine, document, "memory")
-        assert in_collections(fake) == ["collection:memory"]
-
-    @pytest.mark.parametrize("together", range(4))
+    @pytest.mark.parametrize("together", range(2, 6))
     async def test_moves_at_once_end_in_exactly_one_collection(
-        self, fake: FakeEngine, engine: HttpEngine, together: int
+        self, simulated: SimulatedEngine, engine: Engine, together: int
     ) -> None:
-        """Whoever comes late reads the newer version; all succeed or are told why."""
-        document = fake.add("collection:documents")
-        moves = [move(engine, document, f"c{number}") for number in range(2 + together)]
+        """Whoever comes late reads the newer version; all succeed or learn why."""
+        document = simulated.add("collection:documents")
+        moves = [move(engine, document, f"c{number}") for number in range(together)]
         outcomes = await asyncio.gather(*moves, return_exceptions=True)
-        assert len(in_collections(fake)) == 1
+        assert len(in_collections(simulated)) == 1
         assert any(isinstance(outcome, m.Document) for outcome in outcomes)
         assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
 
     @pytest.mark.parametrize("seed", range(20))
-    async def test_sixteen_moves_at_once_all_succeed(self, fake: FakeEngine, seed: int) -> None:
+    async def test_sixteen_moves_at_once_all_succeed(self, simulated: SimulatedEngine, seed: int) -> None:
         """Each pauses as chance has it before it tries again, and so they come one after another."""
-        document = fake.add("collection:documents", "insurance")
+        document = simulated.add("collection:documents", "insurance")
         distant = Distant(document)
         engine, jitter = cast("Engine", distant), random.Random(seed).random
         moves = [
@@ -248,190 +240,169 @@ class TestMove:
         moved = await asyncio.gather(*moves)
         assert [split_tags(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
         assert split_tags(distant.seen.tags).collection is not None
-        assert not has_conflicting_collections(distant.seen.tags)
+        assert not split_tags(distant.seen.tags).is_conflicting
 
-    async def test_a_move_meets_another_between_its_two_steps(
-        self, fake: FakeEngine, engine: HttpEngine
+    @pytest.mark.parametrize("change", ["moved", "edited"])
+    async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
+        self, simulated: SimulatedEngine, engine: InterruptedEngine, change: str
     ) -> None:
-        """The other one put the document elsewhere just before our add: we read it again and go on."""
-        document = fake.add("collection:documents")
+        """Another move or an edit comes just before the add: the document is read again."""
+        document = simulated.add("collection:documents")
 
-        async def interferes(incoming: Incoming) -> None:
-            fake.gates.clear()
-            fake._changed(fake.documents[1], tags=["collection:workspace"])
+        async def interferes(add: MakeCall) -> Any:
+            engine.around.clear()
+            if change == "moved":
+                simulated.set_tags("collection:workspace")
+            else:
+                simulated.edit(title="Edited")
+            return await add()
 
-        fake.gates["addTags"] = interferes
-        await move(engine, document, "memory")
-        assert in_collections(fake) == ["collection:memory"]
-
-    async def test_an_edit_between_the_two_steps_does_not_lose_the_collection(
-        self, fake: FakeEngine, engine: HttpEngine
-    ) -> None:
-        """The note's text changed while it was in no collection."""
-        document = fake.add("collection:documents")
-
-        async def edits(incoming: Incoming) -> None:
-            fake.gates.clear()
-            fake._changed(fake.documents[1], title="Edited")
-
-        fake.gates["addTags"] = edits
+        engine.around["addTags"] = interferes
         moved = await move(engine, document, "memory")
-        assert (moved.title, in_collections(fake)) == ("Edited", ["collection:memory"])
+        assert in_collections(simulated) == ["collection:memory"]
+        assert moved.title == ("Edited" if change == "edited" else document.title)
 
-    async def test_a_failed_add_is_tried_again(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """A fault that passes is nobody's business."""
-        fake.fail("addTags", EngineError("internal", "Oops."))
-        await move(engine, fake.add("collection:documents"), "memory")
-        assert in_collections(fake) == ["collection:memory"]
+    async def test_a_failed_add_is_tried_again(self, simulated: SimulatedEngine, engine: Engine) -> None:
+        simulated.arm("internal_error", "addTags")
+        await move(engine, simulated.add("collection:documents"), "memory")
+        assert in_collections(simulated) == ["collection:memory"]
 
     async def test_an_add_that_fails_for_good_is_undone_and_reported(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         """The old tag is back, and the error says where the document is."""
-        document = fake.add("collection:documents")
-        fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(3)))
-        with pytest.raises(ToolError, match="No space") as failed:
+        document = simulated.add("collection:documents")
+        simulated.arm("storage_full", "addTags", times=3)
+        with pytest.raises(ToolError, match="told to fail") as failed:
             await move(engine, document, "memory")
         assert failed.value.payload()["error"] == "move_failed"
         assert failed.value.details["collection"] == "documents"
-        assert in_collections(fake) == ["collection:documents"]
+        assert in_collections(simulated) == ["collection:documents"]
 
     async def test_where_undoing_fails_too_the_error_says_so(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
-        document = fake.add("collection:documents")
-        fake.fail("addTags", *(EngineError("storage_full", "No space.") for _ in range(4)))
+        document = simulated.add("collection:documents")
+        simulated.arm("storage_full", "addTags", times=4)
         with pytest.raises(ToolError, match="in no collection now") as failed:
             await move(engine, document, "memory")
         assert failed.value.details["collection"] is None
 
-    async def test_an_add_whose_answer_was_lost_is_recognised(
-        self, fake: FakeEngine, engine: HttpEngine
+    @pytest.mark.parametrize(("operation", "done"), [("addTags", ["collection:memory"]), ("removeTag", [])])
+    async def test_a_step_whose_response_was_lost_is_recognised(
+        self, simulated: SimulatedEngine, engine: InterruptedEngine, operation: str, done: list[str]
     ) -> None:
-        """It was done: the next attempt conflicts, and a look shows the document where it should be."""
-        document = fake.add("collection:documents")
+        """It was done: the next attempt conflicts, and a look shows what is left to do."""
+        document = simulated.add("collection:documents")
 
-        async def done_but_untold(incoming: Incoming) -> None:
-            fake.gates.clear()
-            fake._changed(fake.documents[1], tags=["collection:memory"])
-            raise EngineError("internal", "Oops.")
+        async def loses_its_response(_step: MakeCall) -> Any:
+            engine.around.clear()
+            simulated.set_tags(*done)
+            raise EngineFailed("Oops.")
 
-        fake.gates["addTags"] = done_but_untold
-        moved = await move(engine, document, "memory")
-        assert moved.tags == ["collection:memory"]
-
-    async def test_a_removal_whose_answer_was_lost_is_recognised(
-        self, fake: FakeEngine, engine: HttpEngine
-    ) -> None:
-        """The tag is off already; what is left is the add."""
-        document = fake.add("collection:documents")
-
-        async def done_but_untold(incoming: Incoming) -> None:
-            fake.gates.clear()
-            fake._changed(fake.documents[1], tags=[])
-            raise EngineError("internal", "Oops.")
-
-        fake.gates["removeTag"] = done_but_untold
+        engine.around[operation] = loses_its_response
         await move(engine, document, "memory")
-        assert in_collections(fake) == ["collection:memory"]
+        assert in_collections(simulated) == ["collection:memory"]
 
     async def test_a_move_given_up_after_its_removal_puts_the_document_back(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: InterruptedEngine
     ) -> None:
         """The removal was done and unanswered, and the look after it failed."""
-        document = fake.add("collection:documents")
+        document = simulated.add("collection:documents")
 
-        async def done_but_untold(incoming: Incoming) -> None:
-            fake.gates.clear()
-            fake._changed(fake.documents[1], tags=[])
-            raise EngineError("internal", "Oops.")
+        async def loses_its_response(_removal: MakeCall) -> Any:
+            engine.around.clear()
+            simulated.set_tags()
+            raise EngineFailed("Oops.")
 
-        fake.gates["removeTag"] = done_but_untold
-        fake.fail("getDocument", EngineError("internal", "Oops."))
+        engine.around["removeTag"] = loses_its_response
+        simulated.arm("internal_error", "getDocument")
         with pytest.raises(ToolError) as failed:
             await move(engine, document, "memory")
         assert failed.value.code == "engine_failed"
-        assert in_collections(fake) == ["collection:documents"]
+        assert in_collections(simulated) == ["collection:documents"]
 
     async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: InterruptedEngine
     ) -> None:
-        document = fake.add("collection:documents")
+        document = simulated.add("collection:documents")
 
-        async def done_by_another(incoming: Incoming) -> None:
-            fake._changed(fake.documents[1], tags=["collection:memory"])
-            raise EngineError("internal", "Oops.")
+        async def is_done_by_another(_removal: MakeCall) -> Any:
+            simulated.set_tags("collection:memory")
+            raise EngineFailed("Oops.")
 
-        fake.gates["removeTag"] = done_by_another
-        fake.fail("getDocument", EngineError("internal", "Oops."))
+        engine.around["removeTag"] = is_done_by_another
+        simulated.arm("internal_error", "getDocument")
         moved = await move(engine, document, "memory")
-        assert moved.tags == in_collections(fake) == ["collection:memory"]
+        assert moved.tags == in_collections(simulated) == ["collection:memory"]
 
-    async def test_where_nothing_can_be_learned_the_agent_is_told_what_may_be(
-        self, fake: FakeEngine, engine: HttpEngine
+    async def test_where_nothing_can_be_learned_the_error_says_what_may_be(
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         """The engine fails from the removal on."""
-        document = fake.add("collection:documents")
+        document = simulated.add("collection:documents")
         for operation in ("removeTag", "getDocument"):
-            fake.fail(operation, *(EngineError("internal", "Oops.") for _ in range(9)))
+            simulated.arm("internal_error", operation, times=None)
         with pytest.raises(ToolError, match="may be in no collection now") as failed:
             await move(engine, document, "memory")
         assert failed.value.code == "engine_failed"
 
     async def test_a_document_that_keeps_changing_is_reported(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: InterruptedEngine
     ) -> None:
-        document = fake.add("collection:documents")
+        document = simulated.add("collection:documents")
 
-        async def always_first(incoming: Incoming) -> None:
-            fake._changed(fake.documents[1])
+        async def comes_first(removal: MakeCall) -> Any:
+            simulated.edit(title=f"{simulated.document().title}!")
+            return await removal()
 
-        fake.gates["removeTag"] = always_first
+        engine.around["removeTag"] = comes_first
         waiting = JumpingClock()
         with pytest.raises(ToolError, match="kept coming in between"):
             await collection_moves.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
-        assert in_collections(fake) == ["collection:documents"]
+        assert in_collections(simulated) == ["collection:documents"]
         assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 0.0]
 
     async def test_a_caller_that_leaves_does_not_stop_it_half_way(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: InterruptedEngine
     ) -> None:
         """Cancelled during the first step, the second is still done."""
-        document = fake.add("collection:documents")
+        document = simulated.add("collection:documents")
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def holds(incoming: Incoming) -> None:
+        async def holds(removal: MakeCall) -> Any:
             begun.set()
             await go_on.wait()
+            return await removal()
 
-        fake.gates["removeTag"] = holds
+        engine.around["removeTag"] = holds
         moving = asyncio.create_task(move(engine, document, "memory"))
         await begun.wait()
         moving.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await moving
-        assert in_collections(fake) == ["collection:memory"]
+        assert in_collections(simulated) == ["collection:memory"]
 
-    async def test_a_document_that_is_gone_is_not_found(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """Deleted since it was read."""
-        document = fake.add("collection:documents")
-        fake.documents.clear()
+    async def test_a_document_that_is_gone_is_not_found(
+        self, simulated: SimulatedEngine, engine: Engine
+    ) -> None:
+        document = simulated.add("collection:documents")
+        simulated.state.delete(document.id)
         with pytest.raises(ToolError, match="Document 1 was not found"):
             await move(engine, document, "memory")
 
-    async def test_a_wrong_name_changes_nothing(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """It is refused before anything is sent."""
+    async def test_a_wrong_name_sends_nothing(self, simulated: SimulatedEngine, engine: Engine) -> None:
         with pytest.raises(ToolError, match="collection name"):
-            await move(engine, fake.add("collection:documents"), "No Name")
-        assert fake.asked == []
+            await move(engine, simulated.add("collection:documents"), "No Name")
+        assert simulated.journal.requests() == []
 
-    async def test_an_engine_that_goes_away_is_reported(self, fake: FakeEngine) -> None:
-        async with serving(fake) as url:
-            pass
-        client = HttpEngine(url, clock=JumpingClock().clock())
+    async def test_an_engine_that_goes_away_is_reported(self) -> None:
+        async with simulated_engine() as simulated:
+            document = simulated.add("collection:documents")
+        client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
         with pytest.raises(ToolError) as failed:
-            await move(client, fake.add("collection:documents"), "memory")
+            await move(client, document, "memory")
         await client.close()
         assert failed.value.code == "engine_unreachable"
 
@@ -439,27 +410,27 @@ class TestMove:
 class TestRepair:
     """A document that an engine let into several collections."""
 
-    async def test_the_collection_added_last_is_kept(self, fake: FakeEngine, engine: HttpEngine) -> None:
-        """The others are taken off, with the version seen."""
-        document = fake.add("collection:a", "x", "collection:b", "collection:c")
+    async def test_the_collection_added_last_is_kept(
+        self, simulated: SimulatedEngine, engine: Engine
+    ) -> None:
+        document = simulated.add("collection:a", "x", "collection:b", "collection:c")
         repaired = await collection_moves.repair(engine, document)
         assert repaired is not None
         assert repaired.tags == ["x", "collection:c"]
-        assert has_conflicting_collections(document.tags)
-        assert not has_conflicting_collections(repaired.tags)
+        assert split_tags(document.tags).is_conflicting
+        assert not split_tags(repaired.tags).is_conflicting
 
     async def test_a_document_in_one_collection_is_left_alone(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
-        """Nothing is sent."""
-        assert await collection_moves.repair(engine, fake.add("collection:a", "x")) is None
-        assert fake.asked == []
+        assert await collection_moves.repair(engine, simulated.add("collection:a", "x")) is None
+        assert simulated.journal.requests() == []
 
     async def test_one_that_changed_meanwhile_is_left_to_the_next(
-        self, fake: FakeEngine, engine: HttpEngine
+        self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         """Whoever only came to read gets no error of it."""
-        document = fake.add("collection:a", "collection:b")
-        fake._changed(document)
+        document = simulated.add("collection:a", "collection:b")
+        simulated.edit()
         assert await collection_moves.repair(engine, document) is None
-        assert len(in_collections(fake)) == 2
+        assert len(in_collections(simulated)) == 2

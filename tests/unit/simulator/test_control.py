@@ -222,7 +222,7 @@ async def test_the_page_arms_and_disarms(running: Running) -> None:
     form = {"name": "not_ready", "operation": "search", "tag": "", "nth": "1", "times": ""}
     back = await ask(running, "POST", "/arm", data=form)
     assert back.status_code == 303
-    assert back.headers["Location"] == "/?namespace=default&said=Armed+not_ready-1."
+    assert back.headers["Location"] == "/?namespace=default&message=Armed+not_ready-1."
     assert (await running.search("x")).status_code == 503
     assert (await running.search("x")).status_code == 200
     await ask(running, "POST", "/disarm", data={"id": "not_ready-1"})
@@ -242,7 +242,7 @@ async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> Non
 
 
 @pytest.mark.parametrize(
-    ("lever", "form", "said"),
+    ("action", "form", "message"),
     [
         ("arm", {"name": "lost_ak"}, "lost_ack"),
         ("arm", {"name": "hang", "nth": "three"}, "nth"),
@@ -250,10 +250,12 @@ async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> Non
         ("clock", {"mode": "sideways"}, "mode"),
     ],
 )
-async def test_the_page_says_what_does_not_fit(running: Running, lever: str, form: Any, said: str) -> None:
-    back = await ask(running, "POST", f"/{lever}", data=form)
+async def test_the_page_says_what_does_not_fit(
+    running: Running, action: str, form: Any, message: str
+) -> None:
+    back = await ask(running, "POST", f"/{action}", data=form)
     shown = await ask(running, "GET", back.headers["Location"])
-    assert said in shown.text
+    assert message in shown.text
     assert not running.namespace.faults
 
 
@@ -263,7 +265,7 @@ async def test_whatever_comes_from_outside_is_escaped(running: Running) -> None:
     await running.http.get(f"/{HOSTILE}", headers={HEADER: name})
     namespace = running.simulator.namespaces.get(name)
     namespace.faults.arm(Fault(name="hang", id=HOSTILE, match=Match(tag=HOSTILE)))
-    page = (await ask(running, "GET", "/", params={"namespace": name, "said": HOSTILE})).text
+    page = (await ask(running, "GET", "/", params={"namespace": name, "message": HOSTILE})).text
     tags = Tags(page)
     assert tags.tags.count("script") == 1
     assert "i" not in tags.tags

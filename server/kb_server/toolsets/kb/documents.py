@@ -122,11 +122,11 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
         with engine_call(call):
             found = await self.engine.call(LIST_DOCUMENTS, query=query)
             documents = [await collection_moves.repair(self.engine, each) or each for each in found.documents]
-        shown = fitting([document_entry(document) for document in documents], arguments.max_chars)
-        following = arguments.offset + len(shown)
-        more = found.total - following if shown else 0
+        listed = fitting([document_entry(document) for document in documents], arguments.max_chars)
+        following = arguments.offset + len(listed)
+        more = found.total - following if listed else 0
         return KbGetResult(
-            documents=shown,
+            documents=listed,
             total=found.total,
             next_offset=following if more > 0 else UNSET,
             hint=_found(found.total, more, following),

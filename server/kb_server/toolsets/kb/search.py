@@ -11,9 +11,8 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
 from kb_contracts.semantics.search_modes import contradict
-from kb_contracts.semantics.text_budgets import longest_prefix
+from kb_contracts.semantics.text_budgets import within_budget
 from kb_server import collection_moves, collection_tags
-from kb_server.engine_client import Engine
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import MaxChars
@@ -154,9 +153,41 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
         request = search_request(arguments)
         with engine_call(call):
             response = await self.engine.call(SEARCH, body=request)
-            await _repair(self.engine, response)
+            places = [collection_tags.split_tags(result.tags) for result in response.results]
+            if any(place.is_conflicting for place in places):
+                await self._repair(response, places)
         call.log["results"] = len(response.results)
-        return _shown(response, arguments)
+        # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
+        results, left_out = within_budget(response.results, arguments.max_chars)
+        hits = [_hit(result, place, arguments) for result, place in zip(results, places, strict=False)]
+        omitted = response.omitted + left_out
+        return KbSearchResult(
+            results=hits,
+            total=response.total,
+            omitted=omitted,
+            weak=response.weak,
+            mode=response.mode,
+            hint=_hint(hits, omitted, response, arguments),
+        )
+
+    async def _repair(self, response: m.SearchResponse, places: list[collection_tags.SplitTags]) -> None:
+        """Documents in several collections come from engines that merge tags; a search meets them."""
+        conflicting = {
+            result.document.id: _Sighting(result.document.id, result.tags, result.document.version)
+            for result, place in zip(response.results, places, strict=True)
+            if place.is_conflicting
+        }
+        for sighting in list(conflicting.values())[:_REPAIRS]:
+            await collection_moves.repair(self.engine, sighting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A document as a search result has it."""
+
+    id: int
+    tags: list[str]
+    version: int
 
 
 def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
@@ -166,33 +197,14 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
         ToolError: `invalid_parameter`, `contradiction`, `invalid_collection` or `invalid_tag`.
     """
     refuse_blank("query", arguments.query)
-    return m.SearchRequest(
-        query=arguments.query,
-        top=_top(arguments),
-        tags=collection_tags.tags_for_search(arguments.collection, arguments.tags or []),
-        doc_type=arguments.doc_type,
-        mode=_mode(arguments),
-        fts_only=arguments.fts_only,
-        min_score=arguments.min_score,
-        filters=_filters(arguments),
-        explain=arguments.explain,
-        neighbors=arguments.neighbors,
-        max_chars=arguments.max_chars,
-    )
-
-
-def _top(arguments: KbSearchArguments) -> int:
-    given = {value for value in (arguments.top, arguments.top_n) if value is not None}
-    if len(given) > 1:
+    top, top_n = arguments.top, arguments.top_n
+    if top is not None and top_n is not None and top != top_n:
         raise ToolError(
             "contradiction",
-            f"top is {arguments.top} and top_n is {arguments.top_n}; they are the same parameter. Give one.",
+            f"top is {top} and top_n is {top_n}; they are the same parameter. Give one.",
             parameter="top",
         )
-    return given.pop() if given else DEFAULT_TOP
-
-
-def _mode(arguments: KbSearchArguments) -> m.Mode | None:
+    tags = collection_tags.tags_for_search(arguments.collection, arguments.tags or [])
     mode, fts_only = arguments.mode, arguments.fts_only
     if contradict(mode, fts_only):
         raise ToolError(
@@ -201,10 +213,6 @@ def _mode(arguments: KbSearchArguments) -> m.Mode | None:
             "Give one of them.",
             parameter="mode",
         )
-    return mode
-
-
-def _filters(arguments: KbSearchArguments) -> m.Filters | None:
     filters = m.Filters(
         format=arguments.format,
         source_type=arguments.source_type,
@@ -212,45 +220,23 @@ def _filters(arguments: KbSearchArguments) -> m.Filters | None:
         date_to=arguments.date_to,
         source_path_prefix=arguments.source_path_prefix,
     )
-    return None if filters == m.Filters() else filters
-
-
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    """A document as a search result shows it."""
-
-    id: int
-    tags: list[str]
-    version: int
-
-
-async def _repair(engine: Engine, response: m.SearchResponse) -> None:
-    """Documents in several collections come from engines that merge tags; a search is where they are seen."""
-    doubled = {
-        result.document.id: _Sighting(result.document.id, result.tags, result.document.version)
-        for result in response.results
-        if collection_tags.has_conflicting_collections(result.tags)
-    }
-    for sighting in list(doubled.values())[:_REPAIRS]:
-        await collection_moves.repair(engine, sighting)
-
-
-def _shown(response: m.SearchResponse, arguments: KbSearchArguments) -> KbSearchResult:
-    hits = _bounded([_hit(result, arguments) for result in response.results], arguments.max_chars)
-    omitted = response.omitted + len(response.results) - len(hits)
-    return KbSearchResult(
-        results=hits,
-        total=response.total,
-        omitted=omitted,
-        weak=response.weak,
-        mode=response.mode,
-        hint=_hint(hits, omitted, response, arguments),
+    return m.SearchRequest(
+        query=arguments.query,
+        top=top or top_n or DEFAULT_TOP,
+        tags=tags,
+        doc_type=arguments.doc_type,
+        mode=mode,
+        fts_only=fts_only,
+        min_score=arguments.min_score,
+        filters=None if filters == m.Filters() else filters,
+        explain=arguments.explain,
+        neighbors=arguments.neighbors,
+        max_chars=arguments.max_chars,
     )
 
 
-def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
+def _hit(result: m.SearchResult, place: collection_tags.SplitTags, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
-    placed = collection_tags.split_tags(result.tags)
     long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
     return SearchHit(
         text=chunk.text,
@@ -266,8 +252,8 @@ def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
         format=document.format,
         source_path=document.source_path,
         filename=document.filename,
-        collection=placed.collection,
-        tags=placed.tags,
+        collection=place.collection,
+        tags=place.tags,
         metadata={} if long else document.metadata,
         metadata_omitted=long,
         version=document.version,
@@ -282,28 +268,6 @@ def _hit(result: m.SearchResult, arguments: KbSearchArguments) -> SearchHit:
 
 def _passages(chunks: list[m.Chunk]) -> list[Passage]:
     return [Passage(chunk_id=chunk.id, index=chunk.index, text=chunk.text) for chunk in chunks]
-
-
-def _bounded(hits: list[SearchHit], max_chars: int) -> list[SearchHit]:
-    """The hits whose texts fit into `max_chars` together; the first is cut rather than left out.
-
-    The engine was asked for the same bound. One that does not keep it must not flood a model's context.
-    """
-    return longest_prefix(hits, _chars, max_chars) or [_cut(hit, max_chars) for hit in hits[:1]]
-
-
-def _chars(hit: SearchHit) -> int:
-    chars = len(hit.text)
-    for beside in (hit.before, hit.after):
-        if beside:
-            chars += sum(len(passage.text) for passage in beside)
-    return chars
-
-
-def _cut(hit: SearchHit, max_chars: int) -> SearchHit:
-    text = hit.text[:max_chars]
-    empty: list[Passage] | UnsetType = UNSET if hit.before is UNSET else []
-    return msgspec.structs.replace(hit, text=text, truncated=True, before=empty, after=empty)
 
 
 def _hint(

@@ -147,9 +147,9 @@ def _check(arguments: KbJobsArguments) -> None:
         )
 
 
-def _more(shown: int, total: int, arguments: KbJobsArguments) -> str:
-    following = arguments.offset + shown
-    return f"{total - following} more: offset={following}." if shown and total > following else ""
+def _more(listed: int, total: int, arguments: KbJobsArguments) -> str:
+    following = arguments.offset + listed
+    return f"{total - following} more: offset={following}." if listed and total > following else ""
 
 
 def _retry(jobs: Sequence[m.Job]) -> str:

@@ -112,22 +112,22 @@ class JobView(msgspec.Struct, kw_only=True):
 
 def document_view(document: m.Document) -> DocumentView:
     """A document as tools show it."""
-    return _shown(document, DocumentView, **placed(document.tags))
+    return _view_of(document, DocumentView, **placed(document.tags))
 
 
 def document_entry(document: m.Document) -> DocumentEntry:
     """A document as lists show it."""
-    return _shown(document, DocumentEntry, **placed(document.tags))
+    return _view_of(document, DocumentEntry, **placed(document.tags))
 
 
 def chunk_view(chunk: m.Chunk) -> ChunkView:
     """A chunk as tools show it."""
-    return _shown(chunk, ChunkView)
+    return _view_of(chunk, ChunkView)
 
 
 def job_view(job: m.Job) -> JobView:
     """A job as tools show it."""
-    return _shown(job, JobView, error=failure_of(job), **placed(job.tags))
+    return _view_of(job, JobView, error=failure_of(job), **placed(job.tags))
 
 
 def job_entry(job: m.Job) -> JobView:
@@ -182,7 +182,7 @@ def document_members(document: m.Document) -> dict[str, Any]:
     return msgspec.structs.asdict(document_view(document))
 
 
-def _shown(answer: msgspec.Struct, view: type[S], **members: Any) -> S:
+def _view_of(answer: msgspec.Struct, view: type[S], **members: Any) -> S:
     """A `view` with the members of `answer` that it has, and `members` over them."""
     known = {name: getattr(answer, name) for name in view.__struct_fields__ if hasattr(answer, name)}
     return view(**{**known, **members})

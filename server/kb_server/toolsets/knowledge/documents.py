@@ -53,7 +53,7 @@ class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
     sort_order: Annotated[m.SortOrder, Meta(description="asc or desc")] = "desc"
 
 
-class ShownDocument(msgspec.Struct, kw_only=True):
+class ListedDocument(msgspec.Struct, kw_only=True):
     """A document. `processing_status` is `empty` where no text was found in it."""
 
     id: str
@@ -69,7 +69,7 @@ class ShownDocument(msgspec.Struct, kw_only=True):
 class KnowledgeShowResult(Success, kw_only=True):
     """One page; `total_count` counts the documents of all pages."""
 
-    documents: list[ShownDocument]
+    documents: list[ListedDocument]
     total_count: int
     limit: int
     offset: int
@@ -102,7 +102,7 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
         with engine_call(call):
             found = await self.engine.call(LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
-            documents=[_shown(document) for document in found.documents],
+            documents=[_listed(document) for document in found.documents],
             total_count=found.total,
             limit=arguments.limit,
             offset=arguments.offset,
@@ -110,8 +110,8 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
         )
 
 
-def _shown(document: m.Document) -> ShownDocument:
-    return ShownDocument(
+def _listed(document: m.Document) -> ListedDocument:
+    return ListedDocument(
         id=document.uid,
         filename=name_of(document),
         format=document_format(document),
@@ -180,8 +180,8 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
 
 
 def _unconfirmed(document: m.Document) -> ToolError:
-    shown = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
-    return ToolError(CONFIRM, "Set confirm=true to remove this document", document=shown)
+    found = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
+    return ToolError(CONFIRM, "Set confirm=true to remove this document", document=found)
 
 
 # --- knowledge-clear ------------------------------------------------------------------------------

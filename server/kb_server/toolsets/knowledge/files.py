@@ -63,7 +63,7 @@ def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
         limit = megabytes(max_bytes)
         raise ToolError(
             "file_too_large",
-            f"File size ({_shown(size)} MB) exceeds maximum allowed size ({limit:g} MB)",
+            f"File size ({_tenths_up(size)} MB) exceeds maximum allowed size ({limit:g} MB)",
             max_size_mb=limit,
         )
 
@@ -119,7 +119,7 @@ def _not_allowed(roots: Sequence[str], path: str) -> str:
     return f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
 
 
-def _shown(size: int) -> str:
+def _tenths_up(size: int) -> str:
     """Bytes as MB, rounded up to a tenth so that what is over the limit never looks like the limit."""
     tenths = -(-size * 10 // MEBIBYTE)
     return f"{tenths / 10:.1f}".removesuffix(".0")

@@ -80,15 +80,15 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
         task_id = str(arguments.task_id)
         with engine_call(call, task_id=task_id):
             job = await self.engine.call(GET_JOB, path={"job_id": task_id})
-        told = _told(job, self._elapsed(job))
+        status = _status(job, self._elapsed(job))
         if job.status == "completed":
             document = await self._document(job, call)
-            told.result = _result(job, document)
-            told.message = UNSET if document is None else document.status_reason or UNSET
-            told.total_time_seconds = seconds_between(job.created_at, job.finished_at)
+            status.result = _result(job, document)
+            status.message = UNSET if document is None else document.status_reason or UNSET
+            status.total_time_seconds = seconds_between(job.created_at, job.finished_at)
         elif job.status in m.FINAL_STATUSES:
-            told.message = CANCELLED if job.error is None else job.error.message
-        return told
+            status.message = CANCELLED if job.error is None else job.error.message
+        return status
 
     async def _document(self, job: m.Job, call: Call) -> m.Document | None:
         """The document; None where it has been removed since, which takes nothing from the task."""
@@ -158,7 +158,7 @@ def _result(job: m.Job, document: m.Document | None) -> TaskResult:
     )
 
 
-def _told(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
+def _status(job: m.Job, elapsed: float) -> KnowledgeTaskStatusResult:
     """A task in any state. To fail is a state of the task, and no error of this call."""
     return KnowledgeTaskStatusResult(
         success=job.status != "failed",

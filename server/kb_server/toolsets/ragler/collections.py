@@ -63,10 +63,10 @@ class ListCollectionsTool(_CollectionsTool[NoArguments, ListCollectionsResult]):
             found = await backend.collections()
         self._names.learn(found)
         call.log["collections"] = len(found)  # `result_count` is what a search found, and is counted as such
-        shown = fitting(found)
-        omitted = len(found) - len(shown)
+        kept = fitting(found)
+        omitted = len(found) - len(kept)
         return ListCollectionsResult(
-            collections=shown,
+            collections=kept,
             omitted=omitted or UNSET,
             hint=(
                 f"{omitted} more collections were left out: an answer has {MAX_CHARS} characters at the most."
@@ -93,7 +93,7 @@ class GetCollectionInfoTool(_CollectionsTool[GetCollectionInfoArguments, GetColl
         with backend_call(call, arguments.collection_id):
             found = await backend.collection(str(arguments.collection_id))
         self._names.learn([found])
-        told = msgspec.structs.asdict(found)
+        members = msgspec.structs.asdict(found)
         if found.description is not UNSET and len(found.description) > MAX_DESCRIPTION_CHARS:
-            told |= {"description": found.description[:MAX_DESCRIPTION_CHARS], "truncated": True}
-        return GetCollectionInfoResult(**told)
+            members |= {"description": found.description[:MAX_DESCRIPTION_CHARS], "truncated": True}
+        return GetCollectionInfoResult(**members)

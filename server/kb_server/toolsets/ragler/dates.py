@@ -11,7 +11,7 @@ _SENT_AS_IT_IS = re.compile(
     r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2}))?", re.ASCII
 )
 _DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}-?\d", re.ASCII)
-_SHOWN = 40
+_QUOTED_CHARS = 40
 
 
 def span(date_from: str | None, date_to: str | None) -> tuple[str | None, str | None]:
@@ -45,7 +45,7 @@ def _read(text: str | None, parameter: str) -> date | datetime | None:
     raise ToolError(
         INVALID,
         f"The parameter `{parameter}` takes a date or time as ISO 8601 has it, such as 2026-01-31 or "
-        f"2026-01-31T09:30:00Z; got {text[:_SHOWN]!r}.",
+        f"2026-01-31T09:30:00Z; got {text[:_QUOTED_CHARS]!r}.",
         parameter=parameter,
     )
 

@@ -33,7 +33,7 @@ class CollectionNames:
     def __init__(self, services: _Services) -> None:
         self._services = services
         self._known: dict[str, tuple[str, float]] = {}
-        self._asked: dict[str, asyncio.Task[str]] = {}
+        self._requests: dict[str, asyncio.Task[str]] = {}
 
     async def of(self, collection_id: str) -> str:
         """The name of a collection.
@@ -44,13 +44,13 @@ class CollectionNames:
         name, until = self._known.get(collection_id, ("", 0.0))
         if self._services.clock.monotonic() < until:
             return name
-        asked = self._asked.get(collection_id)
-        if asked is None:
-            asked = asyncio.create_task(self._ask(collection_id), name="collection-name")
-            self._asked[collection_id] = asked
-            asked.add_done_callback(partial(self._answered, collection_id))
+        request = self._requests.get(collection_id)
+        if request is None:
+            request = asyncio.create_task(self._ask(collection_id), name="collection-name")
+            self._requests[collection_id] = request
+            request.add_done_callback(partial(self._answered, collection_id))
         # A caller who leaves takes nothing from the others who wait.
-        return await asyncio.shield(asked)
+        return await asyncio.shield(request)
 
     def learn(self, collections: Iterable[Collection]) -> None:
         """Keep the names of what the backend told."""
@@ -74,6 +74,6 @@ class CollectionNames:
 
     def _answered(self, collection_id: str, task: asyncio.Task[str]) -> None:
         """Nobody may be left who waits for it; its failure is not to be reported as lost."""
-        del self._asked[collection_id]
+        del self._requests[collection_id]
         if not task.cancelled():
             task.exception()

@@ -129,7 +129,7 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
         with backend_call(call, arguments.collection_id):
             found = await self._found(backend, await self._request(arguments, filters))
         took = (perf_counter() - began) * 1000
-        result = _shown(found, arguments, took)
+        result = _result(found, arguments, took)
         call.log["result_count"] = len(result.results)
         return result
 
@@ -176,31 +176,31 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
     return None if filters == VectorFilters() else filters
 
 
-def _shown(found: Passages, arguments: SearchKnowledgeArguments, took: float) -> SearchKnowledgeResult:
+def _result(found: Passages, arguments: SearchKnowledgeArguments, took: float) -> SearchKnowledgeResult:
     """`took` is how long we waited, in milliseconds, for a backend that does not tell how long it took."""
     within = None if arguments.collection_id is None else str(arguments.collection_id)
     # A backend may send more than it was asked for.
     passages = [_passage(passage, within) for passage in found.results[: arguments.limit or DEFAULT_LIMIT]]
-    shown = fitting(passages) or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
-    omitted = len(passages) - len(shown)
+    kept = fitting(passages) or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
+    omitted = len(passages) - len(kept)
     total = len(found.results) if found.total is UNSET else found.total
     return SearchKnowledgeResult(
-        results=shown,
+        results=kept,
         total=max(0, total),
         query=arguments.query,
         execution_time=round(took, 3) if found.execution_time is UNSET else found.execution_time,
         omitted=omitted or UNSET,
-        hint=_hint(shown, omitted),
+        hint=_hint(kept, omitted),
     )
 
 
 def _passage(passage: Passage, within: str | None) -> FoundPassage:
-    told = {name: getattr(passage.metadata, name) for name in PassageMetadata.__struct_fields__}
+    members = {name: getattr(passage.metadata, name) for name in PassageMetadata.__struct_fields__}
     return FoundPassage(
         content=passage.content,
         source_url=passage.source_url,
         score=passage.score,
-        metadata=FoundMetadata(**{**told, "collection_id": passage.metadata.collection_id or within}),
+        metadata=FoundMetadata(**{**members, "collection_id": passage.metadata.collection_id or within}),
     )
 
 
@@ -213,13 +213,13 @@ def _cut(passage: FoundPassage) -> FoundPassage | None:
     return msgspec.structs.replace(bare, content=passage.content[:room])
 
 
-def _hint(shown: list[FoundPassage], omitted: int) -> str | UnsetType:
+def _hint(kept: list[FoundPassage], omitted: int) -> str | UnsetType:
     hints = []
     if omitted:
         hints.append(
             f"{omitted} more results were left out: an answer has {MAX_CHARS} characters at the most; "
             "narrow the search with collection_id or filters."
         )
-    if any(passage.truncated is True for passage in shown):
+    if any(passage.truncated is True for passage in kept):
         hints.append("A truncated content goes on at its source_url.")
     return " ".join(hints) or UNSET

@@ -43,22 +43,22 @@ class TextFile:
         """
         if not self._path:
             raise NotConfigured("No file is configured. Set KB_TEXT_FILE, or start with --file PATH.")
-        shown = Path(self._path).name
+        name = Path(self._path).name
         try:
             with _opened(Path(self._path).expanduser()) as descriptor:
-                return self._read(descriptor, shown)
+                return self._read(descriptor, name)
         except (OSError, ValueError, RuntimeError) as error:
-            raise SourceError(_told(error, shown)) from error
+            raise SourceError(_reason(error, name)) from error
 
-    def _read(self, descriptor: int, shown: str) -> Text:
+    def _read(self, descriptor: int, name: str) -> Text:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            raise SourceError(f"{shown} is not a regular file.")
+            raise SourceError(f"{name} is not a regular file.")
         data = bytearray()
         while piece := os.read(descriptor, _PIECE_BYTES):
             data += piece
             if len(data) > self._max_bytes:
-                raise SourceError(f"{shown} is too large: at most {self._max_bytes} bytes are served.")
+                raise SourceError(f"{name} is too large: at most {self._max_bytes} bytes are served.")
         return Text(
             content=data.decode("utf-8"),
             # Not st_size: what is told belongs to the bytes that were read, even if the file grew meanwhile.
@@ -76,16 +76,16 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _told(error: Exception, shown: str) -> str:
+def _reason(error: Exception, name: str) -> str:
     """The failure in words that an agent may read: the file's name, but not where it lies."""
     match error:
         case FileNotFoundError():
-            return f"{shown} does not exist."
+            return f"{name} does not exist."
         case PermissionError():
-            return f"{shown} may not be read: permission denied."
+            return f"{name} may not be read: permission denied."
         case UnicodeDecodeError():
-            return f"{shown} is not UTF-8: the byte at offset {error.start} does not belong there."
+            return f"{name} is not UTF-8: the byte at offset {error.start} does not belong there."
         case OSError():
-            return f"{shown} could not be read: {error.strerror or 'input/output error'}."
+            return f"{name} could not be read: {error.strerror or 'input/output error'}."
         case _:
-            return f"{shown!r} is not a usable path."
+            return f"{name!r} is not a usable path."

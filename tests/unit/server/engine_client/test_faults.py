@@ -30,7 +30,8 @@ from kb_server.engine_client import (
 )
 from kb_server.engine_client.http import HttpEngine
 from kb_server.engine_client.retries import RetryPolicy
-from tests.support.server_fixtures import FakeEngine, JumpingClock, serving
+from tests.support.server_fixtures import JumpingClock
+from tests.support.simulated_engine import simulated_engine
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
@@ -344,7 +345,10 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
 
 async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
     """`https` towards a plain port."""
-    async with serving(FakeEngine()) as url, engine_at(url.replace("http:", "https:"), silence=9) as engine:
+    async with (
+        simulated_engine() as plain,
+        engine_at(plain.url.replace("http:", "https:"), silence=9) as engine,
+    ):
         with pytest.raises(EngineUnreachable, match="TLS"):
             await engine.call(LIST_JOBS, query=JobsQuery())
 

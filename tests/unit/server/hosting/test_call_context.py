@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_server.hosting.call_context import correlation_id, new_call
+from kb_server.hosting.calls import correlation_id, new_call
 from mcp_aiohttp.protocol.caller import Caller, digest
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

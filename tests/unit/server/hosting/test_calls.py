@@ -124,7 +124,7 @@ async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(
     """The caller gets the correlation id to ask about."""
     with pytest.raises(BrokenToolError) as caught:
         await calls(breaking).outcome("find_things", {"query": "q"}, Call("corr"))
-    assert caught.value.correlation_id == "corr"
+    assert caught.value.error.data["correlation_id"] == "corr"
     assert "within" not in str(caught.value)
     record = caplog.records[-1]
     assert record.levelname == "ERROR"

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mcp_aiohttp.guard.auth import KeyCheck, credential
-from mcp_aiohttp.guard.proxies import TrustedProxies
+from mcp_aiohttp.guard import KeyCheck, TrustedProxies, credential
 from mcp_aiohttp.protocol.refusal import Refusal
 
 KEY = "a-secret-key"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mcp_aiohttp.guard.origin import OriginCheck
+from mcp_aiohttp.guard import OriginCheck
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.refusal import Refusal
 

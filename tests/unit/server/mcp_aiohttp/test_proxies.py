@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 
 from kb_config.settings import SettingsError
 from kb_server.settings import ServerSettings
-from mcp_aiohttp.guard.proxies import TrustedProxies
+from mcp_aiohttp.guard import TrustedProxies
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "fd00::/8"])
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcp_aiohttp.protocol.jsonrpc import result_bytes
-from mcp_aiohttp.protocol.strict_json import MAX_DEPTH, ParseError, is_laborious, parse
+from mcp_aiohttp.protocol.jsonrpc import MAX_DEPTH, ParseError, is_laborious, parse, result_bytes
 from tests.support.json_values import values
 
 LONG = b" " * 100_000
@@ -180,7 +179,7 @@ def test_padding_that_a_client_escapes_does_not_cost_the_quick_reader(
 ) -> None:
     """Some encoders write the end of base64 so."""
     monkeypatch.setattr(
-        "mcp_aiohttp.protocol.strict_json._read_carefully", lambda _body: pytest.fail("it was read carefully")
+        "mcp_aiohttp.protocol.jsonrpc._read_carefully", lambda _body: pytest.fail("it was read carefully")
     )
     assert parse(b'{"data":"' + b"QUJD" * 1000 + padding + b'"}')["data"].startswith("QUJD")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kb_server.observability import Metrics
-from kb_server.observability.counters import MmapCounters
+from kb_server.observability.metrics import MmapCounters
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_names_beyond_the_capacity_are_not_counted(
     counters_of: Callable[[int], MmapCounters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What callers may invent must not grow without bound."""
-    monkeypatch.setattr("kb_server.observability.counters.CAPACITY", 1)
+    monkeypatch.setattr("kb_server.observability.metrics.CAPACITY", 1)
     counters = counters_of(0)
     counters.add(("a",), 1)
     counters.add(("b",), 1)

@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from kb_server.engine_client.port import TRACE
-from kb_server.hosting.call_context import new_call
-from kb_server.hosting.calls import BrokenToolError
+from kb_server.hosting.calls import BrokenToolError, new_call
 from kb_server.observability import tracing
 from kb_server.tool import Call
 from kb_server.toolsets.kb.errors import engine_call

@@ -14,7 +14,7 @@ from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
 from kb_server.uploads.content import WriteBehind
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, Upload
-from tests.support.uploads import LIMITS, Desk, encoded
+from tests.support.uploads import LIMITS, Desk, encoded, sha256
 
 
 class TestFullDisk:
@@ -148,7 +148,7 @@ class TestWorkers:
         await desk.uploads.chunk(upload_id, 1, encoded(b"def"))
         finished = await second.uploads.finish(upload_id)
         assert (await desk.uploads.finish(upload_id)).job_id == finished.job_id
-        assert desk.engine.files == [b"abcdef"]
+        assert desk.engine.journal.files() == [sha256(b"abcdef")]
         await second.uploads.close()
 
     async def test_a_quota_is_one_for_all_workers(self, desk: Desk) -> None:
@@ -165,7 +165,7 @@ class TestWorkers:
         new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
         started = await desk.uploads.start(new, "me")
         staging = desk.uploads._staging
-        staging.aside(started.upload.id).write_bytes(bytes(900))
+        staging.unfinished(started.upload.id).write_bytes(bytes(900))
         staging.hold(started.upload.id, 900, lambda _ledger: None)
 
         async def body() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Uploads from start to finish, on a real disk and towards an engine that remembers."""
+"""Uploads from start to finish, on a real disk and towards a simulated engine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import base64
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from kb_contracts.api.errors import EngineError
-from kb_contracts.http.mount import Incoming
 from kb_server.engine_client import EngineFailed, EngineUnreachable
 from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
 from kb_server.uploads.service import TOKEN_BYTES
 from kb_server.uploads.staging import Entry, Lock
 from kb_server.uploads.upload import CHUNK_BYTES
+from tests.support.eventually import eventually_async
 from tests.support.server_fixtures import JumpingClock
+from tests.support.simulated_engine import MakeCall
 from tests.support.uploads import LIMITS, Desk, encoded, sha256
 
 UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
@@ -150,7 +151,7 @@ class TestChunk:
         received = await desk.uploads.chunk(upload_id, 0, encoded(b"abc"))
         assert (received.bytes, received.chunks) == (6, 2)
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [b"abcdef"]
+        assert desk.engine.journal.files() == [sha256(b"abcdef")]
 
     @pytest.mark.parametrize(
         "data",
@@ -204,7 +205,7 @@ class TestChunk:
         chunks = [desk.uploads.chunk(upload_id, index, encoded(bytes([index]))) for index in range(20)]
         await asyncio.gather(*reversed(chunks))
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [bytes(range(20))]
+        assert desk.engine.journal.files() == [sha256(bytes(range(20)))]
 
     async def test_together_they_never_exceed_the_total(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
@@ -243,7 +244,7 @@ class TestChunk:
         await asyncio.gather(task, return_exceptions=True)
         await desk.send(upload_id, b"abc", b"def")
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [b"abcdef"]
+        assert desk.engine.journal.files() == [sha256(b"abcdef")]
 
 
 class TestFinish:
@@ -255,26 +256,28 @@ class TestFinish:
         upload_id = await desk.start(6, filename="report.pdf", title="R", source_path="p", metadata={"a": 1})
         await desk.send(upload_id, b"abc", b"def")
         finished = await desk.uploads.finish(upload_id)
-        asked = desk.engine.of("createJob")[0]
-        assert (asked.method, asked.path) == ("POST", "/api/v1/jobs")
-        assert asked.headers["Content-Type"].startswith("multipart/form-data")
-        assert asked.body == {
-            "filename": "report.pdf",
-            "tags": ["collection:documents", "insurance"],
-            "dedup_scope": "collection:documents",
-            "title": "R",
-            "source_path": "p",
-            "metadata": {"a": 1},
-        }
-        assert desk.engine.files == [b"abcdef"]
-        assert finished.job_id in desk.engine.jobs
+        (request,) = desk.engine.journal.requests("createJob")
+        assert (request.method, request.path) == ("POST", "/api/v1/jobs")
+        assert request.headers["Content-Type"].startswith("multipart/form-data")
+        assert desk.engine.journal.bodies("createJob") == [
+            {
+                "file": ["report.pdf", sha256(b"abcdef")],
+                "tags": ["collection:documents", "insurance"],
+                "dedup_scope": "collection:documents",
+                "title": "R",
+                "source_path": "p",
+                "metadata": {"a": 1},
+                "force_ocr": False,
+            }
+        ]
+        assert finished.job_id in desk.engine.state.jobs
 
     async def test_the_upload_id_is_the_idempotency_key(self, desk: Desk) -> None:
         """A finish that is repeated after a crash is recognised by the engine."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         await desk.uploads.finish(upload_id)
-        assert desk.engine.of("createJob")[0].headers["Idempotency-Key"] == upload_id
+        assert desk.engine.journal.requests("createJob")[0].headers["Idempotency-Key"] == upload_id
 
     @pytest.mark.requirement("K35")
     async def test_chunks_are_put_together_by_their_index(self, desk: Desk) -> None:
@@ -283,7 +286,7 @@ class TestFinish:
         for index in reversed(range(12)):
             await desk.uploads.chunk(upload_id, index, encoded(b"abcdefghijkl"[index : index + 1]))
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [b"abcdefghijkl"]
+        assert desk.engine.journal.files() == [sha256(b"abcdefghijkl")]
 
     @pytest.mark.requirement("K40")
     async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
@@ -298,10 +301,10 @@ class TestFinish:
             await desk.uploads.chunk(upload_id, index, encoded(b"abc"))
         with pytest.raises(UploadError, match="missing: 1"):
             await desk.uploads.finish(upload_id)
-        assert desk.engine.asked == []
+        assert desk.engine.journal.requests() == []
         await desk.uploads.chunk(upload_id, 1, encoded(b"xyz"))
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [b"abcxyzabc"]
+        assert desk.engine.journal.files() == [sha256(b"abcxyzabc")]
 
     async def test_the_files_sha256_is_checked(self, desk: Desk) -> None:
         """Given at the start or at the finish."""
@@ -313,7 +316,7 @@ class TestFinish:
         with pytest.raises(UploadError, match="SHA-256 of the file"):
             await desk.uploads.finish(upload_id, sha256(b"another"))
         await desk.uploads.finish(upload_id, sha256(b"abcdef"))
-        assert desk.engine.files == [b"abcdef"]
+        assert desk.engine.journal.files() == [sha256(b"abcdef")]
 
     async def test_repeated_it_gives_the_same_job(self, desk: Desk) -> None:
         upload_id = await desk.start(3)
@@ -321,17 +324,17 @@ class TestFinish:
         first = await desk.uploads.finish(upload_id)
         again = await desk.uploads.finish(upload_id)
         assert again.job_id == first.job_id
-        assert len(desk.engine.of("createJob")) == 1
+        desk.engine.journal.expect(operation="createJob", exactly=1)
 
     async def test_a_failure_of_the_engine_keeps_the_file_for_another_try(self, desk: Desk) -> None:
         """The agent need not send it again."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
-        desk.engine.fail("createJob", EngineError("internal", "Oops."))
+        desk.engine.arm("internal_error", "createJob")
         with pytest.raises(EngineFailed):
             await desk.uploads.finish(upload_id)
         await desk.uploads.finish(upload_id)
-        assert desk.engine.files == [b"abc", b"abc"]
+        assert desk.engine.journal.files() == [sha256(b"abc"), sha256(b"abc")]
 
     async def test_an_engine_out_of_reach_keeps_the_file_too(self, desk: Desk) -> None:
         client = HttpEngine("http://127.0.0.1:1", clock=JumpingClock().clock())
@@ -358,11 +361,12 @@ class TestFinish:
         await desk.send(upload_id, b"abc")
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
-        async def holds(incoming: Incoming) -> None:
+        async def holds(send: MakeCall) -> Any:
             arrived.set()
             await go_on.wait()
+            return await send()
 
-        desk.engine.gates["createJob"] = holds
+        desk.client.around["createJob"] = holds
         finishing = asyncio.create_task(desk.uploads.finish(upload_id))
         await arrived.wait()
         for call in (desk.uploads.chunk(upload_id, 0, encoded(b"xyz")), desk.uploads.finish(upload_id)):
@@ -373,7 +377,7 @@ class TestFinish:
         await desk.uploads.sweep()
         assert desk.ids() == [upload_id]
         go_on.set()
-        assert (await finishing).job_id in desk.engine.jobs
+        assert (await finishing).job_id in desk.engine.state.jobs
         await desk.uploads.sweep()
         assert desk.ids() == []
 
@@ -381,19 +385,12 @@ class TestFinish:
         """The stream to the engine is broken off, and a later finish does it all."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
-        arrived = asyncio.Event()
-
-        async def holds(incoming: Incoming) -> None:
-            arrived.set()
-            desk.engine.gates.clear()
-            await asyncio.Event().wait()
-
-        desk.engine.gates["createJob"] = holds
+        desk.engine.arm("hang", "createJob")
         finishing = asyncio.create_task(desk.uploads.finish(upload_id))
-        await arrived.wait()
+        await eventually_async(lambda: desk.engine.journal.requests("createJob"), what="the file's arrival")
         finishing.cancel()
         await asyncio.gather(finishing, return_exceptions=True)
-        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
+        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.state.jobs
 
     async def test_a_caller_that_leaves_while_a_lock_is_taken_leaves_no_lock(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
@@ -416,7 +413,7 @@ class TestFinish:
             finishing.cancel()
             loop.call_soon(go_on.set)
             await asyncio.gather(finishing, return_exceptions=True)
-        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.jobs
+        assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.state.jobs
 
     async def test_nothing_is_added_after_it(self, desk: Desk) -> None:
         """The job is named as what there is."""
@@ -436,7 +433,7 @@ class TestFinish:
         upload_id = await big.start(len(data))
         await big.send(upload_id, data[:2_000_000], data[2_000_000:])
         await uploads.finish(upload_id, sha256(data))
-        assert desk.engine.files == [data]
+        assert desk.engine.journal.files() == [sha256(data)]
         await uploads.close()
 
 

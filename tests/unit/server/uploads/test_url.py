@@ -14,12 +14,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kb_server.engine_client.http import HttpEngine
 from kb_server.uploads import Limits, NewUpload, Started, UploadError, Uploads
 from kb_server.uploads.routes import routes
 from kb_server.uploads.staging import Entry, Lock
 from tests.support.eventually import eventually_async
-from tests.support.server_fixtures import FakeEngine, JumpingClock, ManualClock, serving
+from tests.support.server_fixtures import JumpingClock, ManualClock
+from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
+from tests.support.uploads import sha256
 
 DATA = bytes(range(256)) * 4_096
 
@@ -29,7 +30,7 @@ class Site:
     """A server with the upload route alone."""
 
     uploads: Uploads
-    engine: FakeEngine
+    engine: SimulatedEngine
     clock: ManualClock
     home: Path
     base: str
@@ -56,9 +57,9 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     """With two mebibytes a file, and an engine behind."""
-    engine, clock = FakeEngine(), ManualClock()
-    async with serving(engine) as url, aiohttp.ClientSession() as http:
-        client = HttpEngine(url, clock=JumpingClock().clock())
+    clock = ManualClock()
+    async with simulated_engine() as engine, aiohttp.ClientSession() as http:
+        client = InterruptedEngine(engine.url, clock=JumpingClock().clock())
         uploads = Uploads(tmp_path, "one", Limits(1 << 21, 1 << 24, 1 << 24, 600.0), client, clock.clock())
         app = web.Application()
         app.add_routes(routes(lambda: uploads))
@@ -85,7 +86,7 @@ async def test_a_whole_body_is_taken_and_then_finished(site: Site) -> None:
     assert answer["received_bytes"] == len(DATA)
     assert "kb_upload_finish" in answer["next"]
     await site.uploads.finish(started.upload.id)
-    assert site.engine.files == [DATA]
+    assert site.engine.journal.files() == [sha256(DATA)]
     assert site.staged() == []
 
 
@@ -94,7 +95,7 @@ async def test_a_body_without_an_announced_length_is_counted(site: Site) -> None
     started = await site.start()
     assert (await site.put(started.token, blocks(DATA[:5], DATA[5:])))[0] == 201
     await site.uploads.finish(started.upload.id)
-    assert site.engine.files == [DATA]
+    assert site.engine.journal.files() == [sha256(DATA)]
 
 
 async def test_one_whole_body_spends_the_url(site: Site) -> None:
@@ -104,7 +105,7 @@ async def test_one_whole_body_spends_the_url(site: Site) -> None:
     status, answer = await site.put(started.token, b"xyz")
     assert (status, answer["error"]) == (410, "upload_url_spent")
     await site.uploads.finish(started.upload.id)
-    assert site.engine.files == [b"abc"]
+    assert site.engine.journal.files() == [sha256(b"abc")]
     assert (await site.put(started.token, b"xyz"))[0] == 409
 
 
@@ -178,7 +179,7 @@ async def test_two_bodies_at_once_do_not_mix(site: Site, monkeypatch: pytest.Mon
     go_on.set()
     assert (await first)[0] == 201
     await site.uploads.finish(started.upload.id)
-    assert site.engine.files == [b"abcd"]
+    assert site.engine.journal.files() == [sha256(b"abcd")]
 
 
 async def test_chunks_exclude_the_url(site: Site) -> None:

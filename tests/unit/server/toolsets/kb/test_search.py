@@ -253,13 +253,14 @@ class TestAnswering:
         assert word in answer["hint"]
 
     async def test_what_max_chars_leaves_out_is_told(self, engine: FakeEngine, tools: ToolCaller) -> None:
-        """Also where the engine did not keep the bound: with how many, and how to get them."""
+        """Also where the engine did not keep the bound, by the rule that it should have kept."""
         document = engine.add()
         engine.found = [hit(document, index, text="x" * 60) for index in range(5)]
         answer = await tools.ok("kb_search", query="x", max_chars=130)
-        assert len(answer["results"]) == 2
-        assert answer["omitted"] == 3
-        assert "3 more results" in answer["hint"]
+        texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
+        assert texts == [(60, False), (60, False), (10, True)]
+        assert answer["omitted"] == 2
+        assert "2 more results" in answer["hint"]
         assert "max_chars" in answer["hint"]
 
     async def test_a_single_long_result_is_cut_and_says_so(
@@ -282,8 +283,9 @@ class TestAnswering:
             for index in range(2)
         ]
         answer = await tools.ok("kb_search", query="x", max_chars=200, neighbors=1)
-        assert len(answer["results"]) == 1
-        assert answer["results"][0]["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
+        whole, cut = answer["results"]
+        assert whole["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
+        assert (cut["text"], cut["before"], cut["after"], cut["truncated"]) == ("x" * 20, [], [], True)
 
     async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
         self, engine: FakeEngine, tools: ToolCaller

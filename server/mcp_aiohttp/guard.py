@@ -1,0 +1,440 @@
+"""Who may call: what stands before every handler.
+
+```
+Gate ─┬─ KeyCheck        the bearer key (MCP paths)
+      ├─ OriginCheck     Host and Origin: keeps out web pages of strangers
+      └─ TrustedProxies  whose word is taken for the address that a request comes from
+```
+
+Host and Origin keep web pages of strangers away from a server on this machine or network. A page that
+resolves its own name to this server's address (DNS rebinding) is recognized by the name it uses, and a page
+that simply sends requests here by its Origin, which browsers put on every POST and on every WebSocket that
+they open.
+
+Host: accepted are loopback names and addresses, the address listened on, the name in `public_url`, and
+`allowed_hosts`. A server that listens on every address (0.0.0.0, as in a container) and has no
+`allowed_hosts` cannot know the names it is reached by, a service name or a load balancer's: there
+Host is not checked, and Origin alone keeps browsers out. Set `allowed_hosts` to check both.
+
+Origin: accepted are loopback origins and `allowed_origins`; a request without one does not come from a
+browser.
+
+A proxy appends the address of its own peer to `X-Forwarded-For`; what stands left of that anybody may have
+written. So the header is read from the right, past the proxies that are trusted, up to the first other one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_address, ip_network
+from urllib.parse import SplitResult, urlsplit
+
+from aiohttp import HttpVersion11, hdrs, web
+
+from mcp_aiohttp.options import HostingOptions
+from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller, digest, octets
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, error_bytes
+from mcp_aiohttp.protocol.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, UNAUTHORIZED, Refusal
+
+log = logging.getLogger(__name__)
+
+CALLER = web.RequestKey("CALLER", Caller)
+"""Who sent a request to an MCP endpoint; behind a trusted proxy the one for whom it asks."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+# --- proxies --------------------------------------------------------------------------------------
+
+_FORWARDED_FOR = "X-Forwarded-For"
+
+
+class TrustedProxies:
+    """The addresses and networks of the proxies in front."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._networks = [ip_network(name, strict=False) for name in names]
+
+    def trusts(self, address: str | None) -> bool:
+        """Whether a proxy of that address is trusted."""
+        if not self._networks or not address:
+            return False
+        try:
+            parsed = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(parsed in network for network in self._networks)
+
+    def is_bounded(self, address: str) -> bool:
+        """Whether the connections of an address are bounded: it is neither a proxy nor this machine."""
+        return not is_loopback(address) and not self.trusts(address)
+
+    def client_of(self, request: web.Request) -> str | None:
+        """The address for which a trusted proxy asks; None where the peer is none, or does not say."""
+        if not self._networks or not self.trusts(request.remote):
+            return None
+        client = None
+        for value in reversed(",".join(request.headers.getall(_FORWARDED_FOR, ())).split(",")):
+            address = _without_port(value.strip())
+            if address is None:
+                break
+            client = address
+            if not self.trusts(address):
+                break
+        return client
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address is this machine's own, by its form."""
+    try:
+        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(value: str) -> str | None:
+    """The address in an element of the header, which some write with a port; None where it is none."""
+    candidates = [value, value.rpartition(":")[0]] if value.count(":") == 1 else [value]
+    if value.startswith("["):
+        candidates = [value[1:].partition("]")[0]]
+    for candidate in candidates:
+        try:
+            return str(ip_address(candidate))
+        except ValueError:
+            continue
+    return None
+
+
+# --- the key --------------------------------------------------------------------------------------
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class KeyCheck:
+    """Compares the bearer token of a request with the key; an empty key lets everybody in.
+
+    White space around the key is dropped: it ends up there from files, and no header could carry it.
+    """
+
+    def __init__(self, key: str, proxies: TrustedProxies | None = None, *, name: str = "key") -> None:
+        """`name` is what messages call the key."""
+        self.name = name
+        self.header = f"Authorization: Bearer <{name}>"
+        """What a caller sends."""
+        self._key = key.strip().encode()
+        self._proxies = proxies or TrustedProxies()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a key is wanted at all."""
+        return bool(self._key)
+
+    def require(self, request: web.Request) -> None:
+        """Let the request pass.
+
+        Raises:
+            Refusal: 401, the key is set and the request does not carry it, or it carries two.
+        """
+        if len(request.headers.getall(hdrs.AUTHORIZATION, ())) > 1:
+            raise _unauthorized("Send the header `Authorization` once.")
+        if not self._key:
+            return
+        token = bearer(request)
+        if token is None:
+            raise _unauthorized(f"A key is needed: send the header `{self.header}`.")
+        if not hmac.compare_digest(octets(token), self._key):
+            raise _unauthorized(f"The bearer token is not this server's key ({self.name}).")
+
+    def require_unless_local(self, request: web.Request) -> None:
+        """As `require`, but a peer on this machine passes; behind a proxy nobody counts as one.
+
+        Raises:
+            Refusal: 401.
+        """
+        proxied = any(header in request.headers for header in _FORWARDED)
+        if proxied or self._proxies.trusts(request.remote) or not is_loopback(request.remote or ""):
+            self.require(request)
+
+
+def bearer(request: web.Request) -> str | None:
+    """The token of `Authorization: Bearer`, or None; two such headers carry none, for they disagree."""
+    values = request.headers.getall("Authorization", [])
+    scheme, _, token = values[0].strip().partition(" ") if len(values) == 1 else ("", "", "")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def credential(request: web.Request) -> str:
+    """A short digest of the caller's token, or `anonymous`."""
+    token = bearer(request)
+    return digest(token) if token is not None else ANONYMOUS
+
+
+def _unauthorized(message: str) -> Refusal:
+    return Refusal(401, UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+
+
+# --- Host and Origin ------------------------------------------------------------------------------
+
+ANY = "*"
+
+_MAX_KNOWN = 256
+"""Values of Host whose verdict is kept; honest callers send one or two."""
+_PREFLIGHT_SECONDS = "600"
+_ALLOWED_HEADERS = (
+    "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Mcp-Session-Id, Last-Event-ID, X-Correlation-ID, X-Request-ID, traceparent"
+)
+
+
+class OriginCheck:
+    """Decides by the headers Host and Origin whether a request comes from where it may."""
+
+    def __init__(self, options: HostingOptions) -> None:
+        self._origins = {origin.rstrip("/").lower() for origin in options.allowed_origins}
+        names = _names(options)
+        self._any_host = ANY in names or (not options.allowed_hosts and _is_wildcard(options.host))
+        self._hosts = names
+        self._setting_names = options.names
+        self._known: dict[str, bool] = {}
+
+    def require(self, request: web.Request) -> None:
+        """Let the request pass.
+
+        Raises:
+            Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
+        """
+        hosts = request.headers.getall(hdrs.HOST, [])
+        if not self._any_host and (len(hosts) != 1 or not self._knows(hosts[0])):
+            raise Refusal(
+                421,
+                HOST_NOT_ALLOWED,
+                "host_not_allowed",
+                "This server is not reached by that Host. Add it to "
+                f"{self._setting_names.allowed_hosts} where it should be.",
+            )
+        origins = request.headers.getall(hdrs.ORIGIN, ())
+        if len(origins) > 1:
+            raise Refusal(403, ORIGIN_NOT_ALLOWED, "origin_not_allowed", "Send the header `Origin` once.")
+        if origins and not self.admits(origins[0]):
+            raise Refusal(
+                403,
+                ORIGIN_NOT_ALLOWED,
+                "origin_not_allowed",
+                "Web pages of that Origin may not call. Add it to "
+                f"{self._setting_names.allowed_origins} where they should.",
+            )
+
+    def admits(self, origin: str) -> bool:
+        """Whether pages of `origin` may call."""
+        if ANY in self._origins or origin.lower() in self._origins:
+            return True
+        parts = _split(origin)
+        return parts is not None and parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
+
+    def _knows(self, host: str) -> bool:
+        if host not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[host] = self._decides(host)
+        return self._known[host]
+
+    def _decides(self, host: str) -> bool:
+        parts = _split(f"//{host}")
+        if parts is None or "@" in host:
+            return False
+        name = (parts.hostname or "").rstrip(".")
+        return is_loopback(name) or name in self._hosts or host.lower() in self._hosts
+
+
+def cors_headers(origin: str) -> dict[str, str]:
+    """What lets a page of the admitted `origin` read an answer."""
+    return {
+        hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
+        hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: "WWW-Authenticate",
+        hdrs.VARY: "Origin",
+    }
+
+
+def is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks for permission; such a request never carries credentials."""
+    return (
+        request.method == hdrs.METH_OPTIONS
+        and hdrs.ORIGIN in request.headers
+        and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+    )
+
+
+def preflight_answer() -> web.Response:
+    """Permission to send what MCP clients send; the Origin was checked before."""
+    headers = {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _ALLOWED_HEADERS,
+        hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_SECONDS,
+    }
+    return web.Response(status=204, headers=headers)
+
+
+def _names(options: HostingOptions) -> frozenset[str]:
+    """Accepted Host values in lower case: bare names, and names with a port where so configured."""
+    allowed: Iterable[str] = (host.lower() for host in options.allowed_hosts)
+    own = [] if _is_wildcard(options.host) else [options.host.lower().strip("[]")]
+    public = _split(options.public_url)
+    if public is not None and public.hostname:
+        own.append(public.hostname)
+    # An IPv6 address is written in brackets in a Host header, and read without them by `_knows`.
+    return frozenset([*own, *(host.strip("[]") if host.endswith("]") else host for host in allowed)])
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for what is no port
+    except ValueError:
+        return None
+    return parts
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host == ""
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+class Gate:
+    """What stands before every handler: the key, Host and Origin, and errors as JSON."""
+
+    def __init__(self, options: HostingOptions, proxies: TrustedProxies) -> None:
+        self.key = KeyCheck(options.key, proxies, name=options.names.key)
+        self.proxies = proxies
+        self.guarded: dict[Handler, str] = {}
+        """The handlers of MCP endpoints, which want the key, each with its path."""
+        self.open: set[Handler] = set()
+        """Handlers that anybody may call by any name: probes come by the address of a pod."""
+        self._origin = OriginCheck(options)
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check the request, then answer it; whatever goes wrong is answered in JSON."""
+        try:
+            self._check(request)
+            if self.is_mcp(request):
+                client = self.proxies.client_of(request) or request.remote or ""
+                request[CALLER] = Caller(credential(request), request.headers, client)
+            return preflight_answer() if is_preflight(request) else await handler(request)
+        except Refusal as refusal:
+            fields = {
+                "status": refusal.status,
+                "error": refusal.data["error_type"],
+                "route": route_of(request),
+            }
+            log.info("Refused a request", extra=fields)
+            response = refusal_response(refusal)
+        except web.HTTPException as error:
+            response = self._http_error(request, error)
+        except Exception:  # the boundary of HTTP: a fault of ours is logged, and answered without its words
+            fields = {"method": request.method, "route": route_of(request)}
+            log.exception("A request broke", extra=fields)
+            body = error_bytes(None, INTERNAL_ERROR, "Internal error")
+            response = web.Response(status=500, body=body, content_type="application/json")
+        if asks_for_websocket(request):
+            response.force_close()  # no HTTP is read after a request for another protocol
+        return response
+
+    def is_mcp(self, request: web.Request) -> bool:
+        """Whether the request goes to an MCP server."""
+        return request.match_info.handler in self.guarded
+
+    def is_open(self, request: web.Request) -> bool:
+        """Whether anybody may make this request, by any name and at any time."""
+        return request.match_info.handler in self.open
+
+    async def allow_reading(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let an admitted browser page read the answer."""
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and self._origin.admits(origin):
+            response.headers.update(cors_headers(origin))
+
+    def expecting(
+        self, check: Callable[[web.Request], None]
+    ) -> Callable[[web.Request], Awaitable[web.Response | None]]:
+        """Answers `Expect: 100-continue`: a caller that will be refused need not send its body first.
+
+        `check` is the endpoint's own, of what the headers say.
+        """
+
+        async def answer(request: web.Request) -> web.Response | None:
+            try:
+                self._check(request)
+                check(request)
+            except Refusal as refusal:
+                return refusal_response(refusal)
+            if request.headers[hdrs.EXPECT].lower() == "100-continue" and request.version >= HttpVersion11:
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0  # the answer itself has not begun
+            return None
+
+        return answer
+
+    def _check(self, request: web.Request) -> None:
+        if self.is_open(request):
+            return
+        if self.is_mcp(request) and not self._is_permitted_preflight(request):
+            self.key.require(request)
+        self._origin.require(request)
+
+    def _is_permitted_preflight(self, request: web.Request) -> bool:
+        # The one exception to the key on every method: a browser asks first, and asks without it.
+        return is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
+
+    def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
+        if error.status < 400:
+            raise error
+        headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
+        if isinstance(error, web.HTTPNotFound):
+            return web.json_response({"error": "not_found", **self._not_found(request.path)}, status=404)
+        code = error.reason.lower().replace(" ", "_")
+        body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
+        return web.json_response(body, status=error.status, headers=headers)
+
+    def _not_found(self, path: str) -> dict[str, str]:
+        """What answers a path that nobody serves; clients print what OAuth calls `error_description`."""
+        paths = f"MCP is served at {', '.join(self.guarded.values())}."
+        if path != "/register" and not path.startswith(("/.well-known/oauth-", "/.well-known/openid-")):
+            return {"message": f"There is nothing at this path. {paths}"}
+        wanted = f"Send the header `{self.key.header}`" if self.key.is_set else "No key is needed"
+        message = f"This server has no OAuth. {wanted}. {paths}"
+        return {"message": message, "error_description": message}
+
+
+GATE = web.AppKey("GATE", Gate)
+"""The gate of an application, for those who add to it."""
+
+
+def route_of(request: web.Request) -> str:
+    """The route's own pattern: a path may hold a one-time token, and must not be logged."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else ""
+
+
+def refusal_response(refusal: Refusal) -> web.Response:
+    """The answer to a request that is refused: a JSON-RPC error with an HTTP status."""
+    response = web.Response(
+        status=refusal.status,
+        headers=refusal.headers,
+        body=error_bytes(None, refusal.code, refusal.message, refusal.data),
+        content_type="application/json",
+    )
+    if refusal.close:
+        response.force_close()
+    return response
+
+
+def asks_for_websocket(http: web.Request) -> bool:
+    """Whether the request is to become a WebSocket."""
+    return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"

@@ -1,0 +1,144 @@
+"""An engine of the simulator in the test's own loop, on a real port, and a client that a test can interrupt.
+
+The simulator keeps the contract as the conformance suite proves it, so that a test of the server needs no
+engine of its own. Faults come from its registry, and one that never fired fails the test; what was called
+stands in its journal. What no fault can do (hold a call, change a document in between, replace a response)
+is done around `call` of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import CREATE_JOB, AnyOperation
+from kb_server.engine_client import FileSource
+from kb_server.engine_client.http import HttpEngine
+from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
+from kb_simulator.engine import submission
+from kb_simulator.engine.state import State
+from kb_simulator.harness.faults import AnyEffect
+from kb_simulator.harness.namespaces import Namespace
+from kb_simulator.harness.recorded_request import RecordedRequest
+from kb_simulator.harness.verification import Verification, verify
+
+MakeCall = Callable[[], Awaitable[Any]]
+Around = Callable[[MakeCall], Awaitable[Any]]
+"""What stands around a call of the engine: it gets the call itself, and makes it, or not."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The requests that arrived at an engine."""
+
+    namespace: Namespace
+
+    def requests(self, operation: str | None = None) -> list[RecordedRequest]:
+        """All requests, or those of one operation, in the order of arrival."""
+        entries = (entry.request for entry in self.namespace.journal)
+        return [request for request in entries if operation in (None, request.operation)]
+
+    def bodies(self, operation: str) -> list[Any]:
+        """The JSON bodies of one operation; of a file its fields, and its name and SHA-256 as `file`."""
+        return [msgspec.json.decode(request.body) for request in self.requests(operation)]
+
+    def files(self) -> list[str]:
+        """The SHA-256 of each file that arrived."""
+        return [body["file"][1] for body in self.bodies("createJob") if "file" in body]
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Method and path of everything but reads."""
+        return [(each.method, each.path) for each in self.requests() if each.method != "GET"]
+
+    def expect(self, *, exactly: int, **match: str) -> None:
+        """Raise AssertionError, naming the nearest request, unless so many match; `match` as in `Match`."""
+        wanted = Verification(expectations=(Expectation(match=Match(**match), exactly=exactly),))
+        assert not (failures := verify(self.namespace.journal, wanted, ()).failures), failures
+
+
+@dataclass(frozen=True)
+class SimulatedEngine:
+    """One engine, its state and what steers it."""
+
+    url: str
+    namespace: Namespace
+    journal: Journal
+
+    @property
+    def state(self) -> State:
+        """Everything that it holds."""
+        return self.namespace.state
+
+    def arm(
+        self, name: str, operation: str, effect: AnyEffect | None = None, *, times: int | None = 1
+    ) -> None:
+        """Arm a fault of the catalogue, or an effect of its own, for the next calls; None: for all."""
+        match, when = Match(operation=operation), When(times=times)
+        self.namespace.faults.arm(Fault(name=name, effect=effect, match=match, when=when))
+
+    def add(
+        self, *tags: str, text: str | None = None, doc_type: m.DocType = "note", **members: Any
+    ) -> m.Document:
+        """Put a document in, whatever becomes of other jobs; `members` are those of a submission."""
+        name = f"added {len(self.state.jobs)}"
+        request = m.NoteRequest(text=name if text is None else text, title=f"Document {name}", tags=[*tags])
+        source = submission.note(name, request)
+        changes: dict[str, Any] = {"kind": "note" if doc_type == "note" else "file", **members}
+        policy, self.state.policy = self.state.policy, AtOnce()
+        job = self.state.accept(replace(source, doc_type=doc_type, **changes))
+        self.state.policy = policy
+        document_id = self.state.job(job.id).document_id
+        assert document_id is not None, "a job that is done at once has a document"
+        return self.document(document_id)
+
+    def document(self, document_id: int = 1) -> m.Document:
+        """A document as it is now."""
+        return self.state.documents.by_id[document_id].document
+
+    def edit(self, document_id: int = 1, title: str = "Edited") -> None:
+        """Change a note's title, as somebody else would between two calls."""
+        now = self.namespace.clock.microseconds()
+        self.state.documents.replace_note(document_id, m.NotePatch(title=title), now)
+
+    def set_tags(self, *tags: str, document_id: int = 1) -> None:
+        """Change a document's tags, as somebody else would between two calls."""
+        for tag in self.document(document_id).tags:
+            self.state.remove_tag(document_id, tag, None)
+        self.state.add_tags(document_id, [*tags], None)
+
+
+@asynccontextmanager
+async def simulated_engine(api_key: str = "", *, port: int = 0) -> AsyncIterator[SimulatedEngine]:
+    """An empty engine; at the end every fault that was armed must have fired."""
+    async with Simulator(SimulatorSettings(port=port, api_key=api_key)) as simulator:
+        namespace = simulator.namespaces.get("default")
+        yield SimulatedEngine(simulator.url, namespace, Journal(namespace))
+        armed = namespace.faults.list()
+        assert not (unfired := verify(namespace.journal, Verification(), armed).unfired), unfired
+
+
+class InterruptedEngine(HttpEngine):
+    """The client of an engine; `around` holds, by operation id, what stands around a call."""
+
+    def __init__(self, url: str, api_key: str = "", **options: Any) -> None:
+        super().__init__(url, api_key, **options)
+        self.around: dict[str, Around] = {}
+
+    async def call(self, operation: AnyOperation, **content: Any) -> Any:
+        """The call, with what stands around it."""
+        return await self._within(operation.id, partial(super().call, operation, **content))
+
+    async def send_file(self, file: FileSource, fields: m.FileFields, **options: Any) -> m.Job:
+        """As `call`, of `createJob`."""
+        job: m.Job = await self._within(CREATE_JOB.id, partial(super().send_file, file, fields, **options))
+        return job
+
+    async def _within(self, operation_id: str, make: MakeCall) -> Any:
+        around = self.around.get(operation_id)
+        return await (make() if around is None else around(make))

@@ -42,13 +42,13 @@ class Row(msgspec.Struct):
 def read(
     kind: type[S], options: argparse.Namespace, *, environ: Mapping[str, str] = os.environ, **flags: Any
 ) -> S:
-    """The settings of one part.
+    """The settings of one part: what `flags` say, then what the options of the same names say.
 
     Raises:
         SettingsError: a value does not fit, or the file is unreadable.
         CliError: the file is missing, or names an unknown setting.
     """
-    return kind.read(environ, file=config_file(options, environ), **flags)
+    return kind.read(environ, file=config_file(options, environ), **(vars(options) | flags))
 
 
 def is_set(
@@ -75,15 +75,14 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
     return file
 
 
-def show(options: argparse.Namespace, out: Output) -> int:
+def show(options: argparse.Namespace, out: Output) -> None:
     """`kb config`: every setting, its value and where that came from; never a secret."""
     rows = described(options)
-    if out.as_json:
-        out.document(rows)
-    else:
-        cells = [[row.variable, row.value, row.source, ", ".join(row.parts), row.help] for row in rows]
-        out.table(["variable", "value", "source", "part", "what it is"], cells)
-    return Exit.OK
+    if not out.answered(rows):
+        out.table(
+            ["variable", "value", "source", "part", "what it is"],
+            [[row.variable, row.value, row.source, ", ".join(row.parts), row.help] for row in rows],
+        )
 
 
 def described(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:

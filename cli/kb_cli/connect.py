@@ -11,15 +11,6 @@ if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 
-def settings_of(options: argparse.Namespace) -> ClientSettings:
-    """Where the engine is, and its key.
-
-    Raises:
-        SettingsError, CliError: a setting cannot be used.
-    """
-    return read(ClientSettings, options, engine_url=options.url, api_key=options.api_key)
-
-
 def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """A client, to be used as a context manager; `user` as `EngineClient` has it.
 
@@ -28,5 +19,5 @@ def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
     """
     from kb_cli.client import EngineClient
 
-    settings = settings_of(options)
+    settings = read(ClientSettings, options)
     return EngineClient(settings.engine_url, settings.api_key, user=user)

@@ -16,19 +16,8 @@ from kb_cli.parser import build_parser
 from kb_config.installing import install_command
 from kb_config.settings import SettingsError
 
-Command = Callable[[argparse.Namespace, Output], int]
-
-_EXTRAS = {
-    "up": ("server", "engine"),
-    "serve": ("server",),
-    "stdio": ("server",),
-    "move": ("server",),
-    "engine": ("engine",),
-    "reindex": ("engine",),
-    "verify": ("verify",),
-    "bench": ("load",),
-}
-"""What a command needs beyond kb's own dependencies."""
+Command = Callable[[argparse.Namespace, Output], int | None]
+"""None is `Exit.OK`."""
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -36,7 +25,9 @@ def dispatch(arguments: Sequence[str]) -> int:
     options = build_parser().parse_args(arguments)
     _make_streams_safe()
     try:
-        status = _command(options.run)(options, Output(as_json=getattr(options, "json", False)))
+        module, _, function = options.run.partition(":")
+        command: Command = getattr(import_module(module), function)
+        status = command(options, Output(as_json=getattr(options, "json", False))) or Exit.OK
         sys.stdout.flush()
     except CliError as error:
         return _fail(options, error.message, error.status)
@@ -49,7 +40,9 @@ def dispatch(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except ModuleNotFoundError as error:
-        return _fail(options, _missing(options.command, error), Exit.FAILED)
+        package, how = (error.name or "").partition(".")[0], install_command(*options.extras)
+        hint = f"; install what `kb {options.command}` needs with: {how}" if options.extras else ""
+        return _fail(options, f"the package {package} is not installed{hint}", Exit.FAILED)
     except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
         if os.environ.get("LOG_LEVEL") == "debug":
             traceback.print_exc()
@@ -58,22 +51,9 @@ def dispatch(arguments: Sequence[str]) -> int:
     return status
 
 
-def _command(place: str) -> Command:
-    module, _, function = place.partition(":")
-    command: Command = getattr(import_module(module), function)
-    return command
-
-
 def _fail(options: argparse.Namespace, message: str, status: Exit) -> Exit:
     sys.stderr.write(f"kb {options.command}: {printable.line(message)}\n")
     return status
-
-
-def _missing(command: str, error: ModuleNotFoundError) -> str:
-    extras = _EXTRAS.get(command, ())
-    how = f"; install what `kb {command}` needs with: {install_command(*extras)}" if extras else ""
-    package = (error.name or "").partition(".")[0]
-    return f"the package {package} is not installed{how}"
 
 
 def _make_streams_safe() -> None:

@@ -40,6 +40,12 @@ class Output:
         """Whether a person looks at stdout."""
         return not self.as_json and self.stdout.isatty()
 
+    def answered(self, value: Any) -> bool:
+        """Write `value` where the answer is to be JSON; whether it was."""
+        if self.as_json:
+            self.document(value)
+        return self.as_json
+
     def document(self, value: Any) -> None:
         """Write `value` as one JSON document."""
         encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
@@ -49,17 +55,19 @@ class Output:
         """Write a text of one or more lines; `style` is rich's and shows on a terminal only."""
         printed = printable.text(value)
         if style and self.is_terminal:
-            self._print(printed, style)
+            from rich.text import Text
+
+            self.console().print(Text(printed, style=style), soft_wrap=True)
         else:
             self.stdout.write(printed + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table; into a pipe without the title, a header line first."""
-        cells = [["" if cell is None else printable.line(str(cell)) for cell in row] for row in rows]
+        texts = [["" if cell is None else printable.line(str(cell)) for cell in row] for row in rows]
         if self.is_terminal:
-            self._print_table(columns, cells, title)
+            self._print_table(columns, texts, title)
         else:
-            for row in (columns, *cells):
+            for row in (columns, *texts):
                 self.stdout.write("\t".join(row) + "\n")
 
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
@@ -68,7 +76,13 @@ class Output:
             (name, printable.line(str(value))) for name, value in pairs if value is not None and value != ""
         ]
         if self.is_terminal:
-            self._print_facts(printed)
+            from rich.table import Table
+            from rich.text import Text
+
+            grid = Table.grid(padding=(0, 2))
+            for name, text in printed:
+                grid.add_row(Text(name, style="dim"), Text(text))
+            self.console().print(grid)
         else:
             self.stdout.writelines(f"{name}\t{value}\n" for name, value in printed)
 
@@ -82,27 +96,22 @@ class Output:
 
         return Console(file=self.stdout, markup=False, highlight=False, emoji=False)
 
-    def _print(self, printed: str, style: str) -> None:
-        from rich.text import Text
-
-        self.console().print(Text(printed, style=style), soft_wrap=True)
-
-    def _print_table(self, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str) -> None:
+    def _print_table(self, columns: Sequence[str], texts: Sequence[Sequence[str]], title: str) -> None:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
         console = self.console()
         table = Table(*columns, box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
-        for row in cells:
+        for row in texts:
             table.add_row(*(Text(cell) for cell in row))
         if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
             console.print(table)
         else:
-            self._print_records(console, columns, cells, title)
+            self._print_records(console, columns, texts, title)
 
     def _print_records(
-        self, console: Console, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str
+        self, console: Console, columns: Sequence[str], texts: Sequence[Sequence[str]], title: str
     ) -> None:
         """Write each row as its first cell and, indented below, the others that are not empty, by name."""
         from rich.padding import Padding
@@ -110,7 +119,7 @@ class Output:
 
         if title:
             console.print(Text(title))
-        for first, *others in cells:
+        for first, *others in texts:
             console.print(Text(first, style="bold"))
             lines: list[Text] = []
             for name, cell in zip(columns[1:], others, strict=True):
@@ -120,12 +129,3 @@ class Output:
                 elif cell:
                     lines.append(part)
             console.print(Padding(Text("\n").join(lines), (0, 0, 0, _INDENT)))
-
-    def _print_facts(self, pairs: Sequence[tuple[str, str]]) -> None:
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=(0, 2))
-        for name, value in pairs:
-            grid.add_row(Text(name, style="dim"), Text(value))
-        self.console().print(grid)

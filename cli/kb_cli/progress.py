@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -38,8 +38,19 @@ class Result(msgspec.Struct):
         return f"{self.outcome}\t{self.path}\t{last}".rstrip()
 
 
-class Progress(Protocol):
-    """Who is told how far things are."""
+def progress_on(out: Output) -> AbstractContextManager[Progress]:
+    """The progress that suits `out`."""
+    return Bars(out) if out.is_terminal else Progress(out)
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """One line a file, none where the answer is JSON; a script has no use for how far it is."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to clear away."""
 
     def began(self, files: int, size: int) -> None:
         """So many files of so many bytes together are to be sent."""
@@ -49,41 +60,18 @@ class Progress(Protocol):
 
     def ended(self, result: Result) -> None:
         """One file is through."""
-
-
-def progress_on(out: Output) -> AbstractContextManager[Progress]:
-    """The progress that suits `out`."""
-    return Bars(out) if out.is_terminal else Lines(out)
-
-
-class Lines(AbstractContextManager["Lines"]):
-    """One line a file; none where the answer is JSON."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to clear away."""
-
-    def began(self, files: int, size: int) -> None:
-        """Nothing that a file or a script would want to read."""
-
-    def sent(self, size: int) -> None:
-        """Nothing that a file or a script would want to read."""
-
-    def ended(self, result: Result) -> None:
-        """One line."""
         if not self._out.as_json:
             self._out.text(result.line())
 
 
-class Bars(AbstractContextManager["Bars"]):
+class Bars(Progress):
     """Two bars that vanish at the end, and above them one line a file."""
 
     def __init__(self, out: Output) -> None:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Drawn
 
+        super().__init__(out)
         self._drawn = Drawn(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,16 +91,13 @@ class Bars(AbstractContextManager["Bars"]):
         self._drawn.stop()
 
     def began(self, files: int, size: int) -> None:
-        """Both totals are known."""
         self._drawn.update(self._sending, total=size)
         self._drawn.update(self._reading, total=files)
 
     def sent(self, size: int) -> None:
-        """The first bar moves."""
         self._drawn.advance(self._sending, size)
 
     def ended(self, result: Result) -> None:
-        """The second bar moves, and the file's line goes above both."""
         from rich.text import Text
 
         self._drawn.advance(self._reading)

@@ -1,4 +1,4 @@
-"""`kb reindex`: embed a base anew with another model; a SQLite base while no engine uses it."""
+"""`kb reindex`: embed a base again with another model; a SQLite base while no engine uses it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between attempts at one batch."""
 
 
-def run(options: argparse.Namespace, out: Output) -> int:
+def run(options: argparse.Namespace, out: Output) -> None:
     """Embed every chunk with the embedder of the settings and make it the base's own."""
-    settings = read(EngineSettings, options, home=options.home, embedder=options.embedder)
+    settings = read(EngineSettings, options)
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
     from kb_engine.embed.registry import embedder_from
     from kb_engine.store import BaseRefused
@@ -42,12 +42,9 @@ def run(options: argparse.Namespace, out: Output) -> int:
         raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
     except (BaseRefused, TextRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
-    if options.json:
-        base = str(settings.address or settings.database)
-        out.document({"chunks": count, "embedder": embedder.name, "base": base})
-    else:
+    base = str(settings.address or settings.database)
+    if not out.answered({"chunks": count, "embedder": embedder.name, "base": base}):
         out.text(f"{count} chunks embedded with {embedder.name}", style="green")
-    return Exit.OK
 
 
 def _reindex(settings: EngineSettings, embedder: Embedder, progress: Callable[[int, int], None]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from kb_cli.config import is_set, read
 from kb_cli.exits import CliError, Exit
@@ -14,15 +13,7 @@ from kb_server.workers.link import ParentLink
 
 def serve(options: argparse.Namespace, _out: Output) -> int:
     """Serve the toolsets over HTTP until SIGTERM or Ctrl-C."""
-    settings = _server_settings(
-        options,
-        host=options.host,
-        port=options.port,
-        home=options.home,
-        workers=options.workers,
-        toolsets=options.toolsets,
-        log_level=options.log_level,
-    )
+    settings = read(ServerSettings, options)
     from kb_server.app import StartError, start
 
     try:
@@ -31,36 +22,21 @@ def serve(options: argparse.Namespace, _out: Output) -> int:
         raise CliError(Exit.FAILED, str(error)) from error
 
 
-def stdio(options: argparse.Namespace, _out: Output) -> int:
+def stdio(options: argparse.Namespace, _out: Output) -> None:
     """Serve toolsets on stdin and stdout until stdin ends."""
     # Clients show each line on stderr as an error: unless more is asked for, only what is one is written.
     level = None if is_set(ServerSettings, "LOG_LEVEL", options) else "warn"
-    settings = _server_settings(
-        options,
-        toolsets=options.toolset,
-        text_file=options.file,
-        text_description=options.description,
-        log_level=options.log_level or level,
-    )
+    settings = read(ServerSettings, options, log_level=options.log_level or level)
     from kb_server.stdio import start
 
     start(settings)
-    return Exit.OK
 
 
-def engine(options: argparse.Namespace, _out: Output) -> int:
+def engine(options: argparse.Namespace, _out: Output) -> None:
     """Run the engine until SIGTERM or Ctrl-C."""
     from kb_engine.settings import EngineSettings
 
-    settings = read(
-        EngineSettings,
-        options,
-        host=options.host,
-        port=options.port,
-        home=options.home,
-        embedder=options.embedder,
-        log_level=options.log_level,
-    )
+    settings = read(EngineSettings, options)
     from kb_engine.__main__ import start
     from kb_engine.app import StartError
     from kb_engine.store import BaseRefused
@@ -69,10 +45,3 @@ def engine(options: argparse.Namespace, _out: Output) -> int:
         start(settings, on_ready=ParentLink.open(options.supervised).report_ready)
     except (StartError, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
-    return Exit.OK
-
-
-def _server_settings(options: argparse.Namespace, **flags: Any) -> ServerSettings:
-    return read(
-        ServerSettings, options, engine_url=options.engine_url, ragler_api_url=options.ragler_url, **flags
-    )

@@ -12,10 +12,9 @@ from kb_cli.output import Output
 from kb_simulator.settings import SimulatorSettings
 
 
-def run(options: argparse.Namespace, _out: Output) -> int:
+def run(options: argparse.Namespace, _out: Output) -> None:
     """Serve the simulator; one line says that it is ready, and where."""
-    flags = {name: getattr(options, name) for name in ("seed", "host", "port", "control", "clock", "jobs")}
-    settings = read(SimulatorSettings, options, **flags)
+    settings = read(SimulatorSettings, options)
     # Before aiohttp is imported: it would read every certificate of the machine, for a program without TLS.
     os.environ.setdefault("SSL_CERT_FILE", os.devnull)
     from kb_simulator.__main__ import serve
@@ -24,4 +23,3 @@ def run(options: argparse.Namespace, _out: Output) -> int:
         asyncio.run(serve(settings))
     except OSError as error:
         raise CliError(Exit.FAILED, f"{error.strerror or error}; choose other ports") from error
-    return Exit.OK

@@ -12,9 +12,6 @@ import asyncio
 import errno
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from kb_cli.config import config_file, is_set, read
@@ -31,8 +28,8 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where
 def run(options: argparse.Namespace, out: Output) -> int:
     """Run both until one ends or we are told to stop."""
     # Looked at here too, so that what cannot work is told in one line before the engine opens its base.
-    server = read(ServerSettings, options, home=options.home, port=options.port, toolsets=options.toolsets)
-    engine = read(EngineSettings, options, home=options.home, port=options.engine_port)
+    server = read(ServerSettings, options)
+    engine = read(EngineSettings, options, port=options.engine_port)
     checked_names(server.toolsets)
     _check_free(server.host, server.port, "KB_MCP_PORT")
     _check_free(engine.host, engine.port, "KB_ENGINE_PORT")
@@ -71,9 +68,20 @@ class Up:
         Raises:
             CliError: a child ended by itself.
         """
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_signal() -> None:
+            if not stop.is_set():
+                stop.set()
+                return
+            for child in self._children:
+                child.kill()
+
+        # Not given back: while the children are being stopped a second Ctrl-C must still kill them.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
         try:
-            with _stop_signals(self._kill) as stop:
-                return await self._until(stop)
+            return await self._until(stop)
         finally:
             for child in reversed(self._children):
                 await child.stop()
@@ -86,7 +94,10 @@ class Up:
             started.cancel()
             return Exit.OK
         if (failed := started.result()) is not None:
-            return await _status_of(failed)
+            how = await failed.ended()
+            if failed.status in (Exit.FAILED, Exit.USAGE):
+                return failed.status  # its own, for it has printed why in a line of its own
+            raise CliError(Exit.FAILED, f"the {failed.name} {how} before it was ready")
         ends = {asyncio.ensure_future(child.ended()): child for child in self._children}
         await asyncio.wait({stopped, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if stopped.done():
@@ -118,7 +129,8 @@ class Up:
         return None
 
     async def _child(self, name: str, command: str, **flags: str | None) -> ChildProcess:
-        flags |= {"log_level": self._options.log_level, "config": _text(config_file(self._options))}
+        file = config_file(self._options)
+        flags |= {"log_level": self._options.log_level, "config": None if file is None else str(file)}
         arguments = [
             part
             for flag, value in flags.items()
@@ -147,38 +159,8 @@ class Up:
             )
         self._out.stdout.flush()
 
-    def _kill(self) -> None:
-        for child in self._children:
-            child.kill()
-
-
-async def _status_of(child: ChildProcess) -> int:
-    """The exit status of a child that did not start: its own, for it has told why in a line of its own."""
-    how = await child.ended()
-    if child.status in (Exit.FAILED, Exit.USAGE):
-        return child.status
-    raise CliError(Exit.FAILED, f"the {child.name} {how} before it was ready")
-
 
 def _reachable(url: str) -> str:
     """The engine's URL as this machine can ask it, where it listens on every address."""
     parts = urlsplit(url)
     return f"http://{_ANY[parts.hostname]}:{parts.port}" if parts.hostname in _ANY else url
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-@contextmanager
-def _stop_signals(again: Callable[[], None]) -> Iterator[asyncio.Event]:
-    """An event that the first SIGTERM or SIGINT sets; a further one calls `again`."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def on_signal() -> None:
-        again() if stop.is_set() else stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    yield stop
-    # Not given back: while the children are being stopped a second Ctrl-C must still kill them.

@@ -79,6 +79,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         """Those that failed; a tool's result with `isError` is one."""
         return sum(entry.failures for entry in self.entries)
 
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds if self.seconds else 0.0
+
 
 def read_budgets(path: Path) -> Budgets:
     """The budgets in `path`.
@@ -96,7 +101,26 @@ def read_budgets(path: Path) -> Budgets:
 
 def broken(budgets: Budgets, figures: Figures) -> list[str]:
     """What the calls broke, a sentence each; a tool with a budget that was never called breaks it."""
-    return [*_broken_in_total(budgets.total, figures), *_broken_by_tools(budgets, figures)]
+    if not figures.calls:
+        found = ["no call was made"]
+    else:
+        found = []
+        share, rate = figures.failures / figures.calls, figures.rate
+        if share > budgets.total.error_share:
+            failed = f"{figures.failures} of {figures.calls} calls failed ({share:.2%})"
+            found.append(f"{failed}; budget {budgets.total.error_share:.2%}")
+        if rate < budgets.total.calls_per_second:
+            wanted = budgets.total.calls_per_second
+            found.append(f"{rate:.1f} calls a second; budget at least {wanted:g}")
+    for tool, budget in budgets.tools.items():
+        entries = [entry for entry in figures.entries if entry.tool == tool and entry.calls]
+        if not entries:
+            found.append(f"{tool} was never called, and has a budget")
+        for entry in entries:
+            for name, limit, value in (("p95", budget.p95, entry.p95), ("p99", budget.p99, entry.p99)):
+                if limit is not None and value > limit:
+                    found.append(f"{tool} at {entry.era}: {name} {value:.0f} ms; budget {limit:g}")
+    return found
 
 
 def broken_by_soak(budget: SoakBudget, samples: Sequence[Sample], seconds: float) -> list[str]:
@@ -110,42 +134,9 @@ def broken_by_soak(budget: SoakBudget, samples: Sequence[Sample], seconds: float
         found.append(
             f"the server's memory grew by {grown:.2f} MiB a minute; budget {budget.server_mib_per_minute:g}"
         )
-    more = _lowest_of_last(kept) - _highest_of_first(kept)
+    fifth = max(1, len(kept) // 5)
+    lowest_of_last = min(sample.sockets for sample in kept[-fifth:])
+    more = lowest_of_last - max(sample.sockets for sample in kept[:fifth])
     if budget.server_more_sockets is not None and more > budget.server_more_sockets:
         found.append(f"the server holds {more} more sockets at the end; budget {budget.server_more_sockets}")
-    return found
-
-
-def _highest_of_first(samples: Sequence[Sample]) -> int:
-    return max(sample.sockets for sample in samples[: max(1, len(samples) // 5)])
-
-
-def _lowest_of_last(samples: Sequence[Sample]) -> int:
-    return min(sample.sockets for sample in samples[-max(1, len(samples) // 5) :])
-
-
-def _broken_in_total(budget: TotalBudget, figures: Figures) -> list[str]:
-    if not figures.calls:
-        return ["no call was made"]
-    found = []
-    share = figures.failures / figures.calls
-    if share > budget.error_share:
-        failed = f"{figures.failures} of {figures.calls} calls failed ({share:.2%})"
-        found.append(f"{failed}; budget {budget.error_share:.2%}")
-    rate = figures.calls / figures.seconds if figures.seconds else 0.0
-    if rate < budget.calls_per_second:
-        found.append(f"{rate:.1f} calls a second; budget at least {budget.calls_per_second:g}")
-    return found
-
-
-def _broken_by_tools(budgets: Budgets, figures: Figures) -> list[str]:
-    found = []
-    for tool, budget in budgets.tools.items():
-        entries = [entry for entry in figures.entries if entry.tool == tool and entry.calls]
-        if not entries:
-            found.append(f"{tool} was never called, and has a budget")
-        for entry in entries:
-            for name, limit, value in (("p95", budget.p95, entry.p95), ("p99", budget.p99, entry.p99)):
-                if limit is not None and value > limit:
-                    found.append(f"{tool} at {entry.era}: {name} {value:.0f} ms; budget {limit:g}")
     return found

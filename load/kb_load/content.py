@@ -32,11 +32,9 @@ class Content:
         return f"{self.random.choice(_SUBJECTS)} {' '.join(words)}"
 
     def words(self) -> str:
-        """Exact words, as an error message or a name."""
         return " ".join(self._faker.words(2))
 
     def note(self) -> str:
-        """A note of a few sentences."""
         return f"{self.random.choice(_SUBJECTS).capitalize()}: {self._faker.paragraph(4)}"
 
     def file(self, kilobytes: int) -> File:
@@ -47,9 +45,7 @@ class Content:
         return File(f"{self._faker.uuid4()}.md", "\n\n".join(parts).encode())
 
     def tags(self) -> list[str]:
-        """One or two tags."""
         return sorted(set(self._faker.words(self.random.randint(1, 2))))
 
     def collection(self) -> str:
-        """Where it goes."""
         return str(self.random.choice(COLLECTIONS))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -50,18 +52,13 @@ def describe() -> Machine:
         load_before=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         commit=_commit(),
-        versions=_versions(),
+        versions={name: version for name in PACKAGES for version in _versions(name)},
     )
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def _versions(name: str) -> Iterator[str]:
+    with suppress(PackageNotFoundError):
+        yield version(name)
 
 
 def _processor() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from typing import Literal
 
@@ -46,37 +45,13 @@ class Plan:
         return max(1.0, self.peak / max(1.0, self.seconds / 10))
 
 
-def _steady(_at: float) -> float:
-    return 1.0
-
-
-def _ramp(at: float) -> float:
-    """Up in five steps, and the whole peak for the last third."""
-    return min(1.0, (int(at * 7.5) + 1) / 5)
-
-
-def _spike(at: float) -> float:
-    """A fifth, but for the fifth of the time in the middle, which has the peak."""
-    return 1.0 if 0.4 <= at < 0.6 else 0.2
-
-
-def _soak(at: float) -> float:
-    """Up over the first twentieth, then flat to the end."""
-    return between(((0.0, 0.1), (0.05, 1.0), (1.0, 1.0)), at)
-
-
-def between(points: tuple[tuple[float, float], ...], at: float) -> float:
-    """The value at `at` on straight lines through `points`, which are in order and reach from 0 to 1."""
-    for (left, low), (right, high) in pairwise(points):
-        if left <= at <= right:
-            return low + (high - low) * (at - left) / (right - left)
-    raise ValueError(f"{at} lies outside of the points")
-
-
 CURVES: dict[ShapeName, Callable[[float], float]] = {
-    "steady": _steady,
-    "ramp": _ramp,
-    "spike": _spike,
-    "soak": _soak,
+    "steady": lambda _at: 1.0,
+    # Up in five steps, and the whole peak for the last third.
+    "ramp": lambda at: min(1.0, (int(at * 7.5) + 1) / 5),
+    # A fifth, but for the fifth of the time in the middle, which has the peak.
+    "spike": lambda at: 1.0 if 0.4 <= at < 0.6 else 0.2,
+    # From a tenth up over the first twentieth, then flat to the end.
+    "soak": lambda at: min(1.0, 0.1 + 18 * at),
 }
 """The share of the peak at a share of the time, both from 0 to 1."""

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,33 +57,21 @@ class Running:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def family(self) -> list[psutil.Process]:
-        """The process and those it started."""
-        try:
-            parent = psutil.Process(self.pid)
-            return [parent, *parent.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
     def cpu_seconds(self) -> float:
         """Processor seconds that it and its children have used, of all threads, user and system."""
-        total = 0.0
-        for process in self.family():
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-        return total
+        return self._total(lambda process: sum(process.cpu_times()[:2]))
 
-    def resident_bytes(self) -> int:
+    def resident_bytes(self) -> float:
         """Resident memory of it and its children."""
-        total = 0
-        for process in self.family():
-            try:
-                total += process.memory_info().rss
-            except psutil.NoSuchProcess:
-                continue
+        return self._total(lambda process: process.memory_info().rss)
+
+    def _total(self, read: Callable[[psutil.Process], float]) -> float:
+        total = 0.0
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.pid)
+            for process in [parent, *parent.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    total += read(process)
         return total
 
     def stop(self) -> None:
@@ -106,16 +94,6 @@ def running(
     Raises:
         NotReady: it does not come to listen.
     """
-    process = start(name, arguments, folder, **environment)
-    try:
-        wait_until_listening(process, port)
-        yield process
-    finally:
-        process.stop()
-
-
-def start(name: str, arguments: Sequence[str], folder: Path, **environment: str) -> Running:
-    """Start `python <arguments>`; whoever starts it stops it."""
     log = folder / f"{name.replace(' ', '-')}.log"
     with log.open("wb") as output:
         popen = subprocess.Popen(
@@ -127,11 +105,15 @@ def start(name: str, arguments: Sequence[str], folder: Path, **environment: str)
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Running(name, popen, log)
+    process = Running(name, popen, log)
+    try:
+        _wait_until_listening(process, port)
+        yield process
+    finally:
+        process.stop()
 
 
-def wait_until_listening(process: Running, port: int) -> None:
-    """Return when somebody listens on `port`. Raises `NotReady`."""
+def _wait_until_listening(process: Running, port: int) -> None:
     pause = threading.Event()
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:

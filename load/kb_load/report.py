@@ -69,9 +69,18 @@ def plot(run: Run, path: Path) -> None:
         },
         y="latency, ms",
     )
-    sheet.lines(_by_process(run.samples, "resident_mib"), y="resident memory, MiB")
-    sheet.lines(_by_process(run.samples, "cpu"), y="processors in use")
-    sheet.lines(_by_process(run.samples, "sockets"), y="open sockets")
+    names = dict.fromkeys(sample.name for sample in run.samples)
+    for member, y in (
+        ("resident_mib", "resident memory, MiB"), ("cpu", "processors in use"), ("sockets", "open sockets"),
+    ):  # fmt: skip
+        lines: dict[str, Line] = {
+            name: (
+                [each.seconds for each in of(run.samples, name)],
+                [getattr(each, member) for each in of(run.samples, name)],
+            )
+            for name in names
+        }
+        sheet.lines(lines, y=y)
     sheet.save(path, under=run.machine.line())
 
 
@@ -105,8 +114,8 @@ def html(run: Run, picture: bytes) -> str:
 
 def summary(figures: Figures) -> str:
     """The run in one line."""
-    rate = figures.calls / figures.seconds if figures.seconds else 0.0
-    return f"{figures.calls} calls in {figures.seconds:.0f} s, {rate:.1f} a second; {figures.failures} failed"
+    calls = f"{figures.calls} calls in {figures.seconds:.0f} s, {figures.rate:.1f} a second"
+    return f"{calls}; {figures.failures} failed"
 
 
 def _rows(run: Run) -> list[list[str]]:
@@ -136,16 +145,6 @@ def _processes(run: Run) -> list[list[str]]:
             first, last = own[0], own[-1]
             rows.append([name, f"{last.resident_mib:.0f}", grown, str(first.sockets), str(last.sockets)])
     return rows
-
-
-def _by_process(samples: Sequence[Sample], member: str) -> dict[str, Line]:
-    return {
-        name: (
-            [sample.seconds for sample in of(samples, name)],
-            [getattr(sample, member) for sample in of(samples, name)],
-        )
-        for name in dict.fromkeys(sample.name for sample in samples)
-    }
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     try:
         plan = Plan(options.shape, options.users, options.seconds)
-        budgets = read_budgets(options.budgets or _budgets_for(options.target))
+        own = "budgets-engine.toml" if options.target == "engine" else "budgets.toml"
+        budgets = read_budgets(options.budgets or _FOLDER / own)
     except (ValueError, BudgetsUnreadable) as error:
         sys.stderr.write(f"load: {error}\n")
         return 2
@@ -132,15 +133,11 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
             with Sampler({**target.pids, "locust": locust.pid}) as sampler:
                 status = _wait(locust, None if options.page else plan.seconds + _GRACE_SECONDS)
         finally:
-            _end_group(locust)
+            # Its processes of load do not end with it where it was killed.
+            with suppress(ProcessLookupError):
+                os.killpg(locust.pid, signal.SIGKILL)
+            locust.wait()
     return status, sampler
-
-
-def _end_group(locust: subprocess.Popen[bytes]) -> None:
-    """Its processes of load do not end with it where it was killed."""
-    with suppress(ProcessLookupError):
-        os.killpg(locust.pid, signal.SIGKILL)
-    locust.wait()
 
 
 def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
@@ -152,8 +149,7 @@ def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
     try:
         return locust.wait(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        _end_group(locust)
-        return locust.returncode
+        return -signal.SIGKILL
 
 
 # --- what is loaded -------------------------------------------------------------------------------
@@ -183,10 +179,6 @@ def _target(options: argparse.Namespace, folder: str) -> Iterator[Target]:
         yield Target(f"http://{LOOPBACK}:{port}", KEY, {"server": server.pid, options.target: behind.pid})
 
 
-def _budgets_for(target: str) -> Path:
-    return _FOLDER / ("budgets-engine.toml" if target == "engine" else "budgets.toml")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kb_load.run",
@@ -204,7 +196,12 @@ def _parser() -> argparse.ArgumentParser:
         "--think", type=float, default=0.2, metavar="S", help="seconds between an agent's calls (default 0.2)"
     )
     parser.add_argument(
-        "--processes", type=_processes, default=1, metavar="N", help="of the generator (default 1)"
+        "--processes",
+        type=int,
+        choices=range(1, _MOST_PROCESSES + 1),
+        default=1,
+        metavar="N",
+        help="of the generator (default 1)",
     )
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="of all texts (default 7)")
     parser.add_argument(
@@ -227,12 +224,6 @@ def _target_name(text: str) -> str:
     if text in ("simulator", "engine") or text.startswith(("http://", "https://")):
         return text
     raise argparse.ArgumentTypeError(f"takes simulator, engine or a URL, not {text!r}")
-
-
-def _processes(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= _MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"takes 1 to {_MOST_PROCESSES}, not {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

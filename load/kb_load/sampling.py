@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from statistics import linear_regression
 
 import msgspec
 import psutil
@@ -42,12 +42,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(10)
 
@@ -101,7 +96,4 @@ def slope(samples: Sequence[Sample], *, skip: float = 0.0) -> float:
     points = [(sample.seconds / 60, sample.resident_mib) for sample in samples if sample.seconds >= skip]
     if len({moment for moment, _ in points}) < 2:
         raise ValueError("a slope needs two samples at different moments")
-    middle = sum(x for x, _ in points) / len(points)
-    height = sum(y for _, y in points) / len(points)
-    spread = sum((x - middle) ** 2 for x, _ in points)
-    return sum((x - middle) * (y - height) for x, y in points) / spread
+    return linear_regression(*zip(*points, strict=True)).slope

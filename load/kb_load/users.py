@@ -69,12 +69,13 @@ class Agent(FastHttpUser):
         self._files: list[File] = []
         self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
         self._uploaded: dict[str, str] = {}
+        first: tuple[str, dict[str, Any]] = ("server/discover", {})
         if self.era == HANDSHAKE:
             params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
-            self._ask("initialize", params)
-        else:
-            self._ask("server/discover", {})
-        self._ask("tools/list", {})
+            first = ("initialize", params)
+        for method, params in (first, ("tools/list", {})):
+            message = request(self.era, method, params, request_id=next(self._ids), key=KEY)
+            self._posted(method, message, result_of)
 
     def on_stop(self) -> None:
         """Remove what this agent has added."""
@@ -88,19 +89,16 @@ class Agent(FastHttpUser):
 
     @task(24)
     def search(self) -> None:
-        """The everyday search."""
         self._search({"query": self.content.question(), "top": self.content.random.choice((5, 10, 20))})
 
     @task(8)
     def search_within(self) -> None:
-        """In one collection, with neighbours to read on."""
         self._search(
             {"query": self.content.question(), "collection": self.content.collection(), "neighbors": 1}
         )
 
     @task(4)
     def search_words(self) -> None:
-        """Exact words."""
         self._search({"query": self.content.words(), "fts_only": True})
 
     @task(3)
@@ -111,7 +109,6 @@ class Agent(FastHttpUser):
 
     @task(8)
     def get(self) -> None:
-        """Read a document that a search found."""
         if self._documents:
             document_id = self.content.random.choice(list(self._documents))
             self._call("kb_get", {"document_id": document_id, "chunk_limit": 20})
@@ -122,15 +119,8 @@ class Agent(FastHttpUser):
         if len(self._notes) == _NOTES:
             self.correct()
             return
-        found = self._call(
-            "kb_addnote",
-            {
-                "text": self.content.note(),
-                "collection": "memory",
-                "tags": self.content.tags(),
-                "wait_seconds": 10,
-            },
-        )
+        arguments = {"text": self.content.note(), "collection": "memory", "tags": self.content.tags()}
+        found = self._call("kb_addnote", arguments | {"wait_seconds": 10})
         if found is not None and found.get("document_id"):
             self._notes.append(found["document_id"])
 
@@ -138,28 +128,22 @@ class Agent(FastHttpUser):
     def correct(self) -> None:
         """Replace the text of a note of one's own."""
         if self._notes:
-            arguments = {
-                "document_id": self.content.random.choice(self._notes),
-                "text": self.content.note(),
-            }
-            self._call("kb_update_note", arguments)
+            note = self.content.random.choice(self._notes)
+            self._call("kb_update_note", {"document_id": note, "text": self.content.note()})
 
     @task(2)
     def status(self) -> None:
-        """How the engine is."""
         self._call("kb_status", {})
 
     @task(2)
     def jobs(self) -> None:
-        """What became of an upload, or what there is to do."""
         job_id = self.content.random.choice(list(self._jobs)) if self._jobs else None
         self._call("kb_jobs", {"job_id": job_id} if job_id else {})
 
     @task(1)
     def upload_chunked(self) -> None:
         """A file through the model's own hands."""
-        file = self._file()
-        started = self._start(file.name, len(file.data))
+        file, started = self._start()
         if started is None:
             return
         step = -(-len(file.data) // _CHUNKS)
@@ -173,8 +157,7 @@ class Agent(FastHttpUser):
     @task(1)
     def upload_direct(self) -> None:
         """A file by the upload URL, as `curl -g -T` sends it."""
-        file = self._file()
-        started = self._start(file.name, len(file.data))
+        file, started = self._start()
         if started is None:
             return
         path = urlsplit(started["upload_url"]).path
@@ -192,17 +175,15 @@ class Agent(FastHttpUser):
         if found is not None:
             self._documents.extend(result["document_id"] for result in found["results"])
 
-    def _file(self) -> File:
+    def _start(self) -> tuple[File, dict[str, Any] | None]:
+        """A new file, or a known one when the agent has them all, and what its upload is to know."""
         if len(self._files) == _FILES:
-            known: File = self.content.random.choice(self._files)
-            return known
-        file = self.content.file(self.content.random.randint(2, 16))
-        self._files.append(file)
-        return file
-
-    def _start(self, name: str, size: int) -> dict[str, Any] | None:
-        arguments = {"filename": name, "total_size": size, "collection": "documents"}
-        return self._call("kb_upload_start", arguments)
+            file: File = self.content.random.choice(self._files)
+        else:
+            file = self.content.file(self.content.random.randint(2, 16))
+            self._files.append(file)
+        arguments = {"filename": file.name, "total_size": len(file.data), "collection": "documents"}
+        return file, self._call("kb_upload_start", arguments)
 
     def _finish(self, file: File, upload_id: str) -> None:
         found = self._call("kb_upload_finish", {"upload_id": upload_id})
@@ -214,11 +195,6 @@ class Agent(FastHttpUser):
         """The structured content; None where the call failed, which Locust has counted."""
         message = tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
         return self._posted(tool, message, structured)
-
-    def _ask(self, method: str, params: dict[str, Any]) -> None:
-        self._posted(
-            method, request(self.era, method, params, request_id=next(self._ids), key=KEY), result_of
-        )
 
     def _posted(self, name: str, message: Message, read: Any) -> dict[str, Any] | None:
         body: Any = message.body  # bytes pass, though the annotation there does not say so
@@ -239,12 +215,8 @@ class Agent(FastHttpUser):
 
 
 class HandshakeAgent(Agent):
-    """Speaks 2025-11-25."""
-
     era: Era = HANDSHAKE
 
 
 class ModernAgent(Agent):
-    """Speaks 2026-07-28."""
-
     era: Era = MODERN

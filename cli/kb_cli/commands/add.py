@@ -11,7 +11,6 @@ import argparse
 import io
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,16 +22,12 @@ from kb_cli.output import Output
 from kb_cli.progress import Outcome, Progress, Result, progress_on
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_DOCUMENT,
-    WITHOUT_CHUNKS,
-)
+from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 _SOURCE_PATH_CHARS = 1_000
-_TAKE_OCR = frozenset({".pdf", ".jpg", ".jpeg", ".png"})  # the engine refuses to force it on others
 _NO_OCR = "OCR does not apply to it: its text is taken"
 
 
@@ -49,16 +44,14 @@ def run(options: argparse.Namespace, out: Output) -> int:
     """Send all files and tell what became of each."""
     tags = labels(options).submitted()
     found = list(walk([Path(path).expanduser() for path in options.paths]))
-    with ExitStack() as stack:
-        client = stack.enter_context(engine(options))
-        progress = stack.enter_context(progress_on(out))
+    with engine(options) as client, progress_on(out) as progress:
         progress.began(len(found), sum(file.size for file in found))
         adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
         results = adding.run(found)
-    if out.as_json:
-        out.document(results)
-    else:
-        _sum_up(results, out)
+    if not out.answered(results):
+        counts = Counter(result.outcome for result in results)
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        out.text(summary or "No files there.")
     return status_of(results)
 
 
@@ -78,7 +71,11 @@ def walk(paths: Iterable[Path]) -> Iterator[Found]:
         for file in [path] if named else _under(path):
             if (real := file.resolve()) not in seen:
                 seen.add(real)
-                yield Found(file, _size(file), named)
+                try:
+                    size = file.stat().st_size
+                except OSError:
+                    size = 0
+                yield Found(file, size, named)
 
 
 def _under(folder: Path) -> Iterator[Path]:
@@ -90,13 +87,6 @@ def _under(folder: Path) -> Iterator[Path]:
                 yield from _under(entry)
         elif entry.is_file():
             yield entry
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
 
 
 @dataclass
@@ -145,7 +135,10 @@ class Adding:
                 raise
             self._end(Result(str(file.path), "failed", reason=error.message))
         else:
-            self._keep(file, job)
+            if self.wait:
+                self._waiting.append((file, job.id))
+            else:
+                self._end(Result(str(file.path), "submitted", job_id=job.id))
 
     def _accepted(self, file: Found) -> m.Job:
         """Send one file, as often as the engine's queue is full and jobs of ours are in it."""
@@ -169,12 +162,6 @@ class Adding:
             dedup_scope=self.tags[0],
             force_ocr=self.force_ocr and _takes_ocr(file.path),
         )
-
-    def _keep(self, file: Found, job: m.Job) -> None:
-        if self.wait:
-            self._waiting.append((file, job.id))
-        else:
-            self._end(Result(str(file.path), "submitted", job_id=job.id))
 
     def _pass_over(self, file: Found, reason: str) -> None:
         self._end(Result(str(file.path), "failed" if file.named else "skipped", reason=reason))
@@ -211,7 +198,10 @@ class Adding:
 
 
 def _takes_ocr(path: Path) -> bool:
-    return path.suffix.lower() in _TAKE_OCR
+    try:
+        return formats.format_of(path.name).takes_ocr
+    except formats.UnsupportedFormat:
+        return False
 
 
 def _not_taken(file: Found) -> str:
@@ -233,11 +223,6 @@ def status_of(results: list[Result]) -> Exit:
         return Exit.OK
     done = [result for result in results if result.outcome in ("added", "already there", "submitted")]
     return Exit.PARTLY if done else Exit.FAILED
-
-
-def _sum_up(results: list[Result], out: Output) -> None:
-    counts = Counter(result.outcome for result in results)
-    out.text(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "No files there.")
 
 
 class _Watched(io.BufferedReader):

@@ -1,4 +1,4 @@
-"""`kb collections`: what there is under which name, and what is said of it."""
+"""`kb collections`: what there is under which name, and how it is described."""
 
 from __future__ import annotations
 
@@ -13,41 +13,34 @@ from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts.api import ragler as r
-from kb_contracts.api.operations import (
-    GET_COLLECTION,
-    LIST_COLLECTIONS,
-    PUT_COLLECTION,
-)
+from kb_contracts.api.operations import GET_COLLECTION, LIST_COLLECTIONS, PUT_COLLECTION
 
 if TYPE_CHECKING:
     from kb_cli.client import EngineClient
 
 
-def run(options: argparse.Namespace, out: Output) -> int:
+def run(options: argparse.Namespace, out: Output) -> None:
     """List all, show one, or describe one."""
-    given = _given(options)
-    if given and options.collection is None:
-        raise CliError(Exit.USAGE, "name the collection to describe")
-    with engine(options) as client:
-        if options.collection is None:
-            return _list(client.call(LIST_COLLECTIONS), out)
-        known = _known(client, options.collection)
-        if given:
-            return _show(_describe(client, options.collection, known, given), out)
-        if known is None:
-            raise CliError(Exit.NOT_FOUND, f"there is no collection {options.collection!r}")
-        return _show(client.call(GET_COLLECTION, path={"collection_id": known.id}), out)
-
-
-def _given(options: argparse.Namespace) -> dict[str, str | list[str]]:
-    """The members of a description that were given."""
-    given = {
+    members = {
         "description": options.describe,
         "created_by": options.created_by,
         "target_audience": options.audience,
         "usage_scenarios": options.scenario,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in members.items() if value is not None}
+    if given and options.collection is None:
+        raise CliError(Exit.USAGE, "name the collection to describe")
+    with engine(options) as client:
+        if options.collection is None:
+            _list(client.call(LIST_COLLECTIONS), out)
+            return
+        known = _known(client, options.collection)
+        if given:
+            _show(_describe(client, options.collection, known, given), out)
+        elif known is None:
+            raise CliError(Exit.NOT_FOUND, f"there is no collection {options.collection!r}")
+        else:
+            _show(client.call(GET_COLLECTION, path={"collection_id": known.id}), out)
 
 
 def _known(client: EngineClient, key: str) -> r.CollectionSummary | None:
@@ -60,12 +53,15 @@ def _known(client: EngineClient, key: str) -> r.CollectionSummary | None:
 def _describe(
     client: EngineClient, name: str, known: r.CollectionSummary | None, given: dict[str, str | list[str]]
 ) -> r.CollectionDetail:
-    """What is not said anew stays as it was."""
-    standing = (
-        {} if known is None else _standing(client.call(GET_COLLECTION, path={"collection_id": known.id}))
-    )
+    """What is not given stays as it was."""
+    present: dict[str, object] = {}
+    if known is not None:
+        detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
+        lists = {"target_audience": detail.target_audience, "usage_scenarios": detail.usage_scenarios}
+        present = {member: value for member, value in lists.items() if value is not UNSET}
+        present |= {"name": detail.name, "description": detail.description}
     try:
-        wanted = msgspec.convert({"name": name, **standing, **given}, r.CollectionRequest)
+        wanted = msgspec.convert({"name": name, **present, **given}, r.CollectionRequest)
     except msgspec.ValidationError as error:
         raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
     return client.call(
@@ -75,28 +71,19 @@ def _describe(
     )
 
 
-def _standing(detail: r.CollectionDetail) -> dict[str, object]:
-    lists = {"target_audience": detail.target_audience, "usage_scenarios": detail.usage_scenarios}
-    given = {name: value for name, value in lists.items() if value is not UNSET}
-    return {"name": detail.name, "description": detail.description, **given}
-
-
-def _list(answer: r.CollectionList, out: Output) -> int:
-    if out.as_json:
-        out.document(answer)
-        return Exit.OK
+def _list(answer: r.CollectionList, out: Output) -> None:
+    if out.answered(answer):
+        return
     rows = [
         [each.name, each.chunk_count, each.description, each.created_by, each.created_at, each.id]
         for each in answer.collections
     ]
     out.table(["collection", "chunks", "description", "created by", "created", "id"], rows)
-    return Exit.OK
 
 
-def _show(detail: r.CollectionDetail, out: Output) -> int:
-    if out.as_json:
-        out.document(detail)
-        return Exit.OK
+def _show(detail: r.CollectionDetail, out: Output) -> None:
+    if out.answered(detail):
+        return
     figures = detail.statistics
     out.facts(
         [
@@ -111,7 +98,6 @@ def _show(detail: r.CollectionDetail, out: Output) -> int:
             ("last change", detail.updated_at),
         ]
     )
-    return Exit.OK
 
 
 def _joined(items: Sequence[str] | UnsetType) -> str:

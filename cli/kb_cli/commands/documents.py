@@ -7,7 +7,10 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from kb_cli.connect import engine, settings_of
+import msgspec
+
+from kb_cli.config import ClientSettings, read
+from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
@@ -28,7 +31,7 @@ _LISTED = 1_000
 _CHUNKS = 200
 
 
-def get(options: argparse.Namespace, out: Output) -> int:
+def get(options: argparse.Namespace, out: Output) -> None:
     """Show one document with its text, or list those of a collection, with tags and from a source."""
     tags = labels(options).searched()
     if options.document is not None and (options.source_path is not None or tags):
@@ -44,11 +47,12 @@ def get(options: argparse.Namespace, out: Output) -> int:
                 limit=options.limit or _LISTED,
                 offset=options.offset,
             )
-            return _list(client.call(LIST_DOCUMENTS, query=listed), out)
+            _list(client.call(LIST_DOCUMENTS, query=listed), out)
+            return
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
-        return _one(client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query), out)
+        _one(client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query), out)
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -65,18 +69,21 @@ def remove(options: argparse.Namespace, out: Output) -> int:
                 if error.status is not Exit.NOT_FOUND:
                     break
                 out.note(error.message)
-    return _report(removed, failures, out)
+    if failures and not removed:
+        raise failures[-1]
+    counts = [msgspec.structs.asdict(one) for one in removed]
+    total = m.Removed(**{name: sum(one[name] for one in counts) for name in m.Removed.__struct_fields__})
+    if not out.answered(total):
+        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+    return Exit.PARTLY if failures else Exit.OK
 
 
-def move(options: argparse.Namespace, out: Output) -> int:
+def move(options: argparse.Namespace, out: Output) -> None:
     """Put a document into another collection, as the server does it."""
     document = asyncio.run(_move(options))
-    if out.as_json:
-        out.document(document)
-    else:
+    if not out.answered(document):
         collection, _ = collection_and_tags(document.tags)
         out.text(f"Document {document.id} is in {collection}.", style="green")
-    return Exit.OK
 
 
 async def _move(options: argparse.Namespace) -> m.Document:
@@ -87,7 +94,7 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server.engine_faults import tool_error
     from kb_server.tool import ToolError
 
-    settings = settings_of(options)
+    settings = read(ClientSettings, options)
     port = HttpEngine(settings.engine_url, settings.api_key)
     try:
         document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
@@ -119,26 +126,9 @@ def _confirmed(client: EngineClient, key: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _report(removed: list[m.Removed], failures: list[CliError], out: Output) -> int:
-    if failures and not removed:
-        raise failures[-1]
-    total = m.Removed(
-        documents=sum(one.documents for one in removed),
-        chunks=sum(one.chunks for one in removed),
-        bytes=sum(one.bytes for one in removed),
-        jobs_cancelled=sum(one.jobs_cancelled for one in removed),
-    )
-    if out.as_json:
-        out.document(total)
-    else:
-        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
-    return Exit.PARTLY if failures else Exit.OK
-
-
-def _list(found: m.DocumentList, out: Output) -> int:
-    if out.as_json:
-        out.document(found)
-        return Exit.OK
+def _list(found: m.DocumentList, out: Output) -> None:
+    if out.answered(found):
+        return
     rows = [
         [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
         for one in found.documents
@@ -147,39 +137,34 @@ def _list(found: m.DocumentList, out: Output) -> int:
     end = found.offset + len(rows)
     if rows and end < found.total:
         out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
-    return Exit.OK
 
 
-def _one(document: m.DocumentDetail, out: Output) -> int:
-    if out.as_json:
-        out.document(document)
-        return Exit.OK
-    out.facts(_facts(document))
+def _one(document: m.DocumentDetail, out: Output) -> None:
+    if out.answered(document):
+        return
+    collection, tags = collection_and_tags(document.tags)
+    out.facts(
+        [
+            ("document", document.id),
+            ("title", document.title),
+            ("type", document.doc_type),
+            ("status", document.status),
+            ("reason", document.status_reason),
+            ("collection", collection),
+            ("tags", tags),
+            ("source", ", ".join(document.source_paths)),
+            ("file", document.filename),
+            ("bytes", document.size_bytes),
+            ("pages", document.pages),
+            ("chunks", document.chunk_count),
+            ("version", document.version),
+            ("created", document.created_at),
+            ("updated", document.updated_at),
+            ("uid", document.uid),
+        ]
+    )
     for chunk in document.chunks:
         out.text("\n" + chunk.text)
     end = document.chunk_offset + len(document.chunks)
     if document.chunks and end < document.chunk_count:
         out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
-    return Exit.OK
-
-
-def _facts(document: m.DocumentDetail) -> list[tuple[str, object]]:
-    collection, tags = collection_and_tags(document.tags)
-    return [
-        ("document", document.id),
-        ("title", document.title),
-        ("type", document.doc_type),
-        ("status", document.status),
-        ("reason", document.status_reason),
-        ("collection", collection),
-        ("tags", tags),
-        ("source", ", ".join(document.source_paths)),
-        ("file", document.filename),
-        ("bytes", document.size_bytes),
-        ("pages", document.pages),
-        ("chunks", document.chunk_count),
-        ("version", document.version),
-        ("created", document.created_at),
-        ("updated", document.updated_at),
-        ("uid", document.uid),
-    ]

@@ -10,13 +10,7 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    CREATE_JOB,
-    GET_DOCUMENT,
-    PATCH_NOTE,
-    WITHOUT_CHUNKS,
-    NoteQuery,
-)
+from kb_contracts.api.operations import CREATE_JOB, GET_DOCUMENT, PATCH_NOTE, WITHOUT_CHUNKS, NoteQuery
 
 
 def add(options: argparse.Namespace, out: Output) -> int:
@@ -55,9 +49,7 @@ def update(options: argparse.Namespace, out: Output) -> int:
                 )
     if isinstance(changed, m.Job):
         return _report(changed, out)
-    if out.as_json:
-        out.document(changed)
-    else:
+    if not out.answered(changed):
         out.text(f"Note {changed.id} is updated (version {changed.version}).", style="green")
     return Exit.OK
 
@@ -76,8 +68,8 @@ def _text(given: str) -> str:
 
 
 def _report(job: m.Job, out: Output) -> int:
-    if out.as_json:
-        out.document(job)
+    if out.answered(job):
+        pass
     elif job.status == "completed":
         collection, _ = collection_and_tags(job.tags)
         same = "; the same text was there already" if job.deduplicated else ""

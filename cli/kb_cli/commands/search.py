@@ -11,23 +11,18 @@ from kb_cli.exits import CliError, Exit
 from kb_cli.labels import collection_and_tags, labels
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    SEARCH,
-)
+from kb_contracts.api.operations import SEARCH
 
 _SHORT_CHARS = 400
 
 
-def run(options: argparse.Namespace, out: Output) -> int:
+def run(options: argparse.Namespace, out: Output) -> None:
     """Search and show."""
     request = _request(options)
     with engine(options) as client:
         answer = client.call(SEARCH, body=request)
-    if out.as_json:
-        out.document(answer)
-    else:
+    if not out.answered(answer):
         _show(answer, out, full=options.full)
-    return Exit.OK
 
 
 def _request(options: argparse.Namespace) -> m.SearchRequest:

@@ -8,29 +8,21 @@ from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import (
-    GET_JOB,
-    GET_STATUS,
-    LIST_JOBS,
-    RETRY_JOB,
-    JobsQuery,
-)
+from kb_contracts.api.operations import GET_JOB, GET_STATUS, LIST_JOBS, RETRY_JOB, JobsQuery
 
 
-def status(options: argparse.Namespace, out: Output) -> int:
+def status(options: argparse.Namespace, out: Output) -> None:
     """Version, model, counts, queue, storage, and what is wrong."""
     with engine(options) as client:
         answer = client.call(GET_STATUS)
-    if out.as_json:
-        out.document(answer)
-        return Exit.OK
+    if out.answered(answer):
+        return
     out.facts(_facts(answer))
     for issue in answer.issues:
         out.note(f"issue: {issue}")
-    return Exit.OK
 
 
-def jobs(options: argparse.Namespace, out: Output) -> int:
+def jobs(options: argparse.Namespace, out: Output) -> None:
     """The recent jobs, or one, which `--retry` queues again."""
     if options.retry and options.job is None:
         raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
@@ -41,14 +33,12 @@ def jobs(options: argparse.Namespace, out: Output) -> int:
         else:
             answer = client.call(LIST_JOBS, query=JobsQuery(status=options.status, limit=options.limit))
             found = answer.jobs
-    if out.as_json:
-        out.document(answer)
-        return Exit.OK
+    if out.answered(answer):
+        return
     rows = [[job.id, job.status, _state(job), job.title, job.document_id, job.created_at] for job in found]
     out.table(["job", "status", "step", "title", "document", "created"], rows)
     if isinstance(answer, m.JobList) and answer.total > len(found):
         out.note(f"{len(found)} of {answer.total} jobs; --limit shows more")
-    return Exit.OK
 
 
 def _state(job: m.Job) -> str:

@@ -9,7 +9,8 @@ from uuid import uuid4
 import msgspec
 
 from kb_cli.client import EngineClient
-from kb_cli.connect import engine, settings_of
+from kb_cli.config import ClientSettings, read
+from kb_cli.connect import engine
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
@@ -34,7 +35,7 @@ class Verdict(msgspec.Struct):
 def run(options: argparse.Namespace, out: Output) -> int:
     """Run the suite and say what came of it."""
     if options.target is not None:
-        options.url = options.target
+        options.engine_url = options.target
     _check_base(options)
     folder = _report_folder(options.report)
     results = _results(options, folder, show_progress=out.is_terminal)
@@ -51,12 +52,12 @@ def _check_base(options: argparse.Namespace) -> None:
     # The suite uses up what a caller without a name may ask in a minute, and may just have been run.
     with engine(options, user=f"verify {uuid4()}") as client:
         status = client.call(GET_STATUS)
-        described = 0 if options.erase else _collections(client)
+        collections = 0 if options.erase else _collections(client)
     waiting = status.queue.queued + status.queue.running
-    if (status.documents.total or waiting or described) and not options.erase:
+    if (status.documents.total or waiting or collections) and not options.erase:
         raise CliError(
             Exit.USAGE,
-            f"the base holds {status.documents.total} documents, {described} collections and {waiting} "
+            f"the base holds {status.documents.total} documents, {collections} collections and {waiting} "
             "unfinished jobs, and verifying removes them all; verify an empty engine, or allow it with "
             "--erase",
         )
@@ -84,7 +85,7 @@ def _report_folder(wanted: str | None) -> Path | None:
 
 
 def _results(options: argparse.Namespace, folder: Path | None, *, show_progress: bool) -> Results:
-    settings = settings_of(options)
+    settings = read(ClientSettings, options)
     target = Target(
         url=settings.engine_url.rstrip("/"),
         api_key=settings.api_key,
@@ -101,8 +102,7 @@ def _results(options: argparse.Namespace, folder: Path | None, *, show_progress:
 
 def _report(results: Results, out: Output) -> None:
     promises = results.promises()
-    if out.as_json:
-        out.document(Verdict(results.passed, verdict(results), requirements(promises), promises, results))
+    if out.answered(Verdict(results.passed, verdict(results), requirements(promises), promises, results)):
         return
     rows = [
         [each.family, each.sentence, ", ".join(each.requirements), _STATES[each.status], _short(each.why)]

@@ -1,13 +1,16 @@
-"""A real engine for the commands: in this process, on a thread and a port of its own."""
+"""The commands, and a real engine for them: in this process, on a thread and a port of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kb_cli.main import main
 from tests.support import engines
 
 KEY = "engine-secret"
@@ -34,3 +37,38 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("KB_CONFIG", "KB_ENGINE_URL", "KB_API_KEY", "KB_HOME", "LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
+
+
+@dataclass
+class Kb:
+    """`kb` as a script calls it."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit status, stdout and stderr."""
+        status = main(list(arguments))
+        output = self.capsys.readouterr()
+        return status, output.out, output.err
+
+    def json(self, *arguments: str) -> Any:
+        """The document that a command with `--json` prints."""
+        status, out, err = self(*arguments, "--json")
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    def note(self, text: str, *arguments: str) -> int:
+        """The id of a new note."""
+        return int(self.json("addnote", text, *arguments)["document_id"])
+
+    def tags(self, document: int) -> list[str]:
+        """The tags of a document."""
+        return list(self.json("get", str(document), "--no-text")["tags"])
+
+
+@pytest.fixture
+def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kb:
+    """The command, told of the engine by its environment."""
+    monkeypatch.setenv("KB_ENGINE_URL", engine.url)
+    monkeypatch.setenv("KB_API_KEY", engine.key)
+    return Kb(capsys)

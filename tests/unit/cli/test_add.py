@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+import msgspec
 import pytest
 
 from kb_cli.client import EngineClient, QueueFull
 from kb_cli.commands.add import Adding, Found, status_of, walk
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
-from kb_cli.progress import Lines, Outcome, Result
+from kb_cli.progress import Outcome, Progress, Result
 from kb_contracts.api import models as m
 from tests.unit.cli.test_client import JOB
 
@@ -43,13 +44,12 @@ class Scripted:
 
 
 def _job(job_id: str, status: m.JobStatus) -> m.Job:
-    fields: dict[str, Any] = {name: getattr(JOB, name) for name in JOB.__struct_fields__}
-    return m.Job(**{**fields, "id": job_id, "status": status})
+    return msgspec.structs.replace(JOB, id=job_id, status=status)
 
 
 def adding(client: Scripted) -> Adding:
     """A run over `client` without anything to see."""
-    silent = Lines(Output(as_json=True, stdout=io.StringIO()))
+    silent = Progress(Output(as_json=True, stdout=io.StringIO()))
     return Adding(cast("EngineClient", client), ["collection:documents"], silent)
 
 

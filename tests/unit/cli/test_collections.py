@@ -6,16 +6,7 @@ import pytest
 
 from kb_cli.exits import Exit
 from kb_contracts.api.ragler import collection_id
-from tests.unit.cli.conftest import RunningEngine
-from tests.unit.cli.test_commands import Kb
-
-
-@pytest.fixture
-def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kb:
-    """The command, told of the engine by its environment."""
-    monkeypatch.setenv("KB_ENGINE_URL", engine.url)
-    monkeypatch.setenv("KB_API_KEY", engine.key)
-    return Kb(capsys)
+from tests.unit.cli.conftest import Kb
 
 
 def test_collections_are_listed_and_shown(kb: Kb) -> None:

@@ -9,54 +9,17 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kb_cli.exits import Exit
-from kb_cli.main import main
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.stack import clean_environment
-from tests.unit.cli.conftest import RunningEngine
+from tests.unit.cli.conftest import Kb, RunningEngine
 
 HOSTILE = "a note with \x1b]0;owned\x07 and \x9b31m in it"
-
-
-@dataclass
-class Kb:
-    """`kb` as a script calls it."""
-
-    capsys: pytest.CaptureFixture[str]
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit status, stdout and stderr."""
-        status = main(list(arguments))
-        output = self.capsys.readouterr()
-        return status, output.out, output.err
-
-    def json(self, *arguments: str) -> Any:
-        """The document that a command with `--json` prints."""
-        status, out, err = self(*arguments, "--json")
-        assert (status, err) == (0, "")
-        return json.loads(out)
-
-    def note(self, text: str, *arguments: str) -> int:
-        """The id of a new note."""
-        return int(self.json("addnote", text, *arguments)["document_id"])
-
-    def tags(self, document: int) -> list[str]:
-        """The tags of a document."""
-        return list(self.json("get", str(document), "--no-text")["tags"])
-
-
-@pytest.fixture
-def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kb:
-    """The command, told of the engine by its environment."""
-    monkeypatch.setenv("KB_ENGINE_URL", engine.url)
-    monkeypatch.setenv("KB_API_KEY", engine.key)
-    return Kb(capsys)
 
 
 def at_terminal(engine: RunningEngine, *arguments: str, typed: bytes = b"") -> tuple[int, str]:

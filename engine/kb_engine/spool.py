@@ -84,24 +84,31 @@ class _FolderFile:
         os.fsync(self._file.fileno())
 
 
-class FolderSpool:
-    """A folder of uploads; a `Spool`."""
+class HeldFiles:
+    """The files whose jobs are not accepted yet, a part of every `Spool`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._held: set[str] = set()
-
-    def path(self, name: str) -> Path:
-        return self.folder / name
+    def __init__(self) -> None:
+        self.held: set[str] = set()
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
         """Keep `sweep` away from a file whose job is not accepted yet."""
-        self._held.add(name)
+        self.held.add(name)
         try:
             yield
         finally:
-            self._held.discard(name)
+            self.held.discard(name)
+
+
+class FolderSpool(HeldFiles):
+    """A folder of uploads; a `Spool`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
@@ -130,7 +137,7 @@ class FolderSpool:
         await asyncio.to_thread(self.path(name).unlink, missing_ok=True)
 
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
-        held = set(self._held)
+        held = set(self.held)
         present = await asyncio.to_thread(self._names)
         orphans = present - held - await needed()
         for name in orphans:

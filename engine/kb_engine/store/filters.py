@@ -22,12 +22,8 @@ def documents(db: apsw.Connection, selection: Selection) -> Ids | None:
     where, values = condition(selection)
     if not where:
         return None
-    joined = value(
-        db,
-        f"SELECT group_concat(d.id) FROM documents d WHERE {where}",  # noqa: S608
-        values,
-    )
-    return numbers(joined)
+    sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
+    return numbers(value(db, sql, values))
 
 
 def condition(selection: Selection) -> Condition:
@@ -48,19 +44,11 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
     if selection.formats:
         yield f"d.format IN ({placeholders(len(selection.formats))})", selection.formats
     if selection.source_types:
-        yield _source_types(selection.source_types)
-    yield from _place_and_time(selection)
-
-
-def _source_types(wanted: Sequence[str | None]) -> Condition:
-    named = [one for one in wanted if one is not None]
-    either = [f"d.source_type IN ({placeholders(len(named))})"] if named else []
-    if None in wanted:
-        either.append("d.source_type IS NULL")
-    return f"({' OR '.join(either)})", named
-
-
-def _place_and_time(selection: Selection) -> Iterator[Condition]:
+        named = [one for one in selection.source_types if one is not None]
+        either = [f"d.source_type IN ({placeholders(len(named))})"] if named else []
+        if None in selection.source_types:
+            either.append("d.source_type IS NULL")
+        yield f"({' OR '.join(either)})", named
     if selection.source_path_prefix:
         sql, values = starts_with("source_path", selection.source_path_prefix)
         yield f"d.id IN (SELECT document_id FROM document_sources WHERE {sql})", values  # noqa: S608

@@ -17,12 +17,9 @@ from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres.connection import Db, rows, value
 from kb_engine.store.postgres.opening import WAIT_SECONDS, latest
 from kb_engine.store.postgres.schema import MIGRATIONS, layout_version, set_embedder, stored_embedder
-
-BATCH = 32
+from kb_engine.store.reindexing import BATCH, Progress, check_shape
 
 _MISSING = "FROM chunks c WHERE NOT EXISTS (SELECT FROM next_vectors n WHERE n.chunk_id = c.id)"
-
-Progress = Callable[[int, int], None]
 
 
 async def reindex_postgres(
@@ -74,20 +71,14 @@ async def _embed_missing(
             int(await value(db, "SELECT count(*) FROM chunks")),
         )
         vectors = await asyncio.to_thread(embed, [text for _, _, text in found])
-        await _keep(db, [(chunk_id, document_id) for chunk_id, document_id, _ in found], vectors, embedder)
-
-
-async def _keep(db: Db, ids: Sequence[tuple[int, int]], vectors: Vectors, embedder: EmbedderIdentity) -> None:
-    if vectors.shape != (len(ids), embedder.dimensions):
-        raise ValueError(
-            f"{len(ids)} chunks of {embedder.dimensions} dimensions, but vectors of shape {vectors.shape}"
+        check_shape(vectors, len(found), embedder)
+        await db.executemany(
+            # Of a chunk that has gone meanwhile nothing is kept.
+            "INSERT INTO next_vectors (chunk_id, document_id, vector) "
+            "SELECT id, document_id, $3::real[]::vector FROM chunks WHERE id = $1 AND document_id = $2 "
+            "ON CONFLICT DO NOTHING",
+            [(row[0], row[1], vector) for row, vector in zip(found, vectors.tolist(), strict=True)],
         )
-    await db.executemany(
-        # Of a chunk that has gone meanwhile nothing is kept.
-        "INSERT INTO next_vectors (chunk_id, document_id, vector) SELECT id, document_id, $3::real[]::vector "
-        "FROM chunks WHERE id = $1 AND document_id = $2 ON CONFLICT DO NOTHING",
-        [(*pair, vector) for pair, vector in zip(ids, vectors.tolist(), strict=True)],
-    )
 
 
 async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:

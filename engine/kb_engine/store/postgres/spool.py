@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -22,7 +22,7 @@ from typing import Any
 import asyncpg
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.spool import SpoolFile, on_disk
+from kb_engine.spool import HeldFiles, SpoolFile, on_disk
 from kb_engine.store.postgres.connection import (
     Connections,
     Db,
@@ -44,27 +44,13 @@ _COPY = "part-"
 _YOUNG_SECONDS = 60.0  # another engine on this folder may have made a copy and not yet locked it
 
 
-class PostgresSpool:
+class PostgresSpool(HeldFiles):
     """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
 
     def __init__(self, connections: Connections, folder: Path) -> None:
+        super().__init__()
         self._connections = connections
         self._folder = folder
-        self._held: set[str] = set()
-
-    @property
-    def held(self) -> Sequence[str]:
-        """The files whose jobs this engine has not accepted yet."""
-        return list(self._held)
-
-    @contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Keep `sweep` away from a file whose job is not accepted yet: of every engine."""
-        self._held.add(name)
-        try:
-            yield
-        finally:
-            self._held.discard(name)
 
     @asynccontextmanager
     async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
@@ -118,8 +104,8 @@ class PostgresSpool:
         `seconds` after its last sign of life nobody is receiving a file any more.
         """
         touch = "UPDATE spool_files SET touched_at = clock_timestamp() WHERE name = ANY (?::text[])"
-        if self._held:
-            await self._do(touch, (self.held,))
+        if self.held:
+            await self._do(touch, (list(self.held),))
         gone = (
             "DELETE FROM spool_files WHERE NOT accepted "
             "AND touched_at < clock_timestamp() - make_interval(secs => ?)"

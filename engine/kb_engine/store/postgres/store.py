@@ -235,7 +235,7 @@ class PostgresStore(Store):
         candidates = await search(read.db, self._embedder, self._words, query)
         return await results.found(read, query, candidates)
 
-    # leases: those that this engine holds, which its heartbeat renews
+    # leases: those that this engine holds, which its heartbeat renews until the job is out of its hands
 
     async def take(
         self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()

@@ -6,7 +6,7 @@ where it stopped. Until the switch the base opens with its old embedder as if no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -15,12 +15,11 @@ import numpy as np
 from kb_engine.index.port import Vectors
 from kb_engine.store.failures import NotABase
 from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.reindexing import BATCH, Progress, check_shape
 from kb_engine.store.sqlite.connection import rows, transaction, value
 from kb_engine.store.sqlite.content import VECTOR_TYPE
 from kb_engine.store.sqlite.opening import latest, own
 from kb_engine.store.sqlite.schema import set_embedder, set_meta
-
-BATCH = 32
 
 _NEXT = """
 CREATE TABLE next_vectors (
@@ -28,15 +27,15 @@ CREATE TABLE next_vectors (
   vector BLOB NOT NULL
 )
 """
-_MISSING = "FROM chunks WHERE id NOT IN (SELECT chunk_id FROM next_vectors)"
+_BATCH_OF_MISSING = (
+    "SELECT id, text FROM chunks WHERE id NOT IN (SELECT chunk_id FROM next_vectors) ORDER BY id LIMIT ?"
+)
 _SWITCH = """
 DELETE FROM vectors;
 INSERT INTO vectors SELECT chunk_id, vector FROM next_vectors;
 DROP TABLE next_vectors;
 DELETE FROM meta WHERE name = 'next_embedder';
 """
-
-Progress = Callable[[int, int], None]
 
 
 def reindex_sqlite(
@@ -59,29 +58,20 @@ def reindex_sqlite(
     lock = own(path)
     try:
         with latest(lock.path) as db:
-            return _reindex(db, embedder, embed, progress)
+            total: int = value(db, "SELECT count(*) FROM chunks")
+            _begin(db, embedder)
+            done: int = value(db, "SELECT count(*) FROM next_vectors")
+            while found := rows(db, _BATCH_OF_MISSING, (BATCH,)):
+                progress(done, total)
+                _keep(db, [chunk_id for chunk_id, _ in found], embed([text for _, text in found]), embedder)
+                done += len(found)
+            with transaction(db):
+                db.execute(_SWITCH)
+                set_embedder(db, embedder)
+            progress(total, total)
+            return total
     finally:
         lock.release()
-
-
-def _reindex(
-    db: apsw.Connection,
-    embedder: EmbedderIdentity,
-    embed: Callable[[Sequence[str]], Vectors],
-    progress: Progress,
-) -> int:
-    total: int = value(db, "SELECT count(*) FROM chunks")
-    _begin(db, embedder)
-    done: int = value(db, "SELECT count(*) FROM next_vectors")
-    for ids, texts in _missing(db):
-        progress(done, total)
-        _keep(db, ids, embed(texts), embedder.dimensions)
-        done += len(ids)
-    with transaction(db):
-        db.execute(_SWITCH)
-        set_embedder(db, embedder)
-    progress(total, total)
-    return total
 
 
 def _begin(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
@@ -95,16 +85,8 @@ def _begin(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
         set_meta(db, "next_embedder", wanted)
 
 
-def _missing(db: apsw.Connection) -> Iterator[tuple[list[int], list[str]]]:
-    while found := rows(db, f"SELECT id, text {_MISSING} ORDER BY id LIMIT ?", (BATCH,)):
-        yield [chunk_id for chunk_id, _ in found], [text for _, text in found]
-
-
-def _keep(db: apsw.Connection, ids: Sequence[int], vectors: Vectors, dimensions: int) -> None:
-    if vectors.shape != (len(ids), dimensions):
-        raise ValueError(
-            f"{len(ids)} chunks of {dimensions} dimensions, but vectors of shape {vectors.shape}"
-        )
+def _keep(db: apsw.Connection, ids: Sequence[int], vectors: Vectors, embedder: EmbedderIdentity) -> None:
+    check_shape(vectors, len(ids), embedder)
     raw = np.ascontiguousarray(vectors, VECTOR_TYPE)
     with transaction(db):
         db.executemany(

@@ -12,7 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
-from kb_contracts.semantics.submissions import check_confirmed, check_patch, check_version, document_key
+from kb_contracts.semantics.documents import check_confirmed, check_patch, check_version, document_key
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.api.jobs import caller_of

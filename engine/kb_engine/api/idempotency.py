@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
-from kb_contracts.semantics.idempotency import request_fingerprint
+from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.store.port import Idempotency
 
 

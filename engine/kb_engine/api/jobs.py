@@ -10,9 +10,13 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import Format
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.http.parsing import check_metadata
-from kb_contracts.semantics.submissions import check_note_text, check_ocr, text_digest
-from kb_contracts.semantics.titles import note_title
+from kb_contracts.semantics.documents import (
+    check_metadata,
+    check_note_text,
+    check_ocr,
+    note_title,
+    text_digest,
+)
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.extract import ExtractionFailed, format_of

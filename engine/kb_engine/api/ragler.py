@@ -7,8 +7,7 @@ import time
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
+from kb_contracts.semantics.search import date_window, first_collections, source_types, vector_result
 from kb_engine.api.engine import Engine
 from kb_engine.api.idempotency import idempotency_of
 from kb_engine.index.port import Selection

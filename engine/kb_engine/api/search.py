@@ -6,9 +6,7 @@ import time
 
 from kb_contracts.api import models as m
 from kb_contracts.http.mount import Incoming
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.search_modes import mode_of
-from kb_contracts.semantics.text_budgets import within_budget
+from kb_contracts.semantics.search import date_window, mode_of, within_budget
 from kb_engine.api.engine import Engine
 from kb_engine.index.port import Selection
 from kb_engine.store.port import Query

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kb_contracts.api.formats import Format
 from kb_contracts.http.multipart import ReceivedFile
-from kb_contracts.semantics.rate_windows import RateWindows
+from kb_contracts.semantics.requests import RateWindows
 from kb_simulator.engine.state import State
 
 

@@ -14,9 +14,15 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
-from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
-from kb_contracts.semantics.titles import title_after_update
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+    title_after_update,
+)
 from kb_readers import Extraction
 from kb_simulator.engine.chunking import passages, text_of
 from kb_simulator.engine.index import Index

@@ -10,16 +10,16 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Handler, Incoming, handlers_of
-from kb_contracts.http.parsing import check_metadata
 from kb_contracts.semantics.collections import check_may_describe
-from kb_contracts.semantics.idempotency import request_fingerprint
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_confirmed,
+    check_metadata,
     check_note_text,
     check_ocr,
     check_patch,
     document_key,
 )
+from kb_contracts.semantics.requests import request_fingerprint
 from kb_readers import Extraction, ExtractionFailed
 from kb_simulator.engine import submission
 from kb_simulator.engine.call import CURRENT, Call, Upload

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import TRANSITIONS, Event
+from kb_contracts.semantics.jobs import TRANSITIONS, Event
 from kb_simulator.engine.documents import Stored
 from kb_simulator.engine.idempotency import Retry
 from kb_simulator.engine.policies import (

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.search_modes import mode_of
-from kb_contracts.semantics.text_budgets import within_budget
+from kb_contracts.semantics.search import date_window, mode_of, within_budget
 from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.timestamps import microseconds_of
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from kb_contracts.api import models as m
 from kb_contracts.api.formats import Format
-from kb_contracts.semantics.submissions import text_digest
-from kb_contracts.semantics.titles import note_title
+from kb_contracts.semantics.documents import note_title, text_digest
 from kb_readers import Extraction
 
 

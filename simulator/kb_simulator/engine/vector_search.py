@@ -5,7 +5,7 @@ from __future__ import annotations
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
-from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
+from kb_contracts.semantics.search import first_collections, source_types, vector_result
 from kb_simulator.engine.collections import Collections
 from kb_simulator.engine.documents import Documents, Stored
 from kb_simulator.engine.search import TOOK_MS, Search, source_type

@@ -19,8 +19,13 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
-from kb_contracts.http.cross_origin import check_origin, check_unrepeated
-from kb_contracts.http.mount import build_application, is_probe, problem_response
+from kb_contracts.http.mount import (
+    build_application,
+    check_origin,
+    check_unrepeated,
+    is_probe,
+    problem_response,
+)
 from kb_simulator.engine.call import CURRENT, Call, Upload
 from kb_simulator.engine.handlers import handlers
 from kb_simulator.engine.uploads import read_body

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http.parsing import misfit
+from kb_contracts.http.mount import misfit
 from kb_simulator.harness.control_models import AdvanceRequest, ClockRequest
 from kb_simulator.harness.faults import Fault
 from kb_simulator.harness.namespaces import DEFAULT, Namespace, Namespaces

@@ -10,10 +10,16 @@ from types import TracebackType
 
 from aiohttp import web
 
-from kb_contracts.http.admission import Admission, Listener, admitting, listen
-from kb_contracts.http.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.mount import is_probe, no_room
+from kb_contracts.http.connections import (
+    CONNECTIONS,
+    ConnectionLimits,
+    ConnectionTable,
+    Listener,
+    connection_log,
+    connections_within_descriptors,
+    listen,
+)
+from kb_contracts.http.mount import engine_admission
 from kb_simulator.harness.app import build_app
 from kb_simulator.harness.clock import ClockMode
 from kb_simulator.harness.namespaces import Namespaces
@@ -76,7 +82,7 @@ class Simulator:
             self._control_url = await self._listen(control, LOOPBACK, settings.control)
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
-        app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
+        engine_admission().install(app)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -89,7 +95,7 @@ class Simulator:
         make = runner.server
         assert make is not None, "a runner that was set up has a server"
         most = connections_within_descriptors(CONNECTIONS)
-        listener = await listen(Admission(make, ConnectionLimits(most, most)), host, port)
+        listener = await listen(ConnectionTable(make, ConnectionLimits(most, most)), host, port)
         self._listeners.append(listener)
         address = listener.address
         host = f"[{address[0]}]" if ":" in address[0] else address[0]

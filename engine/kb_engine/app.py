@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from tempfile import TemporaryFile
 
 from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
 
 from kb_config.installing import install_command
 from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
@@ -37,23 +38,51 @@ from kb_contracts.http.connections import (
     is_loopback,
     listen,
 )
-from kb_contracts.http.mount import build_application, engine_admission
+from kb_contracts.http.mount import build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
-from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
-from kb_engine.api import Engine, handlers
-from kb_engine.api.engine import Phase
+from kb_engine.api.documents import DocumentsApi, JobsApi
+from kb_engine.api.engine import Engine, Phase, StateApi
+from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.extract import Limits
 from kb_engine.index.registry import index_from
-from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
+from kb_engine.ingest.kept import KeptBounds, KeptJobs
+from kb_engine.ingest.pipeline import Pipeline
+from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import Store, open_sqlite
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.turns import places
+from kb_readers import Limits
+
+access = logging.getLogger("kb_engine.access")
+
+
+class AccessLogger(AbstractAccessLogger):
+    """A line a request, at level debug: the route and never its values, which may be tags or keys."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one answered request; `time` is in seconds."""
+        match = request.match_info if isinstance(request, web.Request) else None
+        route = match.route.resource.canonical if match and match.route.resource else "unknown"
+        access.debug(
+            "request",
+            extra={
+                "method": request.method,
+                "route": route,
+                "status": response.status,
+                "milliseconds": round(time * 1000, 1),
+            },
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody reads these lines."""
+        return access.isEnabledFor(logging.DEBUG)
+
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +123,9 @@ async def create_app(settings: EngineSettings) -> web.Application:
     embedder = _embedder(settings)
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
+    apis = (SearchApi, JobsApi, DocumentsApi, StateApi, RaglerApi)
     app = build_application(
-        handlers(engine),
+        handlers_of(*(api(engine) for api in apis)),
         api_key=settings.api_key,
         host=settings.host,
         keys=KeysInUse(),

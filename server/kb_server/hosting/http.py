@@ -76,6 +76,8 @@ def build_app(
         gate.key.require_unless_local(request)
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
+    # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
+    bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
     admission = Admission(
         _no_room,
         unfinished,
@@ -89,7 +91,7 @@ def build_app(
         settings.max_connections,
         settings.max_connections_per_address,
         settings.header_timeout,
-        gate.proxies.is_bounded,
+        **bounded,
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:

@@ -29,7 +29,7 @@ from kb_server.engine_client import Engine, EngineFailed, EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.tool import ToolError
 from kb_server.toolsets.kb.errors import ENGINE_WORDS
-from kb_simulator.harness.clock import Clock as VirtualClock
+from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
 

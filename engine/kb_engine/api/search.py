@@ -29,7 +29,6 @@ class SearchApi:
         self._encoder = engine.encoder
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        """Find passages."""
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
         found = await self._store.search(await self._query(request))
@@ -84,7 +83,6 @@ class RaglerApi:
         self._store = engine.store
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
-        """Find passages by meaning."""
         started = time.perf_counter()
         request: r.VectorSearchRequest = incoming.body
         chosen = await self._chosen(request)
@@ -109,15 +107,12 @@ class RaglerApi:
         )
 
     async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
-        """All collections."""
         return await self._store.collections()
 
     async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """One collection."""
         return await self._store.collection(incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """Describe a collection."""
         check_may_describe(incoming.role)
         return await self._store.put_collection(
             incoming.path["collection_id"], incoming.body, idempotency_of(incoming)

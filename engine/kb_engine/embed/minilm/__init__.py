@@ -70,7 +70,22 @@ class MiniLM(Embedder):
         # One text a run: as fast as batches on a CPU, without padding, and a text's vector never
         # depends on its neighbours.
         for row, text in zip(vectors, texts, strict=True):
-            row[:] = _embed_one(parts, text, self.max_tokens)
+            ids = parts.tokenizer.encode(text).ids
+            if len(ids) > self.max_tokens:
+                ids = [
+                    *ids[: self.max_tokens - 1],
+                    ids[-1],
+                ]  # the closing mark stays, as the model was trained
+            tokens = np.array([ids], dtype=np.int64)
+            feeds = {
+                "input_ids": tokens,
+                "attention_mask": np.ones_like(tokens),
+                "token_type_ids": np.zeros_like(tokens),
+            }
+            (hidden,) = parts.session.run(["last_hidden_state"], feeds)
+            # Without padding every position is attended to, so the masked mean is the mean.
+            pooled = np.asarray(hidden, dtype=np.float32)[0].mean(axis=0)
+            row[:] = pooled / np.float32(np.linalg.norm(pooled))
         return vectors
 
     def _ready(self) -> _Parts:
@@ -80,22 +95,6 @@ class MiniLM(Embedder):
                     parts = self._parts = _Parts(_load_session(), _load_tokenizer())
                     self.loaded = True
         return parts
-
-
-def _embed_one(parts: _Parts, text: str, max_tokens: int) -> Vectors:
-    ids = parts.tokenizer.encode(text).ids
-    if len(ids) > max_tokens:
-        ids = [*ids[: max_tokens - 1], ids[-1]]  # the closing mark stays, as the model was trained
-    tokens = np.array([ids], dtype=np.int64)
-    feeds = {
-        "input_ids": tokens,
-        "attention_mask": np.ones_like(tokens),
-        "token_type_ids": np.zeros_like(tokens),
-    }
-    (hidden,) = parts.session.run(["last_hidden_state"], feeds)
-    # Without padding every position is attended to, so the masked mean is the mean.
-    pooled: Vectors = np.asarray(hidden, dtype=np.float32)[0].mean(axis=0)
-    return pooled / np.float32(np.linalg.norm(pooled))
 
 
 def _load_session() -> InferenceSession:

@@ -77,14 +77,17 @@ def build_app(
         gate.key.require_unless_local(request)
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, client_of=gate.proxies.client_of))
+    # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
+    proxied = {"client_of": gate.proxies.client_of} if settings.trusted_proxies else {}
+    bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
+    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, **proxied))
     # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
     watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
         settings.header_timeout,
-        gate.proxies.is_bounded,
+        **bounded,
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:

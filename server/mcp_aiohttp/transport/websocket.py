@@ -37,12 +37,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from mcp_aiohttp.guard import CALLER, TrustedProxies
-from mcp_aiohttp.options import Bounds, SocketLimits
+from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
 from mcp_aiohttp.protocol.jsonrpc import error_bytes, notification_bytes, result_bytes
 from mcp_aiohttp.protocol.kernel import HostedServer
 from mcp_aiohttp.protocol.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.session import Session, session
-from mcp_aiohttp.transport.exchange import STALLED_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from kb_contracts.api.models import DocType
+DocType: TypeAlias = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
+"""What a document is in a search's filter: a note, or by the format of its file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
 from mcp_aiohttp.options import HostingOptions, SettingNames
+from mcp_aiohttp.protocol.jsonrpc import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.refusal import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.transport.http import Readiness, always_ready
 from mcp_aiohttp.transport.http import build_app as build_mcp_app
 

@@ -15,8 +15,8 @@ from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
 from kb_server.hosting.connection_receiver import ConnectionReceiver
 from kb_server.hosting.http import LIMITS
-from mcp_aiohttp.transport import serve as transport
-from mcp_aiohttp.transport.serve import DRAIN_SECONDS
+from mcp_aiohttp.transport import http as transport
+from mcp_aiohttp.transport.http import DRAIN_SECONDS
 
 
 async def serve(
@@ -31,7 +31,7 @@ async def serve(
     sock: socket.socket | None = None,
     channel: socket.socket | None = None,
 ) -> None:
-    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.serve.serve` does.
+    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
 
     With `sock`, a bound socket, `host` and `port` are only for messages; `reuse_port` lets several processes
     listen on one port. With `channel` nothing is listened on: connections come over it, from a parent that

@@ -16,7 +16,7 @@ from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
 from kb_server.hosting.task_cancellation import METHOD, TaskCancellation
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath
+from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.inspect import Metadata, StructType, type_info
 
-from kb_server.tool import INVALID, MISSING, ToolError
+from kb_server.tool import INVALID, MISSING, WORDS, ToolError
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -39,9 +41,26 @@ def read_arguments(raw: Mapping[str, Any], model: type[A], schema: Mapping[str, 
             and what it takes, `parameter` repeats the name.
     """
     try:
-        return _converted(raw, model)
+        read = _converted(raw, model)
     except msgspec.ValidationError as error:
         raise _refusal(str(error), raw, schema) from None
+    for name in _takes_words(model):
+        if not getattr(read, name).strip():
+            message = f"The parameter `{name}` takes words; got only blanks."
+            raise ToolError(INVALID, message, parameter=name)
+    return read
+
+
+@cache
+def _takes_words(model: type[msgspec.Struct]) -> list[str]:
+    """The parameters declared with `WORDS`."""
+    described = type_info(model)
+    assert isinstance(described, StructType)
+    return [
+        member.name
+        for member in described.fields
+        if isinstance(member.type, Metadata) and (member.type.extra or {}).items() >= WORDS.items()
+    ]
 
 
 def _converted(raw: Mapping[str, Any], model: type[A]) -> A:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -15,6 +16,9 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 
 from kb_config import logs
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
+from kb_server.engine_faults import subject_of, tool_error
 from kb_server.hosting.arguments import read_arguments
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
@@ -71,6 +75,19 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
             meta, caller.headers.get("traceparent"), caller.headers.get("tracestate")
         )
     return call
+
+
+@contextmanager
+def on_behalf_of(call: Call) -> Iterator[None]:
+    """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
+    request_id, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
+    user = USER.set(call.user)
+    try:
+        yield
+    finally:
+        REQUEST_ID.reset(request_id)
+        TRACE.reset(trace)
+        USER.reset(user)
 
 
 def _trace(traceparent: object) -> str | None:
@@ -174,13 +191,21 @@ class Calls:
         ending = _Ending(published, call)
         if tracing.ACTIVE is not None:
             ending.span = tracing.ACTIVE.begin(published.tool.name, call)
+        tool, read = published.tool, None
         try:
-            try:
-                read = read_arguments(arguments, published.tool.arguments, published.input)
-            except ToolError as error:
-                raise await published.tool.refusal(error, call) from None
-            return ToolOutcome(msgspec.json.encode(await published.tool.run(read, call)))
-        except ToolError as error:
+            with on_behalf_of(call):
+                try:
+                    read = read_arguments(arguments, tool.arguments, published.input)
+                except ToolError as misfit:
+                    raise await tool.refusal(misfit, call) from None
+                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+        except (ToolError, EngineFault) as failed:
+            if isinstance(failed, ToolError):
+                error = failed
+            else:
+                error = tool_error(failed, tool.engine_words, **subject_of(read))
+                if not isinstance(failed, Refused):  # the words of a refusal may be the caller's own
+                    call.log["reason"] = error.message
             ending.error_type, ending.answered = error.code, True
             if _is_declared(parameter := error.details.get("parameter"), published):
                 call.log["parameter"] = parameter

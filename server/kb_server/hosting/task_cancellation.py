@@ -16,7 +16,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from kb_server.hosting.calls import new_call
+from kb_server.hosting.calls import new_call, on_behalf_of
 from kb_server.tool import INVALID, CancelTask, ToolError
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
@@ -67,7 +67,8 @@ class TaskCancellation:
         call = new_call((params or {}).get("_meta"), caller)
         fields = {"correlation_id": call.correlation_id}
         try:
-            await self._cancel(task_id, call)
+            with on_behalf_of(call):
+                await self._cancel(task_id, call)
         except ToolError as error:
             code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR
             raise MCPError(code, error.message, _data(error)) from None

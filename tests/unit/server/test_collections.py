@@ -388,7 +388,7 @@ class TestMove:
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         document = simulated.add("collection:documents")
-        simulated.state.delete(document.id)
+        simulated.state.documents.remove([document.id], now=0)
         with pytest.raises(ToolError, match="Document 1 was not found"):
             await move(engine, document, "memory")
 

@@ -7,8 +7,8 @@ import argparse
 from kb_cli.config import is_set, read
 from kb_cli.exits import CliError, Exit
 from kb_cli.output import Output
+from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
-from kb_server.workers.link import ParentLink
 
 
 def serve(options: argparse.Namespace, _out: Output) -> int:

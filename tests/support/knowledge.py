@@ -15,7 +15,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kb_server.clock import Clock
 from kb_server.hosting.calls import Calls
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import output_schema
@@ -23,6 +22,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, Toolset
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
 
 SEVEN = (

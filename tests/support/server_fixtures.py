@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from kb_contracts.api import models as m
-from kb_server.clock import Clock
 from kb_server.schema import output_schema
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, ToolError, Toolset
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
 
 MOMENT = "2026-01-02T03:04:05Z"

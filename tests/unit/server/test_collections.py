@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
 from kb_server import collection_moves
-from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
@@ -28,6 +27,7 @@ from kb_server.collection_tags import (
 from kb_server.engine_client import Engine, EngineFailed, Refused
 from kb_server.tool import Call, ToolError
 from kb_server.toolsets.kb.errors import engine_call
+from kb_server.waiting import Clock
 from kb_simulator.harness.clock import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from kb_cli.exits import CliError, Exit
+from kb_cli.output import CliError, Exit
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from tempfile import TemporaryFile
 
 from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
 
 from kb_config.installing import install_command
 from kb_contracts.api.errors import EngineError
@@ -34,24 +35,52 @@ from kb_contracts.http.connection_limits import ConnectionLimits, connections_wi
 from kb_contracts.http.connection_log import connection_log
 from kb_contracts.http.cross_origin import reject_cross_origin
 from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
-from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_contracts.http.mount import build_application, handlers_of, is_probe, no_room, problem_response
 from kb_contracts.semantics.idempotency import KeysInUse
 from kb_contracts.semantics.rate_windows import RateWindows
-from kb_engine.access_log import AccessLogger
 from kb_engine.address import Address
-from kb_engine.api import Engine, handlers
-from kb_engine.api.engine import Phase
+from kb_engine.api.documents import DocumentsApi, JobsApi
+from kb_engine.api.engine import Engine, Phase, StateApi
+from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.extract import Limits
 from kb_engine.index.registry import index_from
-from kb_engine.ingest import JobEnds, KeptBounds, KeptJobs, Pipeline, StoreEventHandler, Workers
+from kb_engine.ingest.kept import KeptBounds, KeptJobs
+from kb_engine.ingest.pipeline import Pipeline
+from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
 from kb_engine.store import Store, open_sqlite
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.turns import places
+from kb_readers import Limits
+
+access = logging.getLogger("kb_engine.access")
+
+
+class AccessLogger(AbstractAccessLogger):
+    """A line a request, at level debug: the route and never its values, which may be tags or keys."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one answered request; `time` is in seconds."""
+        match = request.match_info if isinstance(request, web.Request) else None
+        route = match.route.resource.canonical if match and match.route.resource else "unknown"
+        access.debug(
+            "request",
+            extra={
+                "method": request.method,
+                "route": route,
+                "status": response.status,
+                "milliseconds": round(time * 1000, 1),
+            },
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody reads these lines."""
+        return access.isEnabledFor(logging.DEBUG)
+
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +123,9 @@ async def create_app(settings: EngineSettings) -> web.Application:
     embedder = _embedder(settings)
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
+    apis = (SearchApi, JobsApi, DocumentsApi, StateApi, RaglerApi)
     app = build_application(
-        handlers(engine),
+        handlers_of(*(api(engine) for api in apis)),
         api_key=settings.api_key,
         keys=KeysInUse(),
         rates=RateWindows(),

@@ -29,8 +29,7 @@ from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
 from kb_server.workers import WorkerSupervisor
-from mcp_aiohttp.transport.http import Readiness
-from mcp_aiohttp.transport.serve import CannotListen, PortInUse
+from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
 

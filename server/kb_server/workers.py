@@ -32,7 +32,7 @@ from kb_server.processes import ChildProcess, Worker, encode_settings
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads.staging import Staging
-from mcp_aiohttp.transport.serve import CannotListen, PortInUse
+from mcp_aiohttp.transport.http import CannotListen, PortInUse
 from mcp_aiohttp.transport.signals import on_stop_signal
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount, parsing
 from kb_contracts.http.mount import Handler, Incoming
-from kb_simulator.engine.call import CURRENT
 from kb_simulator.engine.documents import Documents
-from kb_simulator.engine.idempotency import Answers, Retry
+from kb_simulator.engine.handlers import CURRENT
+from kb_simulator.engine.jobs import Answers, Retry
 from kb_simulator.harness import app
 
 EARLY = "2020-01-01T00:00:00.000000Z"

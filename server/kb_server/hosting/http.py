@@ -25,12 +25,10 @@ from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
 from mcp_aiohttp.options import HostingOptions, SettingNames
+from mcp_aiohttp.protocol.jsonrpc import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.refusal import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
-from mcp_aiohttp.transport import serve as transport
-from mcp_aiohttp.transport.http import Readiness, always_ready
-from mcp_aiohttp.transport.http import build_app as build_mcp_app
-from mcp_aiohttp.transport.serve import DRAIN_SECONDS
+from mcp_aiohttp.transport import http as transport
+from mcp_aiohttp.transport.http import DRAIN_SECONDS, Readiness, always_ready
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ def build_app(
         key: hosted(toolset, metrics, fast_path=settings.fast_path) for key, toolset in toolsets.items()
     }
     mounted = {mount.path: by_toolset[id(mount.toolset)] for mount in mounts}
-    app = build_mcp_app(
+    app = transport.build_app(
         {**mounted, **(servers or {})}, hosting_options(settings, options or HostingOptions()), ready=ready
     )
     gate = app[GATE]
@@ -83,14 +81,17 @@ def build_app(
         gate.key.require_unless_local(request)
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, client_of=gate.proxies.client_of))
+    # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
+    proxied = {"client_of": gate.proxies.client_of} if settings.trusted_proxies else {}
+    bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
+    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, **proxied))
     # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
     watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
         settings.header_timeout,
-        gate.proxies.is_bounded,
+        **bounded,
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:
@@ -137,7 +138,7 @@ async def serve(
     drain_seconds: float = DRAIN_SECONDS,
     channel: socket.socket | None = None,
 ) -> None:
-    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.serve.serve` does.
+    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
 
     With `channel` nothing is listened on: connections come over it, from a parent that listens on `host` and
     `port`.

@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath
+from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.parameter_headers import declared_in
 
 log = logging.getLogger(__name__)
 

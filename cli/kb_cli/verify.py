@@ -8,11 +8,8 @@ from uuid import uuid4
 
 import msgspec
 
-from kb_cli.client import EngineClient
-from kb_cli.config import ClientSettings, read
-from kb_cli.connect import engine
-from kb_cli.exits import CliError, Exit
-from kb_cli.output import Output
+from kb_cli.config import ClientSettings, engine, read
+from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
 from kb_verify import Promise, Results, Status, SuiteError, Target
 from kb_verify import run as run_suite
@@ -37,8 +34,25 @@ def run(options: argparse.Namespace, out: Output) -> int:
     if options.target is not None:
         options.engine_url = options.target
     _check_base(options)
-    folder = _report_folder(options.report)
-    results = _results(options, folder, show_progress=out.is_terminal)
+    folder = Path(options.report) if options.report is not None else None
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(Exit.USAGE, f"--report {folder}: {error.strerror}") from error
+    settings = read(ClientSettings, options)
+    target = Target(
+        url=settings.engine_url.rstrip("/"),
+        api_key=settings.api_key,
+        seed=options.seed,
+        examples=options.examples,
+        seconds=options.seconds,
+    )
+    junit = folder / "junit.xml" if folder is not None else None
+    try:
+        results = run_suite(target, quick=options.quick, junit=junit, show_progress=out.is_terminal)
+    except SuiteError as error:
+        raise CliError(Exit.FAILED, str(error)) from error
     if folder is not None:
         (folder / "verification.html").write_text(html(results), "utf-8")
     _report(results, out)
@@ -52,7 +66,13 @@ def _check_base(options: argparse.Namespace) -> None:
     # The suite uses up what a caller without a name may ask in a minute, and may just have been run.
     with engine(options, user=f"verify {uuid4()}") as client:
         status = client.call(GET_STATUS)
-        collections = 0 if options.erase else _collections(client)
+        collections = 0
+        try:
+            if not options.erase:
+                collections = len(client.call(LIST_COLLECTIONS).collections)
+        except CliError as error:
+            if error.status is not Exit.NOT_FOUND:  # an engine need not have any
+                raise
     waiting = status.queue.queued + status.queue.running
     if (status.documents.total or waiting or collections) and not options.erase:
         raise CliError(
@@ -63,51 +83,16 @@ def _check_base(options: argparse.Namespace) -> None:
         )
 
 
-def _collections(client: EngineClient) -> int:
-    """How many there are; an engine need not know of them."""
-    try:
-        return len(client.call(LIST_COLLECTIONS).collections)
-    except CliError as error:
-        if error.status is not Exit.NOT_FOUND:
-            raise
-        return 0
-
-
-def _report_folder(wanted: str | None) -> Path | None:
-    if wanted is None:
-        return None
-    folder = Path(wanted)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CliError(Exit.USAGE, f"--report {wanted}: {error.strerror}") from error
-    return folder
-
-
-def _results(options: argparse.Namespace, folder: Path | None, *, show_progress: bool) -> Results:
-    settings = read(ClientSettings, options)
-    target = Target(
-        url=settings.engine_url.rstrip("/"),
-        api_key=settings.api_key,
-        seed=options.seed,
-        examples=options.examples,
-        seconds=options.seconds,
-    )
-    junit = folder / "junit.xml" if folder is not None else None
-    try:
-        return run_suite(target, quick=options.quick, junit=junit, show_progress=show_progress)
-    except SuiteError as error:
-        raise CliError(Exit.FAILED, str(error)) from error
-
-
 def _report(results: Results, out: Output) -> None:
     promises = results.promises()
     if out.answered(Verdict(results.passed, verdict(results), requirements(promises), promises, results)):
         return
-    rows = [
-        [each.family, each.sentence, ", ".join(each.requirements), _STATES[each.status], _short(each.why)]
-        for each in promises
-    ]
+    rows = []
+    for each in promises:
+        why = " ".join(each.why.split())
+        why = why if len(why) <= _WHY_CHARS else why[: _WHY_CHARS - 1] + "…"
+        ids = ", ".join(each.requirements)
+        rows.append([each.family, each.sentence, ids, _STATES[each.status], why])
     out.table(["family", "promise", "requirements", "result", "why"], rows)
     texts = requirement_texts()
     for id_, status in requirements(promises).items():
@@ -115,8 +100,3 @@ def _report(results: Results, out: Output) -> None:
             out.note(f"broken: {id_} {texts.get(id_, '')}")
     out.note(verdict(results))
     out.note(results.counts())
-
-
-def _short(why: str) -> str:
-    line = " ".join(why.split())
-    return line if len(line) <= _WHY_CHARS else line[: _WHY_CHARS - 1] + "…"

@@ -3,6 +3,8 @@
 walk ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
             │ 415: skipped, and its kind is not tried again in this run
             │ 429: the queue is full; wait for the oldest of our jobs, then send again
+
+How far it is shows as bars on a terminal, one line a file into a pipe, nothing beside JSON.
 """
 
 from __future__ import annotations
@@ -11,21 +13,106 @@ import argparse
 import io
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from kb_cli.connect import engine
-from kb_cli.exits import CliError, Exit
-from kb_cli.labels import labels
-from kb_cli.output import Output
-from kb_cli.progress import Outcome, Progress, Result, progress_on
+import msgspec
+
+from kb_cli.config import engine
+from kb_cli.documents import labels
+from kb_cli.output import CliError, Exit, Output, printable_line
 from kb_contracts.api import formats
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_server.collection_tags import tags_for_submission
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from kb_cli.client import EngineClient
+
+
+Outcome = Literal["added", "already there", "empty", "submitted", "skipped", "failed"]
+
+_STYLES: dict[Outcome, str] = {
+    "added": "green",
+    "already there": "green",
+    "submitted": "green",
+    "empty": "yellow",
+    "skipped": "yellow",
+    "failed": "red",
+}
+
+
+class Result(msgspec.Struct):
+    """What became of one file."""
+
+    path: str
+    outcome: Outcome
+    document_id: int | None = None
+    job_id: str | None = None
+    reason: str | None = None
+
+    def line(self) -> str:
+        """One line with the outcome, the path, the document where there is text in it, and the reason."""
+        document = f"document {self.document_id}" if self.document_id and self.outcome != "empty" else ""
+        last = ": ".join(filter(None, (document, self.reason)))
+        return f"{self.outcome}\t{self.path}\t{last}".rstrip()
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """One line a file, none where the answer is JSON; on a terminal above two bars that vanish at the end."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._bars: Bars | None = None
+        if out.is_terminal:
+            from rich import progress
+
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.percentage:>3.0f} %"),
+                progress.TimeElapsedColumn(),
+                console=out.console(),
+                transient=True,
+            )
+            self._sending = self._bars.add_task("sending", total=None)
+            self._reading = self._bars.add_task("reading", total=None)
+
+    def __enter__(self) -> Progress:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def began(self, files: int, size: int) -> None:
+        """So many files of so many bytes together are to be sent."""
+        if self._bars is not None:
+            self._bars.update(self._sending, total=size)
+            self._bars.update(self._reading, total=files)
+
+    def sent(self, size: int) -> None:
+        """So many more bytes went out."""
+        if self._bars is not None:
+            self._bars.advance(self._sending, size)
+
+    def ended(self, result: Result) -> None:
+        """One file is through."""
+        if self._bars is not None:
+            from rich.text import Text
+
+            self._bars.advance(self._reading)
+            line = printable_line(result.line().replace("\t", "  "))
+            self._bars.console.print(Text(line, style=_STYLES[result.outcome]), soft_wrap=True)
+        elif not self._out.as_json:
+            self._out.text(result.line())
+
 
 _SOURCE_PATH_CHARS = 1_000
 _NO_OCR = "OCR does not apply to it: its text is taken"
@@ -42,9 +129,9 @@ class Found:
 
 def run(options: argparse.Namespace, out: Output) -> int:
     """Send all files and tell what became of each."""
-    tags = labels(options).submitted()
+    tags = labels(options, tags_for_submission)
     found = list(walk([Path(path).expanduser() for path in options.paths]))
-    with engine(options) as client, progress_on(out) as progress:
+    with engine(options) as client, Progress(out) as progress:
         progress.began(len(found), sum(file.size for file in found))
         adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
         results = adding.run(found)
@@ -116,8 +203,12 @@ class Adding:
 
     def _send(self, file: Found) -> None:
         kind = file.path.suffix.lower()
-        if not file.named and kind not in self._refused_kinds and (reason := _not_taken(file)):
-            self._refused_kinds[kind] = reason
+        if not file.named and kind not in self._refused_kinds:
+            # What lies in a folder is not sent to find out: a large file is refused for its size before.
+            try:
+                formats.format_of(file.path.name)
+            except formats.UnsupportedFormat as error:
+                self._refused_kinds[kind] = error.message
         if kind in self._refused_kinds:
             self._pass_over(file, self._refused_kinds[kind])
             return
@@ -174,21 +265,19 @@ class Adding:
         if job.document_id is None:
             reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
             return Result(path, "failed", job_id=job.id, reason=reason)
-        document = self._document(job.document_id)
+        try:
+            document = self.client.call(
+                GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS
+            )
+        except CliError as error:
+            if error.status is not Exit.NOT_FOUND:
+                raise
+            document = None  # removed meanwhile
         status_reason = document.status_reason if document is not None else None
         if document is not None and document.status == "empty":  # a scan must not read as success
             return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
         outcome: Outcome = "already there" if job.deduplicated else "added"
         return Result(path, outcome, job.document_id, job.id, status_reason)
-
-    def _document(self, document_id: int) -> m.Document | None:
-        """The document; None where it was removed meanwhile."""
-        try:
-            return self.client.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
-        except CliError as error:
-            if error.status is Exit.NOT_FOUND:
-                return None
-            raise
 
     def _end(self, result: Result) -> None:
         if self.force_ocr and result.job_id and not _takes_ocr(Path(result.path)):
@@ -202,18 +291,6 @@ def _takes_ocr(path: Path) -> bool:
         return formats.format_of(path.name).takes_ocr
     except formats.UnsupportedFormat:
         return False
-
-
-def _not_taken(file: Found) -> str:
-    """Why the contract does not list this kind of file; empty where it does.
-
-    What lies in a folder is not sent to find out: a large file is refused for its size before its kind.
-    """
-    try:
-        formats.format_of(file.path.name)
-    except formats.UnsupportedFormat as error:
-        return error.message
-    return ""
 
 
 def status_of(results: list[Result]) -> Exit:

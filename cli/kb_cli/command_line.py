@@ -1,13 +1,24 @@
-"""The command line as people type it: one table of commands, read with nothing heavier than the contract."""
+"""The command line as people type it: one table of commands, read with nothing heavier than the contract.
+
+`dispatch` goes from arguments to a command's function, and from its failure to one line and an exit status.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple, get_args
 
 from kb_cli import VERSION
-from kb_cli.exits import TABLE
+from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
+from kb_config.installing import install_command
+from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
 from kb_load.bench import BENCHMARKS
 
@@ -133,12 +144,12 @@ COMMANDS = (
     ), ("engine",)),
     Command(
         "reindex",
-        "kb_cli.reindex:run",
+        "kb_cli.run:reindex",
         "embed a base again with another model, while no engine uses it",
         (*_SETTINGS, _JSON, _HOME, _EMBEDDER),
         ("engine",),
     ),
-    Command("sim", "kb_cli.simulator:run", "a fake engine that fails on command", (
+    Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
         *_SETTINGS,
         _arg("--seed", help="what every random decision derives from (7)"),
         _HOST,
@@ -148,7 +159,7 @@ COMMANDS = (
         _arg("--jobs", metavar="POLICY",
              help="how jobs end: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
     )),
-    Command("search", "kb_cli.commands.search:run", "find passages", (
+    Command("search", "kb_cli.documents:search", "find passages", (
         *_ENGINE,
         *_LABELS,
         _arg("query", help="words or a question"),
@@ -162,7 +173,7 @@ COMMANDS = (
         _arg("--explain", action="store_true", help="say how each score came about"),
         _arg("--full", action="store_true", help="show passages whole"),
     )),
-    Command("get", "kb_cli.commands.documents:get", "show a document, or list them", (
+    Command("get", "kb_cli.documents:get", "show a document, or list them", (
         *_ENGINE,
         *_LABELS,
         _arg("document", nargs="?", metavar="ID", help="its number or uid (default: list all)"),
@@ -172,7 +183,7 @@ COMMANDS = (
         _arg("--limit", type=_LIMIT, metavar="N",
              help="most chunks (default 200), or documents (default 1000)"),
     )),
-    Command("collections", "kb_cli.commands.collections:run", "list, show or describe collections", (
+    Command("collections", "kb_cli.state:collections", "list, show or describe collections", (
         *_ENGINE,
         _arg("collection", nargs="?", metavar="NAME", help="its name or id (default: list all)"),
         _arg("--describe", metavar="TEXT", help="say what it is for"),
@@ -181,8 +192,8 @@ COMMANDS = (
         _arg("--scenario", action="append", metavar="WHEN",
              help="say what it is used for; may be given again"),
     )),
-    Command("status", "kb_cli.commands.state:status", "how the engine is", _ENGINE),
-    Command("jobs", "kb_cli.commands.state:jobs", "what the engine is at", (
+    Command("status", "kb_cli.state:status", "how the engine is", _ENGINE),
+    Command("jobs", "kb_cli.state:jobs", "what the engine is at", (
         *_ENGINE,
         _arg("job", nargs="?", metavar="ID", help="one job (default: the recent ones)"),
         _arg("--retry", action="store_true", help="queue this job, which has failed, again"),
@@ -190,7 +201,7 @@ COMMANDS = (
         _arg("--limit", type=_LIMIT, default=50, metavar="N", help="how many at the most (default 50)"),
     )),
     Command("config", "kb_cli.config:show", "every setting", (*_SETTINGS, _JSON)),
-    Command("verify", "kb_cli.commands.verify:run", "whether an engine keeps its promises", (
+    Command("verify", "kb_cli.verify:run", "whether an engine keeps its promises", (
         *_ENGINE,
         _arg("target", nargs="?", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
         _arg("--report", metavar="DIR", help="write junit.xml and verification.html there"),
@@ -203,7 +214,7 @@ COMMANDS = (
         _arg("--seconds", type=float, default=60.0, metavar="S",
              help="bound on each of their four phases (60)"),
     ), ("verify",)),
-    Command("addnote", "kb_cli.commands.notes:add", "remember a text", (
+    Command("addnote", "kb_cli.documents:add_note", "remember a text", (
         *_ENGINE,
         *_LABELS,
         _arg("text", help="the text; -: read it from stdin"),
@@ -211,7 +222,7 @@ COMMANDS = (
         _arg("--source-path", metavar="PATH", help="where it came from"),
         _NO_WAIT,
     )),
-    Command("updatenote", "kb_cli.commands.notes:update", "replace a note's text in place", (
+    Command("updatenote", "kb_cli.documents:update_note", "replace a note's text in place", (
         *_ENGINE,
         _arg("document_id", type=_POSITIVE, metavar="ID", help="the note's number"),
         _arg("text", help="the new text; -: read it from stdin"),
@@ -219,7 +230,7 @@ COMMANDS = (
         _arg("--expected-version", type=_POSITIVE, metavar="N", help="only if it is at version N"),
         _NO_WAIT,
     )),
-    Command("add", "kb_cli.commands.add:run", "take in files and folders", (
+    Command("add", "kb_cli.add:run", "take in files and folders", (
         *_ENGINE,
         *_LABELS,
         _arg("paths", nargs="+", metavar="PATH", help="a file, or a folder with all below it"),
@@ -227,17 +238,17 @@ COMMANDS = (
         _arg("--force-ocr", action="store_true",
              help="read PDF by OCR even where it holds text; others as always"),
     )),
-    Command("rm", "kb_cli.commands.documents:remove", "remove documents", (
+    Command("rm", "kb_cli.documents:remove", "remove documents", (
         *_ENGINE,
         _arg("documents", nargs="+", metavar="ID", help="number or uid"),
         _arg("--yes", action="store_true", help="do not ask"),
     )),
-    Command("move", "kb_cli.commands.documents:move", "put a document into another collection", (
+    Command("move", "kb_cli.documents:move", "put a document into another collection", (
         *_ENGINE,
         _arg("document", metavar="ID", help="number or uid"),
         _arg("to", metavar="COLLECTION", help="its new collection"),
     ), ("server",)),
-    Command("bench", "kb_cli.commands.bench:run", "measure, side by side", (
+    Command("bench", "kb_cli.run:bench", "measure, side by side", (
         _arg("benchmark", choices=BENCHMARKS, metavar="NAME", help="the benchmark"),
         _arg("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),
     ), ("load",)),
@@ -247,13 +258,11 @@ COMMANDS = (
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `kb`. What it returns has `run` and `extras`, as its `Command` has them."""
 
-    def formatter(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
-
+    formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
     parser = argparse.ArgumentParser(
         prog="kb",
         description="A knowledge base that AI agents use over MCP.",
-        epilog=_EXAMPLES + TABLE,
+        epilog=_EXAMPLES + EXIT_STATUSES,
         formatter_class=formatter,
         allow_abbrev=False,
     )
@@ -264,7 +273,7 @@ def build_parser() -> argparse.ArgumentParser:
             command.name,
             help=command.summary,
             description=command.summary[0].upper() + command.summary[1:] + ".",
-            epilog=TABLE,
+            epilog=EXIT_STATUSES,
             formatter_class=formatter,
             allow_abbrev=False,
         )
@@ -273,5 +282,46 @@ def build_parser() -> argparse.ArgumentParser:
         one.set_defaults(run=command.run, extras=command.extras)
     benchmarks = "\n".join(f"  {name:12} {summary}" for name, summary in BENCHMARKS.items())
     bench = parsers.choices["bench"]
-    bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{TABLE}"
+    bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{EXIT_STATUSES}"
     return parser
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run what `arguments` say; the exit status. Raises SystemExit as argparse does, with 0 or 2."""
+    options = build_parser().parse_args(arguments)
+    # A terminal that cannot show a character gets its escape; no answer may fail over that.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        module, _, function = options.run.partition(":")
+        status = (
+            getattr(import_module(module), function)(options, Output(as_json=getattr(options, "json", False)))
+            or Exit.OK
+        )
+        sys.stdout.flush()
+    except CliError as error:
+        return _fail(options, error.message, error.status)
+    except SettingsError as error:
+        return _fail(options, str(error), Exit.USAGE)
+    except KeyboardInterrupt:
+        return _fail(options, "interrupted", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads us has gone; a second failure at the flush of exit would say so in a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        package, how = (error.name or "").partition(".")[0], install_command(*options.extras)
+        hint = f"; install what `kb {options.command}` needs with: {how}" if options.extras else ""
+        return _fail(options, f"the package {package} is not installed{hint}", Exit.FAILED)
+    except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
+        if os.environ.get("LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        message = f"a fault of kb itself: {type(error).__name__}: {error} (LOG_LEVEL=debug shows where)"
+        return _fail(options, message, Exit.FAILED)
+    return status
+
+
+def _fail(options: argparse.Namespace, message: str, status: Exit) -> Exit:
+    sys.stderr.write(f"kb {options.command}: {printable_line(message)}\n")
+    return status

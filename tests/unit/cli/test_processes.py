@@ -1,7 +1,8 @@
-"""`kb up`, `kb serve` and `kb engine` as processes: what they say, and how they end."""
+"""`kb up`, `serve`, `engine` and `sim` as processes: what they say, and how they end."""
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,9 @@ import httpx
 import psutil
 import pytest
 
-from kb_cli.exits import Exit
+from kb_cli.main import main
+from kb_cli.output import Exit
+from tests.support.eventually import eventually
 from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -207,3 +210,28 @@ def test_engine_alone_runs_and_stops(tmp_path: Path) -> None:
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
     finally:
         assert process.stop() == 0
+
+
+def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line with both URLs; SIGTERM ends it well."""
+    process = Process.start("-m", "kb_cli.main", "sim", "--seed", "11", "--port", "0", "--control", "0")
+    try:
+        line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        url, control = re.findall(r"http://[\d.:]+", line)
+        assert "seed 11" in line
+        assert httpx.get(f"{url}/healthz").json()["status"] == "ok"
+        assert httpx.get(f"{control}/").status_code == 200
+    finally:
+        assert process.stop() == 0
+
+
+def test_a_port_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the variable."""
+    assert main(["sim", "--port", "70000"]) == Exit.USAGE
+    assert "KB_SIM_PORT" in capsys.readouterr().err
+
+
+def test_a_policy_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag says the variable's name and what it takes."""
+    assert main(["sim", "--jobs", "later"]) == Exit.USAGE
+    assert "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck" in capsys.readouterr().err

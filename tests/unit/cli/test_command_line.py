@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from kb_cli import VERSION, main
-from kb_cli.dispatch import dispatch
-from kb_cli.exits import Exit
-from kb_cli.parser import COMMANDS, Command
+from kb_cli.command_line import COMMANDS, Command, dispatch
+from kb_cli.output import Exit
 from kb_config.installing import install_command
 from kb_contracts.api.operations import API_VERSION
 from tests.support.stack import ROOT, clean_environment, free_port

@@ -134,7 +134,7 @@ class FastPath:
             if listing is None or not params.keys() <= _LIST_MEMBERS:
                 return None
             return FastRequest(request.id, modern, listing=listing)
-        name, arguments = params.get("name"), params.get("arguments", _NO_ARGUMENTS)
+        name, arguments = params.get("name"), params.get("arguments", {})
         if not params.keys() <= _CALL_MEMBERS or type(arguments) is not dict:
             return None
         if type(name) is not str or name not in self._names:
@@ -179,24 +179,16 @@ class FastPath:
             return True
         if version not in MODERN_PROTOCOL_VERSIONS and PROTOCOL_VERSION_META_KEY in known:
             return False
-        if len(encoded) > _MAX_ENVELOPE_BYTES or not _is_valid(method, version, known):
+        if len(encoded) > _MAX_ENVELOPE_BYTES:
+            return False
+        others, model = _PARAMS[method]
+        enveloped = {**others, "_meta": known}
+        try:  # whether the kernel would let a request with this `_meta` through
+            validate_client_request(method, version, enveloped)
+            model.model_validate(enveloped, by_name=False)
+        except (ValidationError, KeyError):
             return False
         if len(self._accepted) >= _MAX_ENVELOPES:
             self._accepted.clear()  # clients are few; what fills the set is not worth an order of eviction
         self._accepted.add(seen)
         return True
-
-
-_NO_ARGUMENTS: dict[str, Any] = {}
-
-
-def _is_valid(method: str, version: str, meta: dict[str, Any]) -> bool:
-    """Whether the kernel would let a request with this `_meta` through."""
-    others, model = _PARAMS[method]
-    params = {**others, "_meta": meta}
-    try:
-        validate_client_request(method, version, params)
-        model.model_validate(params, by_name=False)
-    except (ValidationError, KeyError):
-        return False
-    return True

@@ -1,4 +1,9 @@
-"""Virtual time: it moves when it is told to, jumps over waiting, or runs with the wall.
+"""What makes a run repeat: chance keyed by what it decides, and virtual time.
+
+There is no stream of random numbers, hence no order in which they must be drawn. Whatever else a run
+decides, and in whichever order requests arrive, one decision stays as it is.
+
+Virtual time moves when it is told to, jumps over waiting, or runs with the wall:
 
     mode       what `sleep` does                            what moves the time
     ---------  -------------------------------------------  ---------------------------------------
@@ -6,7 +11,8 @@
     manual     waits for `advance`                          `advance` alone
     real       waits                                        the wall, and `advance` on top of it
 
-Time starts at 2026-01-01T00:00:00Z in every mode, so that what is derived from it repeats from run to run.
+It starts at 2026-01-01T00:00:00Z in every mode, so that what is derived from it repeats from run to run. A
+moment is a whole number of microseconds since 1970, so that arithmetic on it is exact.
 """
 
 from __future__ import annotations
@@ -17,10 +23,62 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from hashlib import blake2b
+from uuid import UUID
 
-from kb_simulator.engine.timestamps import microseconds_of
+_ROLL_BYTES = 7
+_ROLL_STEPS = 1 << 53  # as many values as a float tells apart between 0 and 1
+
+Part = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """Decisions under one seed. A key is a row of strings and integers; ("a", "b") is not ("ab",)."""
+
+    seed: int
+
+    def roll(self, *key: Part) -> float:
+        """A number from 0 (inclusive) to 1 (exclusive), evenly spread over keys."""
+        return (int.from_bytes(self._digest(key, _ROLL_BYTES), "big") >> 3) / _ROLL_STEPS
+
+    def uniform(self, low: float, high: float, *key: Part) -> float:
+        """A number from `low` (inclusive) to `high` (exclusive)."""
+        return low + (high - low) * self.roll(*key)
+
+    def lognormal(self, median: float, sigma: float, *key: Part) -> float:
+        """A log-normal number: half lie under `median`; `sigma` is the deviation of the logarithm."""
+        # Box-Muller; 1 - roll is never 0, so that its logarithm exists.
+        radius = math.sqrt(-2.0 * math.log(1.0 - self.roll("radius", *key)))
+        return median * math.exp(sigma * radius * math.cos(2.0 * math.pi * self.roll("angle", *key)))
+
+    def uuid(self, *key: Part) -> str:
+        """A UUID of version 4 in its usual form."""
+        return str(UUID(bytes=self._digest(("uuid", *key), 16), version=4))
+
+    def _digest(self, key: tuple[Part, ...], size: int) -> bytes:
+        # Lengths before the parts keep ("a", "bc") and ("ab", "c") apart.
+        parts = (str(part).encode("utf-8", "surrogatepass") for part in (self.seed, *key))
+        return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), digest_size=size).digest()
+
+
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def rfc3339(microseconds: int) -> str:
+    """A time as it stands on the wire; `microseconds` since 1970-01-01T00:00:00Z."""
+    moment = _UNIX + timedelta(microseconds=microseconds)
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def microseconds_of(moment: datetime) -> int:
+    """An aware time as microseconds since 1970-01-01T00:00:00Z."""
+    return (moment - _UNIX) // _MICROSECOND
+
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """When virtual time starts."""

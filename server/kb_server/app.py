@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_config.logs import configure_logging
-from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_contracts.http.connections import connections_within_descriptors
 from kb_server.hosting.http import build_app
 from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import mount

@@ -275,9 +275,7 @@ def decode(operation: Operation[Any, R], response: RawResponse) -> R:
     Raises:
         EngineFault: it is not a success, or not what the contract says.
     """
-    model = operation.response_model
-    if response.status == 202 and operation.accepted is not None:
-        model = operation.accepted
+    model = operation.models.get(response.status, operation.response_model)
     return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
 
 

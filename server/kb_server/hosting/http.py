@@ -16,10 +16,15 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.admission import RETRY_SECONDS, Admission, Intake, admitting, listen
-from kb_contracts.http.connection_limits import ConnectionLimits, owner_of
-from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
+from kb_contracts.http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
+from kb_contracts.http.connections import (
+    ConnectionLimits,
+    ConnectionTable,
+    Intake,
+    connection_log,
+    listen,
+    owner_of,
+)
 from kb_server.hosting.toolset_server import Mount, hosted
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
@@ -82,11 +87,16 @@ def build_app(
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
     # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
-    proxied = {"client_of": gate.proxies.client_of} if settings.trusted_proxies else {}
     bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, **proxied))
-    # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
-    watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
+    admission = Admission(
+        _no_room,
+        unfinished,
+        is_probe=gate.is_open,
+        client_of=gate.proxies.client_of if settings.trusted_proxies else None,
+        # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
+        is_futile=lambda request: not gate.is_mcp(request),
+    )
+    admission.install(app)
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
@@ -165,14 +175,14 @@ async def _listen(
     runner: web.AppRunner, host: str, port: int, *, channel: socket.socket | None
 ) -> AsyncIterator[tuple[str, int]]:
     assert runner.server is not None, "a runner that was set up has a server"
-    admission = Admission(runner.server, runner.app[LIMITS])
+    table = ConnectionTable(runner.server, runner.app[LIMITS])
     if channel is not None:
         channel.setblocking(False)
-        intake = Intake(admission, channel, partial(_received, channel))
+        intake = Intake(table, channel, partial(_received, channel))
         intake.start()
         address, stop_taking = (host, port), intake.stop
     else:
-        listener = await listen(admission, host, port)
+        listener = await listen(table, host, port)
         address, stop_taking = listener.address, listener.close
     try:
         yield address

@@ -20,8 +20,8 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
-from kb_contracts.semantics.job_states import Event
-from kb_contracts.semantics.refusals import (
+from kb_contracts.semantics.jobs import (
+    Event,
     check_queue_room,
     job_finished,
     job_not_found,

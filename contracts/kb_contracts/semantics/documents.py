@@ -1,16 +1,21 @@
-"""What is refused before anything is queued or changed, and what two equal submissions have in common."""
+"""Documents: what is refused before anything is queued or changed, and how they are titled and tagged."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS, Format
 from kb_contracts.api.models import MAX_INTEGER, Document, FileFields, NotePatch
 from kb_contracts.api.ragler import PREFIX
-from kb_contracts.semantics.refusals import document_not_found
 
+MAX_METADATA_BYTES = 65_536
+MAX_METADATA_DEPTH = 32
+_TITLE_CHARS = 80
 _OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
 
 
@@ -20,6 +25,27 @@ def check_note_text(text: str) -> None:
         raise EngineError(
             "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
         )
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that is too large or too deep to travel with every result.
+
+    Raises:
+        EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
+    """
+    size = len(msgspec.json.encode(metadata))
+    problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken"
+    if size <= MAX_METADATA_BYTES:
+        problem = f"is nested more than {MAX_METADATA_DEPTH} levels deep"
+        level: list[Any] = [metadata]
+        for _ in range(MAX_METADATA_DEPTH):
+            members = [
+                member for outer in level for member in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+            level = [member for member in members if isinstance(member, dict | list)]
+        if not level:
+            return
+    raise EngineError("invalid_parameter", f"metadata {problem}.", parameter="metadata")
 
 
 def check_patch(patch: NotePatch) -> None:
@@ -86,3 +112,33 @@ def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
     collections = [] if in_collection else [tag for tag in further if tag.startswith(PREFIX)][:1]
     others = [tag for tag in further if not tag.startswith(PREFIX)]
     return [tag for tag in dict.fromkeys((*collections, *others)) if tag not in present]
+
+
+def note_title(text: str) -> str:
+    """The first line that is not blank, white space collapsed, cut to 80 characters."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    title = " ".join(first.split())
+    return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
+
+
+def title_after_update(title: str, old_text: str, text: str) -> str:
+    """The title of a note whose text changes: one taken from the old text goes with it, a given one stays."""
+    return note_title(text) if title == note_title(old_text) else title
+
+
+def document_not_found(key: int | str) -> EngineError:
+    """`key` is the number or the uid that was sent."""
+    return EngineError(
+        "document_not_found", f"There is no document {key}. List documents to see which there are."
+    )
+
+
+def not_a_note(document_id: int) -> EngineError:
+    return EngineError(
+        "not_a_note",
+        f"Document {document_id} came from a file. Add the new file and delete this document.",
+    )
+
+
+def tag_not_found(tag: str) -> EngineError:
+    return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")

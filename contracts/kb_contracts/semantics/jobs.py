@@ -1,4 +1,4 @@
-"""The life of a job, as a table. A store looks up in it which states an event may leave.
+"""The life of a job, as a table, in which a store looks up the states that an event may leave; and refusals.
 
 queued --take--> running --complete--> completed
   |  ^ ^            | |-----fail-----> failed
@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import JobStatus
+
+_QUEUE_RETRY_SECONDS = 5.0
 
 
 class Event(StrEnum):
@@ -52,3 +55,29 @@ def target(event: Event) -> JobStatus:
     """The state that the event leads to, from wherever it is allowed."""
     (status,) = {reached for (_, happening), reached in TRANSITIONS.items() if happening is event}
     return status
+
+
+def job_not_found(job_id: str) -> EngineError:
+    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+
+
+def job_finished(status: JobStatus) -> EngineError:
+    return EngineError("job_finished", f"The job has ended already: it is {status}.")
+
+
+def job_not_retryable(status: JobStatus) -> EngineError:
+    if status == "failed":
+        why = "what was sent for it is not kept any more. Send the note or the file again."
+    elif status == "cancelled":
+        why = "it was cancelled. Send the note or the file again."
+    else:
+        why = f"it has not failed: it is {status}."
+    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
+
+
+def check_queue_room(waiting: int, max_waiting: int) -> None:
+    """Raises EngineError: `queue_full`, where so many jobs wait already."""
+    if waiting >= max_waiting:
+        raise EngineError(
+            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_QUEUE_RETRY_SECONDS
+        )

@@ -10,19 +10,25 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any, TypeVar
 
 import msgspec
 from mcp.shared.exceptions import MCPError
+from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
+from kb_server.engine_faults import subject_of, tool_error
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import INVALID, MISSING, Call, Progress, Tool, ToolError, Toolset, no_progress
+from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
@@ -93,6 +99,19 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
             meta, caller.headers.get("traceparent"), caller.headers.get("tracestate")
         )
     return call
+
+
+@contextmanager
+def on_behalf_of(call: Call) -> Iterator[None]:
+    """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
+    request_id, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
+    user = USER.set(call.user)
+    try:
+        yield
+    finally:
+        REQUEST_ID.reset(request_id)
+        TRACE.reset(trace)
+        USER.reset(user)
 
 
 def _trace(traceparent: object) -> str | None:
@@ -197,13 +216,21 @@ class Calls:
         logs.info(log, "Executing tool %s", published.label, fields)
         started = perf_counter()
         span = None if tracing.ACTIVE is None else tracing.ACTIVE.begin(tool.name, call)
+        read = None
         try:
-            try:
-                read = read_arguments(arguments, tool.arguments, published.input)
-            except ToolError as error:
-                raise await tool.refusal(error, call) from None
-            return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
-        except ToolError as error:
+            with on_behalf_of(call):
+                try:
+                    read = read_arguments(arguments, tool.arguments, published.input)
+                except ToolError as misfit:
+                    raise await tool.refusal(misfit, call) from None
+                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+        except (ToolError, EngineFault) as failed:
+            if isinstance(failed, ToolError):
+                error = failed
+            else:
+                error = tool_error(failed, tool.engine_words, **subject_of(read))
+                if not isinstance(failed, Refused):  # the words of a refusal may be the caller's own
+                    call.log["reason"] = error.message
             error_type, answered = error.code, True
             parameter = error.details.get("parameter")
             # Not a name that the caller made up.
@@ -214,8 +241,8 @@ class Calls:
         except asyncio.CancelledError:
             error_type = CANCELLED
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
-            error_type, fault = INTERNAL, error
+        except Exception as broken:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
+            error_type, fault = INTERNAL, broken
             raise BrokenToolError(call.correlation_id) from None
         finally:
             seconds = perf_counter() - started
@@ -247,13 +274,30 @@ def read_arguments(raw: Mapping[str, Any], model: type[A], schema: Mapping[str, 
     """
     try:
         try:
-            return msgspec.convert(raw, model)
+            read = msgspec.convert(raw, model)
         except msgspec.ValidationError as error:
             if "got `float`" not in str(error):
                 raise
-            return msgspec.convert(_in_whole_numbers(raw), model)
+            read = msgspec.convert(_in_whole_numbers(raw), model)
     except msgspec.ValidationError as error:
         raise _refusal(str(error), raw, schema) from None
+    for name in _takes_words(model):
+        if not getattr(read, name).strip():
+            message = f"The parameter `{name}` takes words; got only blanks."
+            raise ToolError(INVALID, message, parameter=name)
+    return read
+
+
+@cache
+def _takes_words(model: type[msgspec.Struct]) -> list[str]:
+    """The parameters declared with `WORDS`."""
+    described = type_info(model)
+    assert isinstance(described, StructType)
+    return [
+        member.name
+        for member in described.fields
+        if isinstance(member.type, Metadata) and (member.type.extra or {}).items() >= WORDS.items()
+    ]
 
 
 def _in_whole_numbers(value: Any) -> Any:

@@ -15,7 +15,7 @@ from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
+from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
@@ -208,7 +208,8 @@ class TaskCancellation:
         call = new_call((params or {}).get("_meta"), caller)
         fields = {"correlation_id": call.correlation_id}
         try:
-            await self._cancel(task_id, call)
+            with on_behalf_of(call):
+                await self._cancel(task_id, call)
         except ToolError as error:
             code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR
             details = {"details": error.details} if error.details else {}

@@ -15,17 +15,17 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.http.parsing import check_metadata
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_confirmed,
+    check_metadata,
     check_note_text,
     check_ocr,
     check_patch,
     check_version,
     document_key,
+    note_title,
     text_digest,
 )
-from kb_contracts.semantics.titles import note_title
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import Idempotency, NewJob

@@ -16,7 +16,7 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
-from kb_contracts.semantics.idempotency import request_fingerprint
+from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
 from kb_engine.ingest.pipeline import Pipeline

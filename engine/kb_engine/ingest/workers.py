@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.titles import title_after_update
+from kb_contracts.semantics.documents import title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
 from kb_engine.store.facade import Store

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics import submissions
-from kb_contracts.semantics.idempotency import KEPT_SECONDS
+from kb_contracts.semantics.documents import text_digest
+from kb_contracts.semantics.requests import KEPT_SECONDS
 from kb_engine.store.port import OCR_METHOD, NewJob, Prepared
 from kb_engine.store.rows import LEASED_COLUMNS, json_text
 from kb_engine.store.times import parse, stamp
@@ -63,7 +63,7 @@ def document_columns(job: NewJob, prepared: Prepared, uid: str, now: str) -> dic
 
 def note_columns(text: str, prepared: Prepared) -> dict[str, Any]:
     """The columns that change with a note's text."""
-    sha256, size = submissions.text_digest(text)
+    sha256, size = text_digest(text)
     return {"title": prepared.title, "sha256": sha256, "size_bytes": size, **_outcome(prepared)}
 
 
@@ -164,7 +164,7 @@ def job_columns(new: NewJob, lane: Lane, turn: int, now: str) -> dict[str, Any]:
 def update_job(standing: m.Document, text: str, patch: m.NotePatch, caller: str = "") -> NewJob:
     """The job that patches a note with this text for `caller`."""
     result = text if patch.text is None else patch.text
-    sha256, size = submissions.text_digest(result)
+    sha256, size = text_digest(result)
     return NewJob(
         id=new_uid(),
         kind="update",

@@ -21,9 +21,16 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.collections import check_description, no_collection_id
-from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
-from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
-from kb_contracts.semantics.titles import note_title, title_after_update
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    note_title,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+    title_after_update,
+)
 from kb_readers import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of

@@ -24,17 +24,16 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
 from kb_contracts.http.mount import JSON_BODY_BYTES, Handler, Incoming, handlers_of
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.http.parsing import check_metadata
 from kb_contracts.semantics.collections import check_may_describe
-from kb_contracts.semantics.idempotency import request_fingerprint
-from kb_contracts.semantics.rate_windows import RateWindows
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_confirmed,
+    check_metadata,
     check_note_text,
     check_ocr,
     check_patch,
     document_key,
 )
+from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_readers import Extraction, ExtractionFailed, format_of, read_file, require_reader
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
-from kb_contracts.semantics.job_states import TRANSITIONS, Event
+from kb_contracts.semantics.jobs import TRANSITIONS, Event
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_simulator.determinism import microseconds_of, rfc3339
 from kb_simulator.engine.documents import Stored, Submission, Update
 

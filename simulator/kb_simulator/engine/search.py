@@ -16,10 +16,14 @@ from itertools import islice
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.semantics.collections import check_same_collection, no_collection_name
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.search_modes import mode_of
-from kb_contracts.semantics.text_budgets import within_budget
-from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
+from kb_contracts.semantics.search import (
+    date_window,
+    first_collections,
+    mode_of,
+    source_types,
+    vector_result,
+    within_budget,
+)
 from kb_simulator.determinism import microseconds_of
 from kb_simulator.engine.documents import Collections, Documents, Stored
 

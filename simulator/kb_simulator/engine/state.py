@@ -19,8 +19,8 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
-from kb_contracts.semantics.job_states import Event
-from kb_contracts.semantics.refusals import (
+from kb_contracts.semantics.jobs import (
+    Event,
     check_queue_room,
     job_finished,
     job_not_found,

@@ -26,11 +26,23 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
 from kb_contracts.api.operations import IDEMPOTENCY_KEY, OPERATIONS, AnyOperation
-from kb_contracts.http.admission import Admission, Listener, admitting, listen
-from kb_contracts.http.connection_limits import CONNECTIONS, ConnectionLimits, connections_within_descriptors
-from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.cross_origin import check_origin, check_unrepeated
-from kb_contracts.http.mount import build_application, is_probe, no_room, problem_response
+from kb_contracts.http.connections import (
+    CONNECTIONS,
+    ConnectionLimits,
+    ConnectionTable,
+    Listener,
+    connection_log,
+    connections_within_descriptors,
+    listen,
+)
+from kb_contracts.http.mount import (
+    build_application,
+    check_origin,
+    check_unrepeated,
+    engine_admission,
+    is_probe,
+    problem_response,
+)
 from kb_simulator.determinism import Clock, ClockMode
 from kb_simulator.engine.handlers import CURRENT, Call, Upload, handlers, read_body
 from kb_simulator.harness.faults import (
@@ -406,7 +418,7 @@ class Simulator:
             self._control_url = await self._listen(control, LOOPBACK, settings.control)
 
     async def _listen(self, app: web.Application, host: str, port: int) -> str:
-        app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
+        engine_admission().install(app)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -419,7 +431,7 @@ class Simulator:
         make = runner.server
         assert make is not None, "a runner that was set up has a server"
         most = connections_within_descriptors(CONNECTIONS)
-        listener = await listen(Admission(make, ConnectionLimits(most, most)), host, port)
+        listener = await listen(ConnectionTable(make, ConnectionLimits(most, most)), host, port)
         self._listeners.append(listener)
         address = listener.address
         host = f"[{address[0]}]" if ":" in address[0] else address[0]

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import PREFIX
-from kb_contracts.http.parsing import holds_too_many_values
+from kb_contracts.http.mount import holds_too_many_values
 
 _CACHED_BODY_BYTES = 4096
 _TAG_MEMBERS = ("tags", "tags_any")

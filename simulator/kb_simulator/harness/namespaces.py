@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from multidict import istr
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.idempotency import KeysInUse
-from kb_contracts.semantics.rate_windows import RateWindows
+from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine.jobs import AtOnce, Policy
 from kb_simulator.engine.state import State

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.refusals import document_not_found, not_a_note
-from kb_contracts.semantics.submissions import check_version
+from kb_contracts.semantics.documents import check_version, document_not_found, not_a_note
 from kb_engine.store import rules
 from kb_engine.store.port import NewJob, Prepared
 from kb_engine.store.repository import jobs, tags

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.idempotency import check_same_request
+from kb_contracts.semantics.requests import check_same_request
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository.transaction import Read, Write

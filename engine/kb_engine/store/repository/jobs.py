@@ -6,8 +6,15 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import Event, sources, target
-from kb_contracts.semantics.refusals import check_queue_room, job_finished, job_not_found, job_not_retryable
+from kb_contracts.semantics.jobs import (
+    Event,
+    check_queue_room,
+    job_finished,
+    job_not_found,
+    job_not_retryable,
+    sources,
+    target,
+)
 from kb_engine.store import rules
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates, idempotency

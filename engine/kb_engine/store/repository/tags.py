@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.refusals import tag_not_found
-from kb_contracts.semantics.submissions import tags_to_unite
+from kb_contracts.semantics.documents import tag_not_found, tags_to_unite
 from kb_engine.store.repository.transaction import Read, Write
 
 _LAST = 0x10FFFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.submissions import check_version
+from kb_contracts.semantics.documents import check_version
 from kb_engine.store import rules
 from kb_engine.store.port import Idempotency, NewJob, Prepared
 from kb_engine.store.repository import documents, jobs

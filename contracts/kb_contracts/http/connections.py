@@ -436,7 +436,7 @@ class _Malformed(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is of something else."""
-        # Imported here: settings name bounds of this module, and a stdio server must not import an HTTP server.
+        # Imported here: settings name bounds of this module, and a stdio server must import no HTTP server.
         from aiohttp.http_exceptions import HttpProcessingError
         from aiohttp.web_protocol import RequestPayloadError
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
 from kb_server import collection_moves
-from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
@@ -29,6 +28,7 @@ from kb_server.engine_client import Engine, EngineFailed, EngineFault, Refused
 from kb_server.engine_faults import tool_error
 from kb_server.tool import ToolError
 from kb_server.toolsets.kb import ENGINE_WORDS
+from kb_server.waiting import Clock
 from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
@@ -396,7 +396,7 @@ class TestMove:
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         document = simulated.add("collection:documents")
-        simulated.state.delete(document.id)
+        simulated.state.documents.remove([document.id], now=0)
         with pytest.raises(ToolError, match="Document 1 was not found"):
             await move(engine, document, "memory")
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from kb_cli.exits import CliError, Exit
+from kb_cli.output import CliError, Exit
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import PROBLEM_JSON, Problem
@@ -137,7 +137,8 @@ class EngineClient:
         if not response.is_success:
             raise self._refused(response)
         try:
-            return msgspec.json.decode(response.content, type=operation.model_of(response.status_code))
+            model = operation.models.get(response.status_code, operation.response_model)
+            return msgspec.json.decode(response.content, type=model)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._no_engine(f"its answer does not fit: {error}") from error
 

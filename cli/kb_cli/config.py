@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from kb_cli.exits import CliError, Exit
-from kb_cli.output import Output
+from kb_cli.output import CliError, Exit, Output
 from kb_config.settings import Setting, Settings
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -71,13 +74,23 @@ def config_file(options: argparse.Namespace, environ: Mapping[str, str] = os.env
         if named:
             raise CliError(Exit.USAGE, f"{file}: there is no such file of settings")
         return None
-    _refuse_unknown(file)
+    try:
+        settings = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CliError(Exit.USAGE, f"{file}: {error}") from error
+    # A misspelt name in the file is an error, for nothing else would ever tell of it.
+    known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{hint}")
     return file
 
 
 def show(options: argparse.Namespace, out: Output) -> None:
     """`kb config`: every setting, its value and where that came from; never a secret."""
-    rows = described(options)
+    rows = all_settings(options)
     if not out.answered(rows):
         out.table(
             ["variable", "value", "source", "part", "what it is"],
@@ -85,7 +98,7 @@ def show(options: argparse.Namespace, out: Output) -> None:
         )
 
 
-def described(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:
+def all_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Row]:
     """All settings of all parts, one row a variable, in alphabetical order.
 
     Raises:
@@ -107,15 +120,13 @@ def _parts() -> dict[str, type[Settings]]:
     return {"server": ServerSettings, "engine": EngineSettings}
 
 
-def _refuse_unknown(file: Path) -> None:
-    """A misspelt name in the file is an error, for nothing else would ever tell of it."""
-    try:
-        named: Iterable[str] = tomllib.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CliError(Exit.USAGE, f"{file}: {error}") from error
-    known = sorted({entry.variable for kind in _parts().values() for entry in kind.describe({})})
-    for name in named:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise CliError(Exit.USAGE, f"{file}: there is no setting {name}{hint}")
+def engine(options: argparse.Namespace, *, user: str = "") -> EngineClient:
+    """A client, to be used as a context manager; `user` as `EngineClient` has it.
+
+    Raises:
+        SettingsError, CliError: a setting cannot be used.
+    """
+    from kb_cli.client import EngineClient
+
+    settings = read(ClientSettings, options)
+    return EngineClient(settings.engine_url, settings.api_key, user=user)

@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     if refused:
         sys.stderr.write(refused + "\n")
         return 2
-    from kb_cli.dispatch import dispatch
+    from kb_cli.command_line import dispatch
 
     return dispatch(sys.argv[1:] if arguments is None else arguments)
 

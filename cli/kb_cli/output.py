@@ -1,23 +1,88 @@
-"""Where a command's answer goes: coloured tables on a terminal, tab-separated lines into a pipe, or JSON.
+"""What a command leaves: an answer for people, pipes and programs, and an exit status for scripts.
 
-A table wider than the terminal is written row by row instead, so that no id or value is ever cut.
+Answers are coloured tables on a terminal, tab-separated lines into a pipe, or JSON. A table wider than the
+terminal is written row by row instead, so that no id or value is ever cut. rich is imported when there is a
+terminal to colour and not before: it costs a script a tenth of a second.
 
-rich is imported when there is a terminal to colour and not before: it costs a script a tenth of a second.
+Text from a knowledge base is anybody's text: a control character can move the cursor, rename the window or
+type for the user, and a bidirectional override can show another order than the one stored. Each is written as
+its escape instead.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from kb_cli import printable
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class Exit(IntEnum):
+    """The exit statuses of `kb`; what they say to a script stands in `EXIT_STATUSES`."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    NOT_FOUND = 4
+    PARTLY = 5
+    INTERRUPTED = 130
+    """Ctrl-C."""
+    BROKEN_PIPE = 141
+    """Whoever read the output went away."""
+
+
+EXIT_STATUSES = """\
+exit status:
+  0  done
+  1  the engine refused or failed, a job failed, or a part could not start
+  2  the command line or a setting is wrong; nothing was done
+  3  no engine answers
+  4  no such document or job
+  5  some of several things failed, the others are done
+"""
+
+
+class CliError(Exception):
+    """A failure for people: one line that says what happened and what to do, and the exit status."""
+
+    def __init__(self, status: Exit, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+_CONTROL = "\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f{_CONTROL}]")
+_IN_LINE = re.compile(f"[\x00-\x1f\u2028\u2029{_CONTROL}]")
+_IN_JSON = re.compile(f"[{_CONTROL}]")
+
+
+def printable_text(value: str) -> str:
+    """`value` without control characters but newline and tab; CRLF counts as a newline."""
+    return _IN_TEXT.sub(_escape, value.replace("\r\n", "\n"))
+
+
+def printable_line(value: str) -> str:
+    """`value` on one line: runs of white space become one space, other control characters are escaped."""
+    return _IN_LINE.sub(_escape, " ".join(value.split()))
+
+
+def printable_json(encoded: str) -> str:
+    r"""A JSON text whose strings hold only printable characters; JSON itself escapes those under U+0020."""
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 _UNBOUNDED = 100_000  # wider than any table: to measure one is not to fit it
@@ -49,11 +114,11 @@ class Output:
     def document(self, value: Any) -> None:
         """Write `value` as one JSON document."""
         encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        self.stdout.write(printable.json(encoded) + "\n")
+        self.stdout.write(printable_json(encoded) + "\n")
 
     def text(self, value: str, style: str = "") -> None:
         """Write a text of one or more lines; `style` is rich's and shows on a terminal only."""
-        printed = printable.text(value)
+        printed = printable_text(value)
         if style and self.is_terminal:
             from rich.text import Text
 
@@ -63,7 +128,7 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table; into a pipe without the title, a header line first."""
-        texts = [["" if cell is None else printable.line(str(cell)) for cell in row] for row in rows]
+        texts = [["" if cell is None else printable_line(str(cell)) for cell in row] for row in rows]
         if self.is_terminal:
             self._print_table(columns, texts, title)
         else:
@@ -73,7 +138,7 @@ class Output:
     def facts(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Write names and values, one pair a line; a value of None or "" is left out."""
         printed = [
-            (name, printable.line(str(value))) for name, value in pairs if value is not None and value != ""
+            (name, printable_line(str(value))) for name, value in pairs if value is not None and value != ""
         ]
         if self.is_terminal:
             from rich.table import Table
@@ -88,7 +153,7 @@ class Output:
 
     def note(self, message: str) -> None:
         """Tell a person something beside the answer, on stderr."""
-        self.stderr.write(printable.line(message) + "\n")
+        self.stderr.write(printable_line(message) + "\n")
 
     def console(self) -> Console:
         """A console on stdout, with nothing in a text taken for markup."""

@@ -1,14 +1,26 @@
-"""`kb serve`, `kb stdio` and `kb engine`: each starts one part, and imports no other."""
+"""The commands that run one part of kb, and import no other."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from time import sleep
+from typing import TYPE_CHECKING
 
 from kb_cli.config import is_set, read
-from kb_cli.exits import CliError, Exit
-from kb_cli.output import Output
+from kb_cli.output import CliError, Exit, Output
+from kb_config.installing import install_command
 from kb_server.settings import ServerSettings
 from kb_server.workers.link import ParentLink
+
+if TYPE_CHECKING:
+    from kb_engine.embed.protocol import Vectors
+
+_WAITS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between attempts at embedding one batch."""
 
 
 def serve(options: argparse.Namespace, _out: Output) -> int:
@@ -45,3 +57,78 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
         start(settings, on_ready=ParentLink.open(options.supervised).report_ready)
     except (StartError, BaseRefused) as error:
         raise CliError(Exit.FAILED, str(error)) from error
+
+
+def simulator(options: argparse.Namespace, _out: Output) -> None:
+    """Serve the simulator until Ctrl-C; one line says that it is ready, and where."""
+    from kb_simulator.settings import SimulatorSettings
+
+    settings = read(SimulatorSettings, options)
+    # Before aiohttp is imported: it would read every certificate of the machine, for a program without TLS.
+    os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+    from kb_simulator.__main__ import serve as serve_simulator
+
+    try:
+        asyncio.run(serve_simulator(settings))
+    except OSError as error:
+        raise CliError(Exit.FAILED, f"{error.strerror or error}; choose other ports") from error
+
+
+def reindex(options: argparse.Namespace, out: Output) -> None:
+    """Embed every chunk with the embedder of the settings and make it the base's own.
+
+    An endpoint that is out of order for a minute or two does not end the work.
+    """
+    from kb_engine.settings import EngineSettings
+
+    settings = read(EngineSettings, options)
+    from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
+    from kb_engine.embed.registry import embedder_from
+    from kb_engine.store import BaseRefused, EmbedderIdentity, reindex_sqlite
+
+    def embed(texts: Sequence[str]) -> Vectors:
+        for wait in _WAITS:
+            try:
+                return embedder.embed(texts)
+            except EmbedderUnavailable as error:
+                sleep(max(wait, error.retry_after))
+        return embedder.embed(texts)
+
+    def progress(done: int, total: int) -> None:
+        if out.is_terminal:
+            out.stderr.write(f"\r{done} of {total} chunks" + ("\n" if done >= total else ""))
+            out.stderr.flush()
+
+    try:
+        embedder = embedder_from(settings.embedder, settings)
+    except ValueError as error:
+        raise CliError(Exit.USAGE, f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
+    try:
+        with closing(embedder):
+            embedder.load()
+            identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+            if settings.address is None:
+                count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
+            else:
+                try:
+                    from kb_engine.store.postgres.reindex import reindex_postgres
+                except ModuleNotFoundError as error:
+                    needed = f"the package {error.name} is not installed; install it with: "
+                    raise CliError(Exit.FAILED, needed + install_command("postgres")) from error
+                count = asyncio.run(
+                    reindex_postgres(settings.address, embedder=identity, embed=embed, progress=progress)
+                )
+    except EmbedderUnavailable as error:
+        raise CliError(Exit.FAILED, f"{error}; what is done stays, run it again to go on") from error
+    except (BaseRefused, TextRefused) as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    base = str(settings.address or settings.database)
+    if not out.answered({"chunks": count, "embedder": embedder.name, "base": base}):
+        out.text(f"{count} chunks embedded with {embedder.name}", style="green")
+
+
+def bench(options: argparse.Namespace, _out: Output) -> int:
+    """Run one benchmark, whose own arguments are passed on."""
+    from kb_load.bench.__main__ import main
+
+    return main([options.benchmark, *options.arguments], prog="kb bench")

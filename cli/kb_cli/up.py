@@ -15,8 +15,7 @@ import socket
 from urllib.parse import urlsplit
 
 from kb_cli.config import config_file, is_set, read
-from kb_cli.exits import CliError, Exit
-from kb_cli.output import Output
+from kb_cli.output import CliError, Exit, Output
 from kb_engine.settings import EngineSettings
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import checked_names

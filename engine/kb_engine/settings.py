@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_contracts.http.connection_limits import HEADER_SECONDS
+from kb_contracts.http.connections import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
 from kb_engine.index.registry import INDEXES

@@ -11,8 +11,17 @@ standard library, but for PDF, which PDFium reads (package pypdfium2).
 
 from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed, FailureCode
-from kb_readers.messages import PageBegun, PagesCounted, Progress, Reader
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Method, Page
+from kb_readers.model import (
+    DEFAULT_LIMITS,
+    Extraction,
+    Limits,
+    Method,
+    Page,
+    PageBegun,
+    PagesCounted,
+    Progress,
+    Reader,
+)
 from kb_readers.readers import READERS, format_of, ignore_progress, read_file, require_reader
 
 __all__ = [

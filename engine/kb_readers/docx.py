@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import too_much_text
-from kb_readers.headings import title_of
-from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.markdown import escaped, one_line, table_row, table_rule, title_of
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
-from kb_readers.package import Package
-from kb_readers.xml_elements import Attributes, Handler
+from kb_readers.xml_files import Attributes, Handler, Package
 
 _FORMAT = FORMATS["docx"]
 _HEADING = re.compile(r"heading ?([1-9])", re.IGNORECASE)

@@ -11,8 +11,7 @@ import re
 from html.parser import HTMLParser
 
 from kb_readers.failures import ExtractionFailed
-from kb_readers.headings import title_of
-from kb_readers.markdown import escaped, table_row, table_rule
+from kb_readers.markdown import escaped, table_row, table_rule, title_of
 from kb_readers.model import Extraction, Page
 from kb_readers.text import decode, encoding_by_mark
 

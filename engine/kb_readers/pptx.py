@@ -8,8 +8,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import Extraction, Page
-from kb_readers.package import Package, Relationship, reference
-from kb_readers.xml_elements import Attributes, Handler
+from kb_readers.xml_files import Attributes, Handler, Package, Relationship, reference
 
 _FORMAT = FORMATS["pptx"]
 _TITLES = frozenset(["title", "ctrTitle"])

@@ -15,8 +15,7 @@ from kb_contracts.api import formats
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
 from kb_readers.failures import ExtractionFailed, not_installed, too_much_text
-from kb_readers.messages import Progress, Reader
-from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
 from kb_readers.text import read_text
 
 READERS: Mapping[str, Reader] = MappingProxyType(

@@ -11,7 +11,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.markdown import escaped, one_line
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
-from kb_readers.xml_elements import Attributes, Handler, parser_for, unsound
+from kb_readers.xml_files import Attributes, Handler, parser_for, unsound
 
 _FORMAT = FORMATS["svg"]
 _LONGEST_TITLE = 500

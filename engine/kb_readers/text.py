@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 
 from kb_readers.failures import ExtractionFailed
-from kb_readers.headings import title_of
+from kb_readers.markdown import title_of
 from kb_readers.model import PLAIN_TEXT, Extraction, Page
 
 FEW_LETTERS = 100

@@ -19,8 +19,7 @@ from importlib import import_module
 import msgspec
 
 from kb_readers.failures import ExtractionFailed, crashed, not_loaded, too_much_memory
-from kb_readers.messages import Context, Failure, PageBegun, Progress, Report, Task
-from kb_readers.model import Extraction, Limits
+from kb_readers.model import Context, Extraction, Failure, Limits, PageBegun, Progress, Report, Task
 
 _NICENESS = 10
 _OPEN_FILES = 64

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 MAX_MESSAGE_BYTES = 12 * 1024 * 1024
-KEEP_ALIVE_SECONDS = 15.0
+STALLED_SECONDS = 60.0
+"""How long a client may leave an answer unread before it counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,6 @@ class HostingOptions:
     """Addresses and networks of proxies whose X-Forwarded-For counts."""
     body: BodyLimits = field(default_factory=BodyLimits)
     sockets: SocketLimits = field(default_factory=SocketLimits)
-    keep_alive: float = KEEP_ALIVE_SECONDS
+    keep_alive: float = 15.0
     """Seconds that an answer may stay silent before it becomes a stream with comments in it."""
     names: SettingNames = field(default_factory=SettingNames)

@@ -19,7 +19,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kb_simulator.engine.policies import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+    from kb_simulator.determinism import Clock, ClockMode
+    from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+    from kb_simulator.harness.app import Simulator, in_thread
     from kb_simulator.harness.client import (
         ClockControl,
         ControlClient,
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
         FaultsControl,
         JournalControl,
     )
-    from kb_simulator.harness.clock import Clock, ClockMode
-    from kb_simulator.harness.faults import CATALOGUE, Fault, Match, When
-    from kb_simulator.harness.running import Simulator, in_thread
-    from kb_simulator.harness.verification import Expectation, Verdict
+    from kb_simulator.harness.faults import CATALOGUE, Fault, When
+    from kb_simulator.harness.journal import Expectation, Match, Verdict
     from kb_simulator.settings import SimulatorSettings
 
 __all__ = [
@@ -58,13 +58,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "determinism": ("Clock", "ClockMode"),
+    "engine.jobs": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
+    "harness.app": ("Simulator", "in_thread"),
     "harness.client": ("ClockControl", "ControlClient", "ControlError", "FaultsControl", "JournalControl"),
-    "harness.clock": ("Clock", "ClockMode"),
-    "harness.faults": ("CATALOGUE", "Fault", "Match", "When"),
-    "engine.policies": ("AfterPolls", "AfterTime", "AtOnce", "FailAt", "Stuck"),
-    "harness.running": ("Simulator", "in_thread"),
+    "harness.faults": ("CATALOGUE", "Fault", "When"),
+    "harness.journal": ("Expectation", "Match", "Verdict"),
     "settings": ("SimulatorSettings",),
-    "harness.verification": ("Expectation", "Verdict"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

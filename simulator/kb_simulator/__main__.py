@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kb_config.settings import SettingsError
-from kb_simulator.engine.policies import POLICY_FORMS
+from kb_simulator.engine.jobs import POLICY_FORMS
 from kb_simulator.settings import SimulatorSettings
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(settings: SimulatorSettings) -> None:
     """Listen until SIGINT or SIGTERM; one line on standard output says that it listens, and where."""
-    from kb_simulator.harness.running import (
+    from kb_simulator.harness.app import (
         Simulator,  # not before `main` has said which certificates to read
     )
 

@@ -35,9 +35,9 @@ from typing import TypeVar
 
 import pytest
 
+from kb_simulator.harness.app import Simulator, in_thread
 from kb_simulator.harness.client import ClockControl, ControlClient, FaultsControl, JournalControl
 from kb_simulator.harness.journal import Record
-from kb_simulator.harness.running import Simulator, in_thread
 from kb_simulator.settings import SimulatorSettings
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
-from kb_simulator.engine.policies import POLICY_FORMS, Policy, policy_of
+from kb_simulator.engine.jobs import POLICY_FORMS, Policy, policy_of
 from kb_simulator.harness.namespaces import MOST
 
 MEBIBYTE = 1024 * 1024

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from kb_cli.commands.verify import Verdict
+from kb_cli.verify import Verdict
 from kb_contracts.api.operations import OPERATIONS
 from kb_verify import Status
 from tests.contract.conftest import COUNTS

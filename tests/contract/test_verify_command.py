@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from kb_cli.commands.verify import Verdict
+from kb_cli.verify import Verdict
 from kb_config.installing import install_command
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError

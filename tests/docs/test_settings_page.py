@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kb_cli.config import described
+from kb_cli.config import all_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -16,7 +16,7 @@ def rows() -> list[str]:
     """The rows of the page's table, as the settings of all parts have them."""
     home = str(Path.home())
     written = []
-    for row in described(argparse.Namespace(), environ={}):
+    for row in all_settings(argparse.Namespace(), environ={}):
         default = DEPENDS_ON_THE_MACHINE.get(row.variable, row.value.replace(home, "~"))
         cell = f"`{default}`" if default not in ("", "not set") else "none"
         written.append(f"| `{row.variable}` | {cell} | {', '.join(row.parts)} | {row.help} |")

@@ -41,9 +41,9 @@ from kb_contracts.api.models import Document, DocumentList
 from kb_contracts.api.ragler import collection_id
 from kb_server.settings import ServerSettings
 from kb_server.testing import McpClient, McpServer, Mode, WaitlessClock, connected, event_loop, serving
+from kb_simulator.harness.app import Simulator, in_thread
 from kb_simulator.harness.client import ControlClient
 from kb_simulator.harness.faults import CATALOGUE
-from kb_simulator.harness.running import Simulator, in_thread
 from kb_simulator.settings import SimulatorSettings
 
 EXPECTED = Path(__file__).with_name("matrix.json")

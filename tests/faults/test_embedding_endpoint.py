@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from kb_cli.exits import Exit
 from kb_cli.main import main
+from kb_cli.output import Exit
 from tests.faults.test_engine_kill import SECONDS, Running, running
 from tests.support.embedding_endpoint import EmbeddingEndpoint, always, containing, endpoint, hanging
 from tests.support.eventually import eventually
@@ -230,7 +230,7 @@ def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(
     for name, value in served.environment.items():
         monkeypatch.setenv(name, value)
     paused: list[float] = []
-    monkeypatch.setattr("kb_cli.reindex.sleep", paused.append)
+    monkeypatch.setattr("kb_cli.run.sleep", paused.append)
     batches = 0
 
     async def first_batch_only(_request: Any, asked: Any) -> Any:

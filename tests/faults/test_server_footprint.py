@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kb_simulator.harness.app import in_thread
 from kb_simulator.harness.client import ControlClient
-from kb_simulator.harness.running import in_thread
 from kb_simulator.settings import SimulatorSettings
 from tests.faults.test_server_histories import DONE_FAULTS, SERVER
 from tests.support.eventually import eventually

@@ -9,9 +9,9 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import cross_origin, mount, multipart
-from kb_simulator.engine import documents, handlers, state, uploads
-from kb_simulator.engine.idempotency import Answers
+from kb_contracts.http import mount, multipart
+from kb_simulator.engine import documents, handlers, state
+from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
@@ -268,7 +268,7 @@ _UPDATES = [
 
 _ADAPTER = [
     _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
-       replaced(cross_origin, "_ONCE", ())),
+       replaced(mount, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",
@@ -318,7 +318,7 @@ _UPLOADS = [
     _m("an empty file reads as success", UPLOADS, "an_empty_file_is_an_empty_document",
        says("getDocument", status="searchable", status_reason=None)),
     _m("any kind of file is text", UPLOADS, "an_unknown_kind_of_file_is_refused_by_name",
-       replaced(uploads, "_format", lambda _: uploads.format_of("a.txt"))),
+       replaced(handlers, "_format", lambda _: handlers.format_of("a.txt"))),
     _m("a failed job has no code", UPLOADS, "a_file_that_cannot_be_read_fails_its_job",
        says("getJob", error=None)),
     _m("the same file twice is two", UPLOADS, "the_same_file_twice_is_one_document",

@@ -16,11 +16,11 @@ from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
-from kb_contracts.semantics import vector_results
-from kb_contracts.semantics.rate_windows import RateWindows
-from kb_simulator.engine import collections, vector_search
-from kb_simulator.engine.call import CURRENT
-from kb_simulator.engine.collections import Description
+from kb_contracts.semantics import search as search_rules
+from kb_contracts.semantics.requests import RateWindows
+from kb_simulator.engine import documents, search
+from kb_simulator.engine.documents import Description
+from kb_simulator.engine.handlers import CURRENT
 from tests.mutation import misbehaving as mis
 from tests.mutation.breaking import (
     Break,
@@ -132,8 +132,8 @@ async def with_the_collections_of_drafts(incoming: Incoming, inner: Handler) -> 
 
 
 def tokens_of_all(_statistics: r.CollectionStatistics) -> int:
-    documents = CURRENT.get().namespace.state.documents.by_id.values()
-    return sum(map(collections._tokens, documents))
+    everyone = CURRENT.get().namespace.state.documents.by_id.values()
+    return sum(map(documents._tokens, everyone))
 
 
 async def invented(incoming: Incoming, _inner: Handler) -> r.CollectionDetail:
@@ -184,7 +184,7 @@ def creator_reset(standing: Description, wanted: r.CollectionRequest, now: int) 
 
 
 def without_default_source_type(result: m.SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
-    found = vector_results.vector_result(result, ids)
+    found = search_rules.vector_result(result, ids)
     source_type = str(result.document.metadata.get("source_type") or "")
     return msgspec.structs.replace(
         found, metadata=msgspec.structs.replace(found.metadata, source_type=source_type)
@@ -250,13 +250,13 @@ _SEARCH = [
     _v("vector: tags are all-of", test="of_several_tags_one_is_enough",
        broken=around("vectorSearch", all_of_the_tags)),
     _v("vector: absent is not manual", test="what_names_no_source_type_is_manual",
-       broken=replaced(vector_search, "vector_result", without_default_source_type)),
+       broken=replaced(search, "vector_result", without_default_source_type)),
     _v("vector: date_from is ignored", test="dates_are_those_of_the_last_change",
        broken=filters(date_from=None)),
     _v("vector: date_to is ignored", test="dates_are_those_of_the_last_change",
        broken=filters(date_to=None)),
     _v("vector: dates are those of creation", test="dates_are_those_of_the_last_change",
-       broken=replaced(vector_search, "DATE_FIELD", "created_at")),
+       broken=replaced(search, "DATE_FIELD", "created_at")),
     _v("vector: what is no date is taken", test="what_is_no_date_is_refused_by_name",
        broken=forgives("vectorSearch", "invalid_parameter", whatever_the_dates)),
     _v("vector: an end before the start is taken", test="an_end_before_the_start_is_a_contradiction",
@@ -280,7 +280,7 @@ _SEARCH = [
     _v("vector: a source without a name has none", test="a_source_without_a_name_is_its_documents_uid",
        broken=results(source_url="")),
     _v("vector: metadata is taken as it is", test="metadata_of_any_type_breaks_no_answer",
-       broken=replaced(vector_results, "_text", as_it_is)),
+       broken=replaced(search_rules, "_text", as_it_is)),
     _v("vector: drafts are counted", test="what_has_not_been_taken_in_to_its_end_is_not_found",
        broken=around("vectorSearch", with_drafts)),
     _v("vector: drafts are listed", test="what_has_not_been_taken_in_to_its_end_is_not_found",
@@ -333,11 +333,11 @@ _COLLECTIONS = [
     _c("what nobody said is an empty list", test="what_nobody_has_said_is_absent",
        broken=answers("getCollection", lambda a: {"usage_scenarios": a.usage_scenarios or []})),
     _c("the creator is reset", test="what_is_left_out_is_said_no_more",
-       broken=replaced(collections, "_changed", creator_reset)),
+       broken=replaced(documents, "_changed", creator_reset)),
     _c("what is left out stays", test="what_is_left_out_is_said_no_more",
-       broken=replaced(collections, "_changed", mis.nothing)),
+       broken=replaced(documents, "_changed", mis.nothing)),
     _c("the same words are a change", test="saying_the_same_again_changes_nothing",
-       broken=replaced(collections, "_changed", changed_always)),
+       broken=replaced(documents, "_changed", changed_always)),
     _c("a described one goes with its documents",
        test="a_described_collection_stands_without_documents",
        broken=around("getCollection", gone_when_empty)),
@@ -348,7 +348,7 @@ _COLLECTIONS = [
     _c("a described one has two ids", test="a_collection_can_be_described_under_any_id_that_is_free",
        broken=forgives("getCollection", "collection_not_found", invented)),
     _c("a name changes", test="a_name_has_one_id_and_an_id_one_name",
-       broken=replaced(collections, "check_description", mis.nothing)),
+       broken=replaced(documents, "check_description", mis.nothing)),
     _c("a derived id is anybody's", test="a_name_has_one_id_and_an_id_one_name",
        broken=replaced(r, "may_have_id", lambda *_: True)),
     _c("a retried description is done again", test="a_retried_description_answers_as_it_did",

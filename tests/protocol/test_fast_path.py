@@ -36,7 +36,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath
+from mcp_aiohttp.fastpath import FastPath
 from tests.protocol.conftest import serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request

@@ -15,8 +15,7 @@ from kb_config.logs import fields_of
 from kb_server.hosting.http import build_app
 from kb_server.hosting.mounts import mount
 from kb_server.settings import ServerSettings
-from mcp_aiohttp.transport.http import Readiness
-from mcp_aiohttp.transport.serve import CannotListen, PortInUse, serve
+from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness, serve
 from tests.protocol.conftest import BOUND, ServeToolset, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call

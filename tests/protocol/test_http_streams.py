@@ -217,7 +217,7 @@ async def test_a_client_that_stops_reading_holds_up_no_work(
     serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as gone after a while: a tool's reports must not wait for it for ever."""
-    monkeypatch.setattr("mcp_aiohttp.transport.exchange.STALLED_SECONDS", 0.05)
+    monkeypatch.setattr("mcp_aiohttp.transport.endpoint.STALLED_SECONDS", 0.05)
     served = await serve_toolset(fake.toolset)
     ended = asyncio.Event()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kb_cli.exits import Exit
+from kb_cli.output import Exit
 from tests.protocol.conftest import BOUND, Served
 from tests.protocol.sockets import Connect
 from tests.protocol.sockets import connect as connect

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from kb_cli.exits import Exit
+from kb_cli.output import Exit
 from tests.support.eventually import eventually
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, Stack, free_port, running_stack

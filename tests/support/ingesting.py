@@ -15,11 +15,12 @@ from kb_contracts.api import models as m
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.protocol import EmbedderUnavailable, Vectors
 from kb_engine.encoder import Encoder
-from kb_engine.extract import Limits
-from kb_engine.ingest import JobEnds, Pipeline, Workers
+from kb_engine.ingest.pipeline import Pipeline
+from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.spool import FolderSpool
 from kb_engine.store import EmbedderIdentity, NewJob, SqliteStore, open_sqlite
 from kb_engine.turns import LANES
+from kb_readers import Limits
 
 HELD = "held"
 SECONDS = 20.0

@@ -21,12 +21,11 @@ from kb_contracts.api.operations import CREATE_JOB, AnyOperation
 from kb_server.engine_client import FileSource
 from kb_server.engine_client.http import HttpEngine
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
-from kb_simulator.engine import submission
+from kb_simulator.engine import documents
 from kb_simulator.engine.state import State
 from kb_simulator.harness.faults import AnyEffect
+from kb_simulator.harness.journal import RecordedRequest, Verification, verify
 from kb_simulator.harness.namespaces import Namespace
-from kb_simulator.harness.recorded_request import RecordedRequest
-from kb_simulator.harness.verification import Verification, verify
 
 MakeCall = Callable[[], Awaitable[Any]]
 Around = Callable[[MakeCall], Awaitable[Any]]
@@ -59,7 +58,7 @@ class Journal:
     def expect(self, *, exactly: int, **match: str) -> None:
         """Raise AssertionError, naming the nearest request, unless so many match; `match` as in `Match`."""
         wanted = Verification(expectations=(Expectation(match=Match(**match), exactly=exactly),))
-        assert not (failures := verify(self.namespace.journal, wanted, ()).failures), failures
+        assert not (failures := verify(self.namespace.journal, wanted).failures), failures
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class SimulatedEngine:
         """Put a document in, whatever becomes of other jobs; `members` are those of a submission."""
         name = f"added {len(self.state.jobs)}"
         request = m.NoteRequest(text=name if text is None else text, title=f"Document {name}", tags=[*tags])
-        source = submission.note(name, request)
+        source = documents.note(name, request)
         changes: dict[str, Any] = {"kind": "note" if doc_type == "note" else "file", **members}
         policy, self.state.policy = self.state.policy, AtOnce()
         job = self.state.accept(replace(source, doc_type=doc_type, **changes))
@@ -119,8 +118,7 @@ async def simulated_engine(api_key: str = "", *, port: int = 0) -> AsyncIterator
     async with Simulator(SimulatorSettings(port=port, api_key=api_key)) as simulator:
         namespace = simulator.namespaces.get("default")
         yield SimulatedEngine(simulator.url, namespace, Journal(namespace))
-        armed = namespace.faults.list()
-        assert not (unfired := verify(namespace.journal, Verification(), armed).unfired), unfired
+        assert not (unfired := namespace.faults.unfired()), unfired
 
 
 class InterruptedEngine(HttpEngine):

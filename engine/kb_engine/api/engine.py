@@ -1,15 +1,31 @@
-"""What the handlers work with: the parts of one running engine."""
+"""The parts of a running engine, what its handlers share, and how it is: `/status`, `/healthz`, `/readyz`."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+from msgspec import UNSET
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.operations import API_VERSION
+from kb_contracts.http.mount import Incoming
+from kb_contracts.http.multipart import ReceivedFile
+from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.encoder import Encoder
-from kb_engine.ingest import JobEnds, KeptJobs, Pipeline, Workers
+from kb_engine.ingest.kept import KeptJobs
+from kb_engine.ingest.pipeline import Pipeline
+from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
+from kb_engine.store import Counts
 from kb_engine.store.facade import Store
+from kb_engine.store.port import Idempotency
 
 
 class Phase(StrEnum):
@@ -34,3 +50,118 @@ class Engine:
     kept: KeptJobs
     started_at: str
     phase: Phase = Phase.STARTING
+
+
+def idempotency_of(incoming: Incoming, file: ReceivedFile | None = None) -> Idempotency | None:
+    """How a retry of this request is recognised; None where it came without a key."""
+    if incoming.idempotency_key is None:
+        return None
+    return Idempotency(
+        key=incoming.idempotency_key,
+        credential=incoming.credential,
+        operation=incoming.operation.id,
+        fingerprint=request_fingerprint(
+            incoming.path,
+            incoming.query,
+            incoming.body,
+            incoming.if_match,
+            None if file is None else (file.filename, file.sha256, file.fields),
+        ),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+_NEARLY_FULL_BYTES = 512 * 1024 * 1024
+_RETRY_SECONDS = 1.0
+# What is open to everybody names no address; `/status` says why.
+_WITHOUT_MODEL = "The embedding model cannot be used; searches by words can"
+
+
+# Before the first reading.
+_NO_COUNTS = Counts(
+    documents=m.DocumentCounts(total=0, searchable=0, empty=0, by_type={}),
+    chunks=0,
+    queue=m.QueueState(queued=0, running=0, completed=0, failed=0, cancelled=0),
+    originals_bytes=0,
+    database_bytes=0,
+    last_updated=None,
+)
+
+
+class StateApi:
+    """Handlers of `getStatus`, `getHealth` and `getReadiness`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        settings = engine.settings
+        path = str(settings.address or settings.folder)
+        self._base = settings.address or settings.database
+        self._counts = _NO_COUNTS
+        self._storage = m.StorageInfo(path=path, bytes=0, free_bytes=0, originals_bytes=0, accessible=False)
+
+    async def get_status(self, _incoming: Incoming) -> m.Status:
+        """Counts, model, queue, storage, and what is wrong."""
+        engine = self._engine
+        engine.encoder.begin_recovery()
+        issues = self._issues_of_model() + await self._read()
+        counts = self._counts
+        return m.Status(
+            version=API_VERSION,
+            model=engine.encoder.model,
+            device=engine.encoder.device,
+            documents=counts.documents,
+            chunks=counts.chunks,
+            queue=counts.queue,
+            storage=self._storage,
+            issues=issues,
+            started_at=engine.started_at,
+            last_updated=counts.last_updated,
+        )
+
+    async def get_health(self, _incoming: Incoming) -> m.Health:
+        """The process lives, or this would not be answered."""
+        return m.Health(status="ok")
+
+    async def get_readiness(self, _incoming: Incoming) -> m.Health:
+        """Whether requests can be served; raises `not_ready`. Without its model some still can."""
+        if self._engine.phase is not Phase.READY:
+            raise EngineError("not_ready", f"The engine is {self._engine.phase}.", retry_after=_RETRY_SECONDS)
+        try:
+            await self._engine.store.ping()
+        except EngineError as error:
+            raise EngineError(
+                "not_ready", f"The store does not answer: {error.detail}", retry_after=_RETRY_SECONDS
+            ) from error
+        encoder = self._engine.encoder
+        encoder.begin_recovery()
+        return m.Health(status="ready", issues=UNSET if encoder.failure is None else [_WITHOUT_MODEL])
+
+    async def _read(self) -> list[str]:
+        """Read the figures anew; what is wrong with the storage."""
+        engine = self._engine
+        try:
+            counts, kept = await engine.store.counts(), await engine.store.kept()
+            uploads = await engine.spool.size()
+            free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
+        except Exception as error:  # whatever keeps the base from being read is what a status is asked for
+            logger.warning("the base cannot be read", exc_info=True)
+            self._storage = msgspec.structs.replace(self._storage, accessible=False)
+            why = error.detail if isinstance(error, EngineError) else str(error) or type(error).__name__
+            return [" ".join(f"The base {self._base} cannot be read: {why}".splitlines())]
+        self._counts = counts
+        self._storage = msgspec.structs.replace(
+            self._storage,
+            bytes=counts.database_bytes + uploads,
+            free_bytes=free,
+            originals_bytes=counts.originals_bytes,
+            accessible=True,
+            failed_bytes=sum(job.size_bytes for job in kept),
+            failed_bytes_limit=engine.kept.bounds.bytes,
+            failed_seconds_limit=engine.kept.bounds.seconds,
+        )
+        return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
+
+    def _issues_of_model(self) -> list[str]:
+        failure = self._engine.encoder.failure
+        return [] if failure is None else [f"The embedding model cannot be used: {failure}"]

@@ -1,15 +1,22 @@
-"""`POST /search`: from the request to the store's query, and the answer within its budget."""
+"""`/search`, and RAGler's `/vector/search` and `/collections`: from the request to the store's query."""
 
 from __future__ import annotations
 
 import time
 
 from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.search_modes import mode_of
-from kb_contracts.semantics.text_budgets import within_budget
-from kb_engine.api.engine import Engine
+from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
+from kb_contracts.semantics.search import (
+    date_window,
+    first_collections,
+    mode_of,
+    source_types,
+    vector_result,
+    within_budget,
+)
+from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
 from kb_engine.store.port import Query
 
@@ -64,6 +71,80 @@ def selection_of(request: m.SearchRequest) -> Selection:
         source_types=filters.source_type or (),
         source_path_prefix=filters.source_path_prefix,
         date_field=filters.date_field,
+        date_from=date_from,
+        date_to=date_to,
+    )
+
+
+class RaglerApi:
+    """Handlers of `vectorSearch`, `listCollections`, `getCollection` and `putCollection`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+
+    async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
+        """Find passages by meaning."""
+        started = time.perf_counter()
+        request: r.VectorSearchRequest = incoming.body
+        chosen = await self._chosen(request)
+        selection = vector_selection_of(request.filters or r.VectorFilters(), next(iter(chosen), None))
+        encoder = self._engine.encoder
+        found = await self._store.search(
+            Query(
+                text=request.query,
+                mode="vector",
+                vector=await encoder.query(request.query),
+                scoring=encoder.scoring,
+                top=request.limit,
+                selection=selection,
+            )
+        )
+        ids = chosen or await self._store.collection_ids(first_collections(found.results))
+        return r.VectorSearchResponse(
+            results=[vector_result(result, ids) for result in found.results],
+            total=found.total,
+            query=request.query,
+            execution_time=round((time.perf_counter() - started) * 1000, 3),
+        )
+
+    async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
+        """All collections."""
+        return await self._store.collections()
+
+    async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
+        """One collection."""
+        return await self._store.collection(incoming.path["collection_id"])
+
+    async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
+        """Describe a collection."""
+        check_may_describe(incoming.role)
+        return await self._store.put_collection(
+            incoming.path["collection_id"], incoming.body, idempotency_of(incoming)
+        )
+
+    async def _chosen(self, request: r.VectorSearchRequest) -> dict[str, str]:
+        """The collection that is asked for by its name, its id or both: its id by its name; empty for all."""
+        name = request.collection_name
+        if request.collection_id is None:
+            if name is None:
+                return {}
+            if not (ids := await self._store.collection_ids([name])):
+                raise no_collection_name(name)
+            return ids
+        found = await self._store.collection_name(request.collection_id)
+        check_same_collection(name, found)
+        return {found: request.collection_id}
+
+
+def vector_selection_of(filters: r.VectorFilters, collection: str | None) -> Selection:
+    """Which documents may answer. Raises EngineError as `date_window`."""
+    date_from, date_to = date_window(filters)
+    return Selection(
+        tags=() if collection is None else (r.PREFIX + collection,),
+        tags_any=filters.tags,
+        source_types=source_types(filters.source_type),
+        date_field="updated_at",
         date_from=date_from,
         date_to=date_to,
     )

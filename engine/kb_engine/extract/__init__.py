@@ -1,31 +1,139 @@
-"""Files into text: the readers of `kb_readers`, and those of the engine's own, which read pictures by OCR."""
+"""The failures that only reading by OCR has."""
 
-from kb_engine.extract.reading import extract
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from msgspec.structs import replace
+
+from kb_config.installing import install_command
+from kb_contracts.api.formats import Format
 from kb_readers import (
     DEFAULT_LIMITS,
     Extraction,
     ExtractionFailed,
-    FailureCode,
     Limits,
     OnProgress,
-    Page,
-    PageBegun,
-    PagesCounted,
-    Progress,
-    format_of,
+    Reader,
+    ignore_progress,
+    read_file,
+    read_in_child,
 )
+from kb_readers.text import has_few_letters
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "Extraction",
-    "ExtractionFailed",
-    "FailureCode",
-    "Limits",
-    "OnProgress",
-    "Page",
-    "PageBegun",
-    "PagesCounted",
-    "Progress",
-    "extract",
-    "format_of",
-]
+
+def no_ocr(package: str) -> ExtractionFailed:
+    """The extra `ocr` is not installed."""
+    return ExtractionFailed(
+        "ocr_failed",
+        f"This engine cannot read pictures: the package {package} is missing. "
+        f"Install it with {install_command('ocr')}, then send the file again.",
+    )
+
+
+def too_many_pages(pages: int, most: int) -> ExtractionFailed:
+    """More pages than are read by OCR."""
+    return ExtractionFailed(
+        "extraction_failed",
+        f"{pages:,} pages would have to be read by OCR; {most:,} are the most of one file. "
+        "Split it and add the parts.",
+    )
+
+
+_NAMED = 8
+
+
+def pages_listed(numbers: Sequence[int]) -> str:
+    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
+    ordered = sorted(numbers)
+    if len(ordered) == 1:
+        return f"Page {ordered[0]:,}"
+    if len(ordered) > _NAMED:
+        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
+    else:
+        named, last = ordered[:-1], f"{ordered[-1]:,}"
+    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"
+
+
+_PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True)
+_SCANS = Reader(
+    "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
+)
+_OCR_PACKAGE = "rapidocr"
+
+
+async def extract(
+    path: Path,
+    fmt: Format,
+    *,
+    force_ocr: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    on_progress: OnProgress = ignore_progress,
+) -> Extraction:
+    """The text of the file at `path`, read as `fmt` whatever its name.
+
+    With `force_ocr` the text that a PDF holds is ignored; other formats are read as always. A child process
+    is killed with its whole group when it breaks a limit or when the awaiting task is cancelled.
+
+    Raises ExtractionFailed; OSError when the file cannot be opened.
+    """
+    with path.open("rb") as source:
+        match fmt.name:
+            case "jpg" | "png":
+                return await read_in_child(source, fmt, _PICTURES, limits, on_progress)
+            case "pdf" if force_ocr:
+                if not _has_ocr():
+                    raise no_ocr(_OCR_PACKAGE)
+                return await read_in_child(source, fmt, _SCANS, limits, on_progress)
+            case "pdf":
+                return await _read_pdf(source, fmt, limits, on_progress)
+            case _:
+                return await read_file(source, fmt, limits, on_progress)
+
+
+async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress: OnProgress) -> Extraction:
+    known = await read_file(source, fmt, limits, on_progress)
+    if not any(has_few_letters(page.text) for page in known.pages):
+        return known
+    if not _has_ocr():
+        return _without_ocr(known)
+    source.seek(0)
+    try:
+        return await read_in_child(source, fmt, _SCANS, limits, on_progress, known)
+    except ExtractionFailed as failed:
+        return _in_spite_of(failed, known)
+
+
+def _has_ocr() -> bool:
+    return find_spec(_OCR_PACKAGE) is not None
+
+
+def _without_ocr(known: Extraction) -> Extraction:
+    silent = _silent(known)
+    if not silent:
+        return known
+    where = (
+        f"its pages ({len(silent):,})" if len(silent) == len(known.pages) else pages_listed(silent).lower()
+    )
+    return replace(
+        known,
+        remark=f"No text was found on {where}. Scanned pages are read by OCR, which this engine lacks: "
+        f"{install_command('ocr')}, remove this document and add the file again.",
+    )
+
+
+def _in_spite_of(failed: ExtractionFailed, known: Extraction) -> Extraction:
+    """What is known, where that is half of the pages or more: a few figures are not worth the whole text."""
+    silent = _silent(known)
+    if 2 * len(silent) > len(known.pages):
+        raise failed
+    if not silent:
+        return known
+    return replace(known, remark=f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
+
+
+def _silent(known: Extraction) -> list[int]:
+    return [number for number, page in enumerate(known.pages, 1) if not page.text.strip()]

@@ -26,16 +26,62 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.titles import title_after_update
-from kb_engine.extract import ExtractionFailed
-from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline
-from kb_engine.ingest.steps import Progress
-from kb_engine.ingest.waiting import JobEnds
+from kb_contracts.semantics.documents import title_after_update
+from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
 from kb_engine.store.facade import Store
-from kb_engine.store.port import LeasedJob, NewJob, Prepared
+from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
 from kb_engine.store.rules import updated_note
 from kb_engine.turns import Lane, greedy
+from kb_readers import ExtractionFailed
+
+
+class JobEnds:
+    """Long polls on jobs. Every end in this process is announced here; nobody asks in a loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._closed = False
+
+    def announce(self, job_id: str) -> None:
+        """Wake who waits for this job."""
+        for event in self._waiting.get(job_id, ()):
+            event.set()
+
+    def announce_all(self) -> None:
+        """Wake everybody: many jobs may have ended at once."""
+        for job_id in self._waiting:
+            self.announce(job_id)
+
+    def close(self) -> None:
+        """Answer everybody now, and from now on nobody waits."""
+        self._closed = True
+        self.announce_all()
+
+    async def wait(self, job_id: str, seconds: float, read: Callable[[str], Awaitable[m.Job]]) -> m.Job:
+        """The job as `read` tells it, once it has ended or after `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        changed = asyncio.Event()
+        self._waiting.setdefault(job_id, set()).add(changed)
+        try:
+            while True:
+                changed.clear()  # before reading, so that an end in between is not missed
+                job = await read(job_id)
+                left = deadline - asyncio.get_running_loop().time()
+                if job.status in m.FINAL_STATUSES or left <= 0 or self._closed:
+                    return job
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await changed.wait()
+        finally:
+            self._leave(job_id, changed)
+
+    def _leave(self, job_id: str, event: asyncio.Event) -> None:
+        events = self._waiting[job_id]
+        events.discard(event)
+        if not events:
+            del self._waiting[job_id]
+
 
 logger = logging.getLogger(__name__)
 
@@ -314,3 +360,29 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
         task.cancel()
     if waiting:
         await asyncio.wait(waiting)
+
+
+class StoreEventHandler:
+    """Passes events on; an instance is the callback of `Store.subscribe`."""
+
+    def __init__(self, workers: Workers, ends: JobEnds) -> None:
+        self._workers = workers
+        self._ends = ends
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def __call__(self, event: StoreEvent) -> None:
+        if event.kind in {"queued", "resumed"}:
+            self._workers.wake()
+        if event.job_id is not None:
+            self._ends.announce(event.job_id)
+            if event.kind == "cancelled":
+                self._workers.wake()  # an update behind it may be taken now
+                self._stop(self._workers.cancel(event.job_id))
+        elif event.kind in {"cleared", "resumed"}:
+            self._ends.announce_all()
+            self._stop(self._workers.cancel_void())
+
+    def _stop(self, stopping: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(stopping)
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)

@@ -58,7 +58,8 @@ def decode(operation: Operation[Any, R], response: RawResponse) -> R:
     Raises:
         EngineFault: it is not a success, or not what the contract says.
     """
-    return decode_as(operation.model_of(response.status), operation, response)
+    model = operation.models.get(response.status, operation.response_model)
+    return decode_as(model, operation, response)
 
 
 def decode_as(model: type[S], operation: AnyOperation, response: RawResponse) -> S:

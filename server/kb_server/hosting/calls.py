@@ -20,7 +20,7 @@ from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
 from kb_server.tool import Call, Progress, Tool, ToolError, Toolset, no_progress
-from mcp_aiohttp.fastpath.fast_path import ToolOutcome
+from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 

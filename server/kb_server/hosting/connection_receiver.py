@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import socket
 
-from kb_contracts.http.admission import Admission, Intake
+from kb_contracts.http.connections import ConnectionTable, Intake
 
 
 class ConnectionReceiver:
     """Serves the connections that come as descriptors over `channel`, a Unix stream socket.
 
-    `admission` makes their protocols. Those that still wait in the channel are closed with it.
+    `table` makes their protocols. Those that still wait in the channel are closed with it.
     """
 
-    def __init__(self, admission: Admission, channel: socket.socket) -> None:
+    def __init__(self, table: ConnectionTable, channel: socket.socket) -> None:
         self._channel = channel
         channel.setblocking(False)
-        self._intake = Intake(admission, channel, self._take)
+        self._intake = Intake(table, channel, self._take)
 
     def start(self) -> None:
         """Take connections from now on."""

@@ -12,17 +12,16 @@ from dataclasses import replace
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.admission import RETRY_SECONDS, admitting
-from kb_contracts.http.connection_limits import ConnectionLimits, owner_of
-from kb_contracts.http.draining import ArrivingBodies, watch
+from kb_contracts.http.admission import RETRY_SECONDS, Admission
+from kb_contracts.http.connections import ConnectionLimits, owner_of
 from kb_server.hosting.mounts import Mount
 from kb_server.hosting.toolset_server import hosted
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
 from mcp_aiohttp.options import HostingOptions, SettingNames
+from mcp_aiohttp.protocol.jsonrpc import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.refusal import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.transport.http import Readiness, always_ready
 from mcp_aiohttp.transport.http import build_app as build_mcp_app
 
@@ -77,14 +76,22 @@ def build_app(
         gate.key.require_unless_local(request)
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, client_of=gate.proxies.client_of))
-    # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
-    watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
+    # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
+    bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
+    admission = Admission(
+        _no_room,
+        unfinished,
+        is_probe=gate.is_open,
+        client_of=gate.proxies.client_of if settings.trusted_proxies else None,
+        # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
+        is_futile=lambda request: not gate.is_mcp(request),
+    )
+    admission.install(app)
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
         settings.header_timeout,
-        gate.proxies.is_bounded,
+        **bounded,
     )
     app.router.add_routes(routes)
     if settings.enable_metrics:

@@ -10,13 +10,12 @@ from functools import partial
 
 from aiohttp import web
 
-from kb_contracts.http.admission import BACKLOG, Admission, Listener, listen
-from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.draining import LINGER_SECONDS, stop_listening
+from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
+from kb_contracts.http.connections import BACKLOG, ConnectionTable, Listener, connection_log, listen
 from kb_server.hosting.connection_receiver import ConnectionReceiver
 from kb_server.hosting.http import LIMITS
-from mcp_aiohttp.transport import serve as transport
-from mcp_aiohttp.transport.serve import DRAIN_SECONDS
+from mcp_aiohttp.transport import http as transport
+from mcp_aiohttp.transport.http import DRAIN_SECONDS
 
 
 async def serve(
@@ -31,7 +30,7 @@ async def serve(
     sock: socket.socket | None = None,
     channel: socket.socket | None = None,
 ) -> None:
-    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.serve.serve` does.
+    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
 
     With `sock`, a bound socket, `host` and `port` are only for messages; `reuse_port` lets several processes
     listen on one port. With `channel` nothing is listened on: connections come over it, from a parent that
@@ -65,17 +64,17 @@ async def _listen(
     channel: socket.socket | None,
 ) -> AsyncIterator[tuple[str, int]]:
     assert runner.server is not None, "a runner that was set up has a server"
-    admission = Admission(runner.server, runner.app[LIMITS])
+    table = ConnectionTable(runner.server, runner.app[LIMITS])
     if channel is not None:
-        connections = ConnectionReceiver(admission, channel)
+        connections = ConnectionReceiver(table, channel)
         connections.start()
         address, stop_taking = (host, port), connections.stop
     else:
         if sock is None:
-            listener = await listen(admission, host, port, reuse_port=reuse_port)
+            listener = await listen(table, host, port, reuse_port=reuse_port)
         else:
             sock.listen(BACKLOG)
-            listener = Listener(admission, [sock])
+            listener = Listener(table, [sock])
         address, stop_taking = listener.address, listener.close
     try:
         yield address

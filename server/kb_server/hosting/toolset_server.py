@@ -16,11 +16,11 @@ from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
 from kb_server.hosting.task_cancellation import METHOD, TaskCancellation
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath
+from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.eras import declared_in
 from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.parameter_headers import declared_in
 
 _Context = ServerRequestContext[None, Caller]
 

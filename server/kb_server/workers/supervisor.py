@@ -33,7 +33,7 @@ from kb_server.settings import ServerSettings
 from kb_server.uploads.staging import Staging
 from kb_server.workers.child import ChildProcess
 from kb_server.workers.link import Worker, encode_settings
-from mcp_aiohttp.transport.serve import CannotListen, PortInUse
+from mcp_aiohttp.transport.http import CannotListen, PortInUse
 from mcp_aiohttp.transport.signals import on_stop_signal
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,15 @@ afterwards; here they are served without sessions, so any replica answers any re
 | other handshake version or none | any | refused, -32020 |
 | handshake version or none | none | that version; without a header 2025-03-26, as its transport says |
 | anything else | | refused, -32022 |
+
+In 2026-07-28 a tool can ask with `x-mcp-header` in its input schema that callers repeat arguments in headers,
+`Mcp-Param-*`, by which a proxy routes. A header that tells a proxy one thing while the body tells the tool
+another is refused, before the tool runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcp.shared.inbound import (
@@ -29,84 +32,65 @@ from mcp.shared.inbound import (
     InboundModernRoute,
     classify_inbound_request,
     encode_header_value,
+    validate_mcp_param_headers,
+    x_mcp_header_map,
 )
-from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from multidict import CIMultiDictProxy
+from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_aiohttp.protocol.jsonrpc import Request
-from mcp_aiohttp.protocol.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Refusal, Request
 
-DEFAULT_VERSION = "2025-03-26"
-"""The version of a request that names none, as the transport of 2025-06-18 and later says."""
-
-_SERVED: tuple[str, ...] = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
 _CONNECTOR_HEADER, _CONNECTOR_BODY = "2025-11-25", "2026-07-28"
 
-
-@dataclass(frozen=True, slots=True)
-class Modern:
-    """A 2026-07-28 request that passed every check."""
-
-    route: InboundModernRoute
+SchemaLookup = Callable[[str], Mapping[str, Any] | None]
+"""The input schema of a tool by name; None where there is nothing to compare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """A request of a handshake version."""
-
-    version: str
-
-
-def header_version(headers: CIMultiDictProxy[str], request: Request | None = None) -> str | None:
-    """The value of `MCP-Protocol-Version`, None without one; it came with `request`, or with no request.
-
-    Raises:
-        Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
-    """
-    for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
-        if len(headers.getall(name, ())) > 1:
-            raise _mismatch(f"The header {name} comes more than once.")
-    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    served = _SERVED
-    if version is not None and version not in served:
-        if request is not None and _envelope_version(request) is not None:
-            served = MODERN_PROTOCOL_VERSIONS  # as `server/discover` tells such a caller
-        refusal = Refusal(
-            400, UNSUPPORTED_PROTOCOL_VERSION, "unsupported_protocol_version", "Unsupported protocol version"
-        )
-        refusal.data |= {"supported": list(served), "requested": version[:64]}
-        raise refusal
-    return version
+def declared_in(listing: list[dict[str, Any]]) -> SchemaLookup:
+    """The lookup for the tools that `tools/list` shows; it knows only those that ask for headers."""
+    schemas = {tool["name"]: tool["inputSchema"] for tool in listing if x_mcp_header_map(tool["inputSchema"])}
+    return schemas.get
 
 
-def era_of(request: Request, version: str | None, headers: Mapping[str, str]) -> Modern | Handshake:
-    """The era of `request`, sent with the header value `version`.
+def era_of(
+    request: Request, version: str, headers: Mapping[str, str], schema_of: SchemaLookup | None
+) -> InboundModernRoute | str:
+    """How `request`, sent at `version`, is served: by its checked envelope, or at a handshake version.
 
     Raises:
         Refusal: the envelope is incomplete, or body and headers disagree.
     """
-    if version in MODERN_PROTOCOL_VERSIONS:
-        return _modern(request, headers)
-    if request.method != "initialize" and (claimed := _envelope_version(request)) is not None:
+    routing = headers
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        if request.method == "initialize" or (claimed := envelope_version(request)) is None:
+            return version
         if (version, claimed) != (_CONNECTOR_HEADER, _CONNECTOR_BODY):
-            raise _mismatch("The MCP-Protocol-Version header and the version in params._meta disagree.")
-        return _modern(request, _connector_headers(request, headers))
-    return Handshake(version or DEFAULT_VERSION)
-
-
-def _modern(request: Request, headers: Mapping[str, str]) -> Modern:
-    verdict = classify_inbound_request({"method": request.method, "params": request.params}, headers=headers)
+            raise header_mismatch("The MCP-Protocol-Version header and the version in params._meta disagree.")
+        routing = _connector_headers(request, headers)
+    verdict = classify_inbound_request({"method": request.method, "params": request.params}, headers=routing)
     if isinstance(verdict, InboundLadderRejection):
-        status = ERROR_CODE_HTTP_STATUS.get(verdict.code, 400)
-        refusal = Refusal(status, verdict.code, "invalid_envelope", verdict.message)
+        refusal = _refusal(verdict, "invalid_envelope")
         if isinstance(verdict.data, dict):
             refusal.data |= verdict.data
         raise refusal
-    return Modern(verdict)
+    params = request.params or {}
+    name, arguments = params.get("name"), params.get("arguments") or {}
+    # Malformed ones are refused by the call itself, in its own words.
+    if request.method == "tools/call" and isinstance(name, str) and isinstance(arguments, dict):
+        schema = schema_of(name) if schema_of is not None else None
+        rejection = validate_mcp_param_headers(schema, arguments, headers) if schema is not None else None
+        if rejection is not None:
+            raise _refusal(rejection, "header_mismatch")
+    return verdict
 
 
-def _envelope_version(request: Request) -> object | None:
+def _refusal(rejection: InboundLadderRejection, error_type: str) -> Refusal:
+    status = ERROR_CODE_HTTP_STATUS.get(rejection.code, 400)
+    return Refusal(status, rejection.code, error_type, rejection.message)
+
+
+def envelope_version(request: Request) -> object | None:
+    """The version in the envelope of 2026-07-28, where the request has one."""
     meta = request.params.get("_meta") if request.params else None
     return meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
 
@@ -121,5 +105,6 @@ def _connector_headers(request: Request, headers: Mapping[str, str]) -> dict[str
     return wanted
 
 
-def _mismatch(message: str) -> Refusal:
+def header_mismatch(message: str) -> Refusal:
+    """What refuses a request whose headers disagree, with its body or among themselves."""
     return Refusal(400, HEADER_MISMATCH, "header_mismatch", message)

@@ -1,63 +1,87 @@
-"""One MCP endpoint: a POST carries a message, a GET may become a WebSocket, everything else is refused."""
+"""One MCP endpoint: a POST carries a message, a GET may become a WebSocket, everything else is refused.
+
+The answer to a message is plain JSON, or a stream of events where there is more to say: it becomes
+`text/event-stream` with the first notification, or after some seconds of silence, so that no proxy takes the
+connection for dead. Until then a call can still end in plain JSON with an HTTP status of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import lru_cache
 from typing import Any
 
+import anyio
 from aiohttp import hdrs, web
 from mcp.server.connection import Connection
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    InboundModernRoute,
+)
+from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
+from mcp.shared.message import ServerMessageMetadata
+from mcp.shared.transport_context import TransportContext
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from multidict import CIMultiDictProxy
 
-from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket
-from mcp_aiohttp.options import BodyLimits, HostingOptions
-from mcp_aiohttp.protocol.eras import DEFAULT_VERSION, Handshake, Modern, era_of, header_version
+from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
+from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
 from mcp_aiohttp.protocol.jsonrpc import (
+    BODY_TIMEOUT,
     INVALID_REQUEST,
+    MESSAGE_TOO_LARGE,
+    METHOD_NOT_ALLOWED,
     PARSE_ERROR,
+    UNSUPPORTED_MEDIA_TYPE,
     InvalidRequestError,
     Notification,
     ParseError,
+    Refusal,
     Request,
     as_message,
     error_bytes,
+    notification_bytes,
     parse_in_thread_if_long,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.parameter_headers import check_parameter_headers
-from mcp_aiohttp.protocol.refusal import (
-    BODY_TIMEOUT,
-    MESSAGE_TOO_LARGE,
-    METHOD_NOT_ALLOWED,
-    UNSUPPORTED_MEDIA_TYPE,
-    Refusal,
-)
-from mcp_aiohttp.transport.exchange import Channel, Exchange
 from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets
 
+DEFAULT_VERSION = "2025-03-26"
+"""The version of a request that names none, as the transport of 2025-06-18 and later says."""
 BATCH_VERSION = "2025-03-26"
 """The only version with JSON-RPC batches; 2025-06-18 took them out again."""
 MAX_BATCH = 32
 
+_SERVED: tuple[str, ...] = (*MODERN_PROTOCOL_VERSIONS, *reversed(HANDSHAKE_PROTOCOL_VERSIONS))
 _CANCEL_SECONDS = 1.0
 """How long a cancelled call may take to clean up when the server stops."""
+_STREAM = "text/event-stream"
+_STREAM_HEADERS = {
+    hdrs.CONTENT_TYPE: _STREAM,
+    hdrs.CACHE_CONTROL: "no-cache, no-transform",
+    "X-Accel-Buffering": "no",
+}
+_COMMENT = b": keep-alive\n\n"
 
 
 class McpEndpoint:
     """Answers the requests of one path."""
 
-    def __init__(
-        self, server: HostedServer, options: HostingOptions, places: SocketPlaces | None = None
-    ) -> None:
+    def __init__(self, server: HostedServer, options: HostingOptions, places: SocketPlaces) -> None:
         self._server = server
         self._sockets = WebSockets(server, options.sockets, places)
         self._limits = options.body
         self._keep_alive = options.keep_alive
         self._detached: set[asyncio.Task[web.StreamResponse]] = set()
-        self._fast_path = server.fast_path
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
         """Answer one HTTP request.
@@ -65,15 +89,18 @@ class McpEndpoint:
         Raises:
             Refusal: it is no message that this endpoint takes.
         """
-        if asks_for_websocket(http):
+        if http.method != hdrs.METH_POST and asks_for_websocket(http):
             return await self._sockets.serve(http, self._limits.max_bytes)
         self.check(http)
         try:
-            value = await parse_in_thread_if_long(await read_body(http, self._limits))
+            value = await parse_in_thread_if_long(await _read_body(http, self._limits))
         except ParseError as error:
             raise Refusal(400, PARSE_ERROR, "parse_error", f"Parse error: {error}") from None
         if isinstance(value, list):
-            _check_batch(value, header_version(http.headers))
+            if _header_version(http.headers) != BATCH_VERSION:
+                raise _bad_request("This protocol version takes no batches.")
+            if not 1 <= len(value) <= MAX_BATCH:
+                raise _bad_request(f"A batch holds 1 to {MAX_BATCH} messages.")
             return await self._detach(self._batch(http, value))
         try:
             message = as_message(value)
@@ -81,7 +108,7 @@ class McpEndpoint:
             return web.Response(body=_invalid(error), status=400, content_type="application/json")
         if isinstance(message, Request):
             return await self._request(http, message)
-        version = header_version(http.headers)
+        version = _header_version(http.headers)
         if isinstance(message, Notification):
             return await self._detach(self._notification(http, message))
         if version in MODERN_PROTOCOL_VERSIONS:
@@ -126,31 +153,28 @@ class McpEndpoint:
             await asyncio.wait(late, timeout=_CANCEL_SECONDS)
 
     async def _request(self, http: web.Request, request: Request) -> web.StreamResponse:
+        # As for every request: 2026-07-28 is cancelled with its stream, which closes when the client leaves;
+        # the handshake eras are not.
         try:
-            version = header_version(http.headers, request)
-            if (fast_path := self._fast_path) is not None:
-                plain = fast_path.match(request, version or DEFAULT_VERSION, http.headers)
+            version = _header_version(http.headers, request)
+            if (fast_path := self._server.fast_path) is not None:
+                plain = fast_path.match(request, version, http.headers)
                 if plain is not None:
                     work = self._plain(fast_path, http, plain)
-                    # As for every request: 2026-07-28 is cancelled with its stream, the handshake eras not.
                     return await (work if plain.modern or plain.listing is not None else self._detach(work))
-            era = era_of(request, version, http.headers)
-            if isinstance(era, Modern):
-                check_parameter_headers(request, http.headers, self._server.sdk.get_tool_input_schema)
+            era = era_of(request, version, http.headers, self._server.sdk.get_tool_input_schema)
         except Refusal as refusal:
             body = error_bytes(request.id, refusal.code, refusal.message, refusal.data)
             return web.Response(body=body, status=refusal.status, content_type="application/json")
-        exchange = self._exchange(http, request)
-        if isinstance(era, Modern):
-            # Runs in the handler's own task: when the client closes the stream, the work is cancelled.
-            return await self._modern(era, exchange, request)
-        return await self._detach(self._handshake(era, exchange, request))
+        exchange = Exchange(http, request, self._keep_alive)
+        work = self._by_kernel(era, exchange, request)
+        return await (self._detach(work) if isinstance(era, str) else work)
 
     async def _plain(
         self, fast_path: FastPath, http: web.Request, request: FastRequest
     ) -> web.StreamResponse:
         """Answer a plain call, or the list of tools, past the SDK's kernel."""
-        channel = Channel(http, keep_alive=self._keep_alive)
+        channel = Channel(http, self._keep_alive)
         try:
             body = await fast_path.answer(request, http[CALLER])
             if request.modern and request.listing is None:
@@ -162,29 +186,23 @@ class McpEndpoint:
             raise
         return await channel.answer(body)
 
-    async def _modern(self, era: Modern, exchange: Exchange, request: Request) -> web.StreamResponse:
-        """Answer a 2026-07-28 request; errors carry the HTTP status of their code."""
-        route = era.route
-        connection = Connection.from_envelope(
-            route.protocol_version, route.client_info, route.client_capabilities
-        )
-        body, code = await self._respond(connection, exchange, request)
-        status = 200 if code is None else ERROR_CODE_HTTP_STATUS.get(code, 200)
-        return await exchange.answer(body, status)
-
-    async def _handshake(self, era: Handshake, exchange: Exchange, request: Request) -> web.StreamResponse:
-        """Answer a handshake-era request; once it is understood its HTTP status is 200, error or not."""
-        body, _ = await self._respond(Connection.from_envelope(era.version, None, None), exchange, request)
-        return await exchange.answer(body)
-
-    async def _respond(
-        self, connection: Connection, exchange: Exchange, request: Request
-    ) -> tuple[bytes, int | None]:
+    async def _by_kernel(
+        self, era: InboundModernRoute | str, exchange: Exchange, request: Request
+    ) -> web.StreamResponse:
+        """Errors of 2026-07-28 carry the HTTP status of their code; a handshake version's status is 200."""
+        if isinstance(era, str):
+            connection = Connection.from_envelope(era, None, None)
+        else:
+            connection = Connection.from_envelope(
+                era.protocol_version, era.client_info, era.client_capabilities
+            )
         try:
-            return await self._server.respond(connection, exchange, request)
+            body, code = await self._server.respond(connection, exchange, request)
         except asyncio.CancelledError:
             await exchange.close()
             raise
+        status = 200 if code is None or isinstance(era, str) else ERROR_CODE_HTTP_STATUS.get(code, 200)
+        return await exchange.answer(body, status)
 
     async def _notification(self, http: web.Request, notification: Notification) -> web.Response:
         # The protocol's own concern sessions, of which there are none here.
@@ -200,13 +218,13 @@ class McpEndpoint:
         return await asyncio.shield(task)
 
     async def _batch(self, http: web.Request, values: list[Any]) -> web.StreamResponse:
+        """The messages run one after the other."""
         answers = [answer for value in values if (answer := await self._batched(http, value)) is not None]
         if not answers:
             return web.Response(status=202)
         return web.Response(body=b"[" + b",".join(answers) + b"]", content_type="application/json")
 
     async def _batched(self, http: web.Request, value: Any) -> bytes | None:
-        """The answer to one message of a batch; they run one after the other."""
         try:
             message = as_message(value)
             if isinstance(message, Notification):
@@ -217,34 +235,168 @@ class McpEndpoint:
                 raise InvalidRequestError("`initialize` must not be part of a batch", message.id)
         except InvalidRequestError as error:
             return _invalid(error)
-        exchange = self._exchange(http, message, streaming=False)
+        exchange = Exchange(http, message, self._keep_alive, streaming=False)
         try:
             connection = Connection.from_envelope(BATCH_VERSION, None, None)
-            return (await self._respond(connection, exchange, message))[0]
+            return (await self._server.respond(connection, exchange, message))[0]
         finally:
             await exchange.close()
 
-    def _exchange(self, http: web.Request, request: Request, *, streaming: bool = True) -> Exchange:
-        return Exchange(http, request, http[CALLER], keep_alive=self._keep_alive, streaming=streaming)
+
+class Channel:
+    """The way back of one HTTP request: writes its answer, plain or as a stream."""
+
+    def __init__(self, http: web.Request, keep_alive: float, *, streaming: bool = True) -> None:
+        """`keep_alive` is how long, in seconds, the answer may stay silent before it streams."""
+        self._http = http
+        by_name, self._at_all = False, False
+        if streaming:
+            by_name, self._at_all = _accepts(",".join(http.headers.getall(hdrs.ACCEPT, ())))
+        self._stream: web.StreamResponse | None = None
+        self._writing = asyncio.Lock()
+        self._ended = False
+        self._keep_alive = keep_alive
+        self._silence: asyncio.Task[None] | None = None
+        # An unprompted stream is for clients that name the type; curl's `*/*` keeps its plain JSON.
+        self._timer = (
+            asyncio.get_running_loop().call_later(keep_alive, self._break_silence) if by_name else None
+        )
+
+    async def answer(self, body: bytes, status: int = 200) -> web.StreamResponse:
+        """End the exchange with the JSON-RPC response `body`; `status` counts where no stream has begun."""
+        await self.close()
+        if self._stream is None:
+            return web.Response(body=body, status=status, content_type="application/json")
+        try:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await self._stream.write(_event(body))
+                await self._stream.write_eof()
+        except (ConnectionResetError, TimeoutError):
+            self._hang_up()
+        return self._stream
+
+    async def close(self) -> None:
+        """Write nothing more; what is being written ends first."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._writing.locked():
+            async with self._writing:
+                return
+
+    async def _write(self, data: bytes) -> None:
+        async with self._writing:
+            if self._ended:
+                return
+            try:
+                async with asyncio.timeout(STALLED_SECONDS):
+                    if self._stream is None:
+                        stream = web.StreamResponse(headers=_STREAM_HEADERS)
+                        await stream.prepare(self._http)
+                        self._stream = stream
+                    await self._stream.write(data)
+            except (ConnectionResetError, TimeoutError):
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The client left, or no longer reads; in the handshake era the work goes on without it."""
+        self._ended = True
+        if self._http.transport is not None:
+            self._http.transport.abort()
+
+    def _break_silence(self) -> None:
+        self._silence = asyncio.get_running_loop().create_task(self._keep_talking())
+
+    async def _keep_talking(self) -> None:
+        while not self._ended:
+            await self._write(_COMMENT)
+            await asyncio.sleep(self._keep_alive)
 
 
-def _check_batch(values: list[Any], version: str | None) -> None:
-    if (version or DEFAULT_VERSION) != BATCH_VERSION:
-        raise _bad_request("This protocol version takes no batches.")
-    if not 1 <= len(values) <= MAX_BATCH:
-        raise _bad_request(f"A batch holds 1 to {MAX_BATCH} messages.")
+class Exchange(Channel):
+    """A channel that is the SDK's dispatch context as well."""
+
+    can_send_request = False  # stateless: a client's reply would have nowhere to arrive
+
+    def __init__(
+        self, http: web.Request, request: Request, keep_alive: float, *, streaming: bool = True
+    ) -> None:
+        super().__init__(http, keep_alive, streaming=streaming)
+        caller = http[CALLER]
+        self.request_id = request.id
+        self.message_metadata = ServerMessageMetadata(request_context=caller, can_send_request=False)
+        self.transport = TransportContext(
+            kind="streamable-http", can_send_request=False, headers=caller.headers
+        )
+        self.cancel_requested = anyio.Event()
+        self._token = progress_token_from_params(request.params)
+
+    async def send_raw_request(
+        self, method: str, _params: Mapping[str, Any] | None, _opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """There is no way back to the client.
+
+        Raises:
+            NoBackChannelError: always.
+        """
+        raise NoBackChannelError(method)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, _opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification on the answer's stream; dropped where the client takes no stream."""
+        if self._at_all:
+            await self._write(_event(notification_bytes(method, params)))
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress under the caller's token; nothing without one."""
+        if self._token is None:
+            return
+        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        await self.notify("notifications/progress", params)
 
 
-def _bad_request(message: str) -> Refusal:
-    return Refusal(400, INVALID_REQUEST, "invalid_request", message)
+@lru_cache(maxsize=64)  # a client sends the same header with every request
+def _accepts(accept: str) -> tuple[bool, bool]:
+    """Whether a stream is accepted by name, and whether at all; no Accept header accepts everything."""
+    ranges = [value.split(";")[0].strip().lower() for value in accept.split(",")]
+    by_name = _STREAM in ranges or "text/*" in ranges
+    return by_name, by_name or "*/*" in ranges or ranges == [""]
 
 
-def _invalid(error: InvalidRequestError) -> bytes:
-    data = {"error_type": "invalid_request"}
-    return error_bytes(error.id, INVALID_REQUEST, f"Invalid request: {error}", data)
+def _event(body: bytes) -> bytes:
+    return b"event: message\ndata: " + body + b"\n\n"
 
 
-async def read_body(request: web.Request, limits: BodyLimits) -> bytes:
+def _header_version(headers: CIMultiDictProxy[str], request: Request | None = None) -> str:
+    """The protocol version that the headers name; they came with `request`, or with no request.
+
+    Raises:
+        Refusal: 400, the version is none that this server speaks, or a routing header comes twice.
+    """
+    for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER):
+        if len(headers.getall(name, ())) > 1:
+            raise header_mismatch(f"The header {name} comes more than once.")
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_VERSION)
+    if version not in _SERVED:
+        # A caller of 2026-07-28 learns what `server/discover` tells it.
+        modern = request is not None and envelope_version(request) is not None
+        refusal = Refusal(
+            400, UNSUPPORTED_PROTOCOL_VERSION, "unsupported_protocol_version", "Unsupported protocol version"
+        )
+        served = MODERN_PROTOCOL_VERSIONS if modern else _SERVED
+        refusal.data |= {"supported": list(served), "requested": version[:64]}
+        raise refusal
+    return version
+
+
+async def _read_body(request: web.Request, limits: BodyLimits) -> bytes:
     """The whole body; reading stops at the limit.
 
     Raises:
@@ -286,3 +438,12 @@ def _too_large(limits: BodyLimits) -> Refusal:
 def _broken(status: int, code: int, error_type: str, message: str, **details: int) -> Refusal:
     # The rest of the body is not wanted, so the connection cannot carry another request.
     return Refusal(status, code, error_type, message, close=True, details=details)
+
+
+def _bad_request(message: str) -> Refusal:
+    return Refusal(400, INVALID_REQUEST, "invalid_request", message)
+
+
+def _invalid(error: InvalidRequestError) -> bytes:
+    data = {"error_type": "invalid_request"}
+    return error_bytes(error.id, INVALID_REQUEST, f"Invalid request: {error}", data)

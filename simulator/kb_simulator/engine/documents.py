@@ -1,28 +1,138 @@
-"""The documents of one base: taken in, deduplicated, changed, listed, removed. No I/O, no time of its own.
+"""The documents of one base: taken in, deduplicated, changed, listed, removed; and its collections.
 
 Every stored document is immutable and replaced whole, so that a copy of the base is a copy of dictionaries.
-Times are handed in, in microseconds since 1970.
+No I/O and no time of its own: times are passed in, in microseconds since 1970.
+
+A name that nobody has described is a collection as long as a document carries its tag; its id comes from the
+name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
-from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
-from kb_contracts.semantics.titles import title_after_update
+from kb_contracts.api import ragler as r
+from kb_contracts.api.formats import Format
+from kb_contracts.semantics.collections import check_description, no_collection_id
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    note_title,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+    title_after_update,
+)
 from kb_readers import Extraction
-from kb_simulator.engine.chunking import passages, text_of
-from kb_simulator.engine.index import Index
-from kb_simulator.engine.submission import Submission, text_of_note
-from kb_simulator.engine.timestamps import rfc3339
-from kb_simulator.seeded import Seeded
+from kb_simulator.determinism import Seeded, rfc3339
+from kb_simulator.engine.index import Index, passages, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One source. `identity` tells submissions apart and seeds their ids; without a `title` one is found.
+
+    `content` is the text, or why there is none: extraction happens before the state is asked, so that the
+    state holds no bytes and cannot fail on them.
+    """
+
+    identity: str
+    kind: Literal["note", "file"]
+    content: Extraction | m.JobError
+    sha256: str
+    size_bytes: int
+    title: str | None = None
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] | None = None
+    source_path: str | None = None
+    dedup_scope: str = ""
+    filename: str | None = None
+    format: str | None = None
+    doc_type: m.DocType = "note"
+
+    @property
+    def job_title(self) -> str:
+        """What its job is called."""
+        if self.title is not None:
+            return self.title
+        return self.filename or _first_line(self.content)
+
+    @property
+    def document_title(self) -> str:
+        """What its document is called: the title given, else its own, else the file's name."""
+        own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
+        return self.title or own or self.job_title
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What `PATCH /notes/{id}` asks for, to be done by a job. `identity` is as in `Submission`."""
+
+    identity: str
+    document_id: int
+    patch: m.NotePatch
+
+
+def note(identity: str, request: m.NoteRequest) -> Submission:
+    """A note as `POST /jobs` brings it."""
+    sha256, size = text_digest(request.text)
+    return Submission(
+        identity=identity,
+        kind="note",
+        content=text_of_note(request.text),
+        sha256=sha256,
+        size_bytes=size,
+        title=request.title,
+        tags=tuple(dict.fromkeys(request.tags)),
+        metadata=request.metadata,
+        source_path=request.source_path,
+        dedup_scope=request.dedup_scope,
+    )
+
+
+def file(
+    identity: str,
+    fields: m.FileFields,
+    filename: str,
+    kind: Format,
+    content: Extraction | m.JobError,
+    *,
+    size: int,
+    sha256: str,
+) -> Submission:
+    """A file as `POST /jobs` brings it; `size` is in bytes."""
+    return Submission(
+        identity=identity,
+        kind="file",
+        content=content,
+        sha256=sha256,
+        size_bytes=size,
+        title=fields.title,
+        tags=tuple(dict.fromkeys(fields.tags)),
+        metadata=fields.metadata,
+        source_path=fields.source_path,
+        dedup_scope=fields.dedup_scope,
+        filename=filename,
+        format=kind.name,
+        doc_type=kind.doc_type,
+    )
+
+
+def text_of_note(text: str) -> Extraction:
+    """A note's text as extraction would give it; agents write Markdown, so its headings count."""
+    return Extraction.of_note(text)
+
+
+def _first_line(content: Extraction | m.JobError) -> str:
+    return note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""
+
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
 
@@ -314,3 +424,145 @@ def _place(document: m.Document, sort_by: m.SortBy) -> Any:
     if sort_by == "filename":
         return document.filename or document.title
     return getattr(document, sort_by)
+
+
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is said of a collection; times in microseconds since 1970."""
+
+    id: str
+    request: r.CollectionRequest
+    created_by: str
+    created: int
+    updated: int
+
+
+@dataclass(slots=True)
+class Collections:
+    """The described ones by name; the others are seen from the documents."""
+
+    described: dict[str, Description] = field(default_factory=dict)
+
+    def copy(self) -> Collections:
+        """The same, kept apart from here on."""
+        return Collections(dict(self.described))
+
+    def clear(self) -> None:
+        """Forget every description."""
+        self.described.clear()
+
+    def every(self, documents: Documents) -> r.CollectionList:
+        """All, by name."""
+        members = _members(documents)
+        everyone = {name: members.get(name, []) for name in sorted(members.keys() | self.described.keys())}
+        return r.CollectionList(
+            collections=[_summary(self._known(name, each), each) for name, each in everyone.items()],
+            total=len(everyone),
+        )
+
+    def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:
+        """One with its statistics. Raises EngineError: `collection_not_found`."""
+        name = self.name_of(documents, id_)
+        members = _members(documents).get(name, [])
+        known = self._known(name, members)
+        last = max((stored.updated for stored in members), default=known.updated)
+        tokens = sum(_tokens(stored) for stored in members)
+        chunks = sum(len(stored.chunks) for stored in members)
+        return r.CollectionDetail(
+            **msgspec.structs.asdict(_summary(known, members)),
+            updated_at=rfc3339(max(last, known.updated)),
+            target_audience=_list(known.request.target_audience),
+            usage_scenarios=_list(known.request.usage_scenarios),
+            statistics=r.CollectionStatistics(
+                total_tokens=tokens,
+                avg_chunk_size=round(tokens / chunks, 3) if chunks else 0.0,
+                last_published=rfc3339(last),
+            ),
+        )
+
+    def put(
+        self, documents: Documents, id_: str, wanted: r.CollectionRequest, now: int
+    ) -> r.CollectionDetail:
+        """Describe one. Raises EngineError: `collection_exists`."""
+        standing, members = self.described.get(wanted.name), _members(documents).get(wanted.name, [])
+        check_description(
+            id_,
+            wanted.name,
+            described_as=None if standing is None else standing.id,
+            owner=next((name for name, other in self.described.items() if other.id == id_), None),
+            in_use=bool(members),
+        )
+        if standing is None:
+            created = min((stored.created for stored in members), default=now)
+            creator = wanted.created_by or r.ENGINE_USER
+            self.described[wanted.name] = Description(id_, wanted, creator, created, now)
+        elif (later := _changed(standing, wanted, now)) is not None:
+            self.described[wanted.name] = later
+        return self.detail(documents, id_)
+
+    def name_of(self, documents: Documents, id_: str) -> str:
+        """Raises EngineError: `collection_not_found`."""
+        for name in (*self.described, *_members(documents)):
+            if self._id_of(name) == id_:
+                return name
+        raise no_collection_id(id_)
+
+    def ids(self, documents: Documents, names: Iterable[str]) -> dict[str, str]:
+        """The ids by name, of those that are collections."""
+        there = self.described.keys() | _members(documents).keys()
+        return {name: self._id_of(name) for name in names if name in there}
+
+    def _id_of(self, name: str) -> str:
+        known = self.described.get(name)
+        return known.id if known else r.collection_id(name)
+
+    def _known(self, name: str, members: list[Stored]) -> Description:
+        """What is said, or what can be said of one that nobody has described."""
+        return self.described.get(name) or Description(
+            r.collection_id(name),
+            r.CollectionRequest(name=name),
+            r.ENGINE_USER,
+            min(stored.created for stored in members),
+            max(stored.updated for stored in members),
+        )
+
+
+def _changed(standing: Description, wanted: r.CollectionRequest, now: int) -> Description | None:
+    """What is said from now on; None where it is what has been said."""
+    creator = wanted.created_by or standing.created_by
+    one, two = (msgspec.structs.replace(each, created_by=None) for each in (standing.request, wanted))
+    if (one, standing.created_by) == (two, creator):
+        return None
+    return Description(standing.id, wanted, creator, standing.created, now)
+
+
+def _members(documents: Documents) -> dict[str, list[Stored]]:
+    """The documents of each collection in use, by its name."""
+    members: dict[str, list[Stored]] = {}
+    for stored in documents.by_id.values():
+        for name in r.names_in(stored.document.tags):
+            members.setdefault(name, []).append(stored)
+    return members
+
+
+def _summary(known: Description, members: list[Stored]) -> r.CollectionSummary:
+    return r.CollectionSummary(
+        id=known.id,
+        name=known.request.name,
+        description=known.request.description,
+        chunk_count=sum(len(stored.chunks) for stored in members),
+        created_by=known.created_by,
+        created_at=rfc3339(known.created),
+    )
+
+
+def _tokens(stored: Stored) -> int:
+    """A quarter of the characters of each chunk, rounded up: nothing here has a tokenizer."""
+    return sum(-(-len(chunk.text) // _CHARACTERS_A_TOKEN) for chunk in stored.chunks)
+
+
+def _list(items: list[str] | None) -> list[str] | msgspec.UnsetType:
+    return msgspec.UNSET if items is None else items

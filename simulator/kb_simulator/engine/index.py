@@ -1,21 +1,205 @@
-"""The inverted index: which chunks hold which words, how well they match, and how near they are.
+"""Text as passages and as words, and the inverted index over them.
 
-Keywords are scored by BM25. The stand-in for meaning is the cosine between
-hashed bags of words: it depends on the two texts alone, as an embedding does, is 1 for texts of the
-same words and falls as fewer are shared. It knows no synonyms and does not pretend to.
+A text is cut into whole paragraphs up to a bound, a new passage at each heading. For every passage
+`text[start:end]` is the passage, to the code point; passages are in order, do not overlap, and leave out
+nothing but white space.
+
+Words are cut and stemmed by SQLite's tokenizer, as the engine's are. Where words are not separated by spaces
+(Chinese, Japanese, Korean) each character is a word, and each pair of neighbours is one more, so that a word
+is found inside a sentence.
+
+The index scores keywords by BM25. The stand-in for meaning is the cosine between hashed bags of words: it
+depends on the two texts alone, as an embedding does, is 1 for texts of the same words and falls as fewer are
+shared. It knows no synonyms and does not pretend to.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import pairwise
+from threading import local
 from typing import TypeVar
 from zlib import crc32
 
-from kb_simulator.engine.words import content_words, words_of_query, words_of_text
+from kb_readers import Page
+
+MAX_CHARS = 1_000
+"""Code points in a passage at the most."""
+
+_BLANK_LINES = re.compile(r"\n[ \t\r]*(?=\n)")
+_HEADING = re.compile(r"^ {0,3}(?P<marks>#{1,6})[ \t]+(?P<title>[^\s#][^\n]*)", re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.!?…。！？]\s")
+_HEADING_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of the document's text. `start` is inclusive, `end` exclusive, in code points."""
+
+    text: str
+    start: int
+    end: int
+    page: int | None
+    heading: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    title: str | None  # of the heading that it begins with
+
+
+PAGE_BREAK = "\n\n"
+"""What stands between two pages in the document's text."""
+
+
+def text_of(pages: Iterable[Page]) -> str:
+    """The document's text, which offsets count in."""
+    return PAGE_BREAK.join(page.text for page in pages)
+
+
+def passages(pages: Iterable[Page], *, headings: bool) -> list[Passage]:
+    """The passages of all pages; `headings`: lines with `#` are headings, and hold on over pages."""
+    found: list[Passage] = []
+    offset = 0
+    heading: str | None = None
+    for page in pages:
+        for span in _spans(page.text, headings):
+            heading = span.title or heading
+            text = page.text[span.start : span.end]
+            found.append(Passage(text, offset + span.start, offset + span.end, page.number, heading))
+        offset += len(page.text) + len(PAGE_BREAK)
+    return found
+
+
+def _spans(text: str, headings: bool) -> Iterator[_Span]:
+    """Neighbouring pieces put together while they fit; a heading begins a new one."""
+    whole: _Span | None = None
+    for piece in _pieces(text, headings):
+        if whole is None:
+            whole = piece
+        elif piece.title or piece.end - whole.start > MAX_CHARS:
+            yield whole
+            whole = piece
+        else:
+            whole = _Span(whole.start, piece.end, whole.title)
+    if whole is not None:
+        yield whole
+
+
+def _pieces(text: str, headings: bool) -> Iterator[_Span]:
+    """Paragraphs, or parts of long ones, without white space at their ends, cut before each heading."""
+    titles = {found.start(): _title(found) for found in _HEADING.finditer(text)} if headings else {}
+    breaks = (found.start() for found in _BLANK_LINES.finditer(text))
+    edges = sorted({0, len(text), *titles, *breaks})
+    for begin, end in pairwise(edges):
+        title = titles.get(begin)
+        for start, stop in _cut(text, begin, end):
+            yield _Span(start, stop, title)
+            title = None  # of a paragraph in parts, the first one has it
+
+
+def _title(found: re.Match[str]) -> str:
+    return found["title"].rstrip("# \t\r")[:_HEADING_CHARS]
+
+
+def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """A paragraph in parts that fit: cut after a sentence, else between words, else anywhere."""
+    while True:
+        while begin < end and text[begin].isspace():
+            begin += 1
+        if begin >= end:
+            return
+        stop = end if end - begin <= MAX_CHARS else _edge(text, begin, begin + MAX_CHARS)
+        yield begin, begin + len(text[begin:stop].rstrip())
+        begin = stop
+
+
+def _edge(text: str, begin: int, limit: int) -> int:
+    half = begin + MAX_CHARS // 2
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, half, limit)]
+    if ends:
+        return ends[-1]
+    space = max(text.rfind(" ", half, limit), text.rfind("\n", half, limit))
+    return space if space > 0 else limit
+
+
+_CJK = re.compile(
+    "[\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+_STOP_WORDS = (
+    "a an and are as at be but by can do does for from had has have how i if in into is it its no not of on "
+    "or our so such that the their then there these they this to was we were what when where which who why "
+    "will with you your"
+)
+
+
+class _Tokenizer(local):
+    """SQLite's tokenizer, which the standard library reaches only through a table; one for each thread."""
+
+    def __init__(self) -> None:
+        import sqlite3  # not before the first text: most of a start is imports
+
+        self._db = sqlite3.connect(":memory:", isolation_level=None)
+        self._db.executescript(
+            "CREATE VIRTUAL TABLE text USING fts5 "
+            "(x, content = '', tokenize = 'porter unicode61 remove_diacritics 2');"
+            "CREATE VIRTUAL TABLE word USING fts5vocab (text, 'instance');"
+        )
+
+    def stems(self, text: str) -> list[str]:
+        """The stems of a text's words in order, repeated where they are repeated."""
+        valid = text.encode("utf-8", "replace").decode().replace("\0", " ")
+        self._db.execute("INSERT INTO text (x) VALUES (?)", (valid,))
+        found = [stem for (stem,) in self._db.execute("SELECT term FROM word ORDER BY offset")]
+        self._db.execute("INSERT INTO text (text) VALUES ('delete-all')")
+        return found
+
+
+@cache
+def _tokenizer() -> _Tokenizer:
+    return _Tokenizer()  # when the first text comes: importing this module opens nothing
+
+
+def _stems(text: str) -> list[str]:
+    return _tokenizer().stems(_CJK.sub(" ", text))
+
+
+def words_of_text(text: str) -> list[str]:
+    """The stems of a text's words, repeated where they are repeated, and its characters without spaces."""
+    return [*_stems(text), *(word for run in _CJK.findall(text) for word in (*run, *_pairs(run)))]
+
+
+def words_of_query(query: str) -> list[str]:
+    """The stems to look for, each once; of a run of characters without spaces, its pairs."""
+    pairs = [pair for run in _CJK.findall(query) for pair in (_pairs(run) or [run])]
+    return list(dict.fromkeys([*_stems(query), *pairs]))
+
+
+def content_words(stems: list[str]) -> list[str]:
+    """Those that say what a text is about; all of them where none does.
+
+    Stop words count for keywords, where their frequency weighs them, and not for meaning, where nothing else
+    would.
+    """
+    return [word for word in stems if word not in _stop_stems()] or stems
+
+
+@cache
+def _stop_stems() -> frozenset[str]:
+    return frozenset(_stems(_STOP_WORDS))
+
+
+def _pairs(run: str) -> list[str]:
+    return ["".join(pair) for pair in pairwise(run)]
+
 
 K = TypeVar("K")
 V = TypeVar("V")

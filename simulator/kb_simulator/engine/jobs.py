@@ -1,29 +1,171 @@
-"""What is known of one job, and what it becomes at each event. No I/O, no time of its own."""
+"""Jobs: the policies that say when and how they end, what each becomes at an event, and their retries.
+
+No I/O and no time of its own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import TRANSITIONS, Event
-from kb_simulator.engine.documents import Stored
-from kb_simulator.engine.idempotency import Retry
-from kb_simulator.engine.policies import (
-    COMPLETED,
-    QUEUED,
-    STEPS,
-    AfterPolls,
-    AfterTime,
-    AtOnce,
-    FailAt,
-    Policy,
-    Stuck,
-)
-from kb_simulator.engine.submission import Submission, Update
-from kb_simulator.engine.timestamps import microseconds_of, rfc3339
+from kb_contracts.api.errors import ERRORS
+from kb_contracts.semantics.jobs import TRANSITIONS, Event
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
+from kb_simulator.determinism import microseconds_of, rfc3339
+from kb_simulator.engine.documents import Stored, Submission, Update
+
+STEPS = ("Extracting text", "Splitting into chunks", "Generating embeddings", "Storing")
+"""What a job goes through, in order."""
+
+QUEUED, COMPLETED = "queued", "completed"
+"""The steps before and after."""
+
+
+class AtOnce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
+    """The job has ended by the time anybody looks."""
+
+
+class AfterPolls(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_polls"
+):
+    """The job ends at the `polls`-th `GET /jobs/{id}`; until then each poll shows more progress."""
+
+    polls: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
+
+
+class AfterTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_time"):
+    """The job ends when `seconds` of virtual time have passed since it was accepted."""
+
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
+
+
+class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="stuck"):
+    """The job stays at `step` for ever, unless it is cancelled: `queued`, or one of the steps of its work."""
+
+    step: str = STEPS[2]
+
+    def __post_init__(self) -> None:
+        _check_step(self.step, (QUEUED, *STEPS))
+
+
+class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fail_at"):
+    """The job fails at `step` with `code`, one of the contract's errors."""
+
+    step: str = STEPS[2]
+    code: str = "extraction_failed"
+    message: str = "This job was told to fail."
+
+    def __post_init__(self) -> None:
+        _check_step(self.step, STEPS)
+        if self.code not in ERRORS:
+            raise ValueError(f"there is no error code {self.code!r}; it is one of {', '.join(ERRORS)}")
+
+
+def _check_step(step: str, steps: Sequence[str]) -> None:
+    if step not in steps:
+        raise ValueError(f"there is no step {step!r}; it is one of {', '.join(steps)}")
+
+
+Policy = AtOnce | AfterPolls | AfterTime | Stuck | FailAt
+"""How jobs end. A job keeps the policy under which it was accepted."""
+
+POLICY_FORMS = "at-once, polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"
+"""What `policy_of` reads."""
+
+_BY_WORD: Mapping[str, tuple[type[Policy], str]] = {
+    "polls": (AfterPolls, "polls"),
+    "seconds": (AfterTime, "seconds"),
+    "stuck": (Stuck, "step"),
+    "fail": (FailAt, "step"),
+}
+
+
+def policy_of(text: str) -> Policy:
+    """The policy that `text` names in one of `POLICY_FORMS`; without its value it has the policy's default.
+
+    Raises:
+        ValueError: it names none, or its value does not fit.
+    """
+    if text == "at-once":
+        return AtOnce()
+    word, colon, value = text.partition(":")
+    if word not in _BY_WORD:
+        raise ValueError(f"takes {POLICY_FORMS}")
+    kind, member = _BY_WORD[word]
+    try:
+        return msgspec.convert({member: value} if colon else {}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"takes {POLICY_FORMS}; of {value!r}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a retry is recognised: `key` within `credential` and `operation`.
+
+    `fingerprint` is a digest of the request's parameters; under one key it is always the same.
+    """
+
+    credential: str
+    operation: str
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    fingerprint: str
+    answer: msgspec.Struct
+    at: int
+
+
+@dataclass(slots=True)
+class Answers:
+    """The answers of mutations that were done, oldest first."""
+
+    _given: dict[tuple[str, str, str], _Given] = field(default_factory=dict)
+
+    def copy(self) -> Answers:
+        """The same answers, kept apart from here on."""
+        return Answers(dict(self._given))
+
+    def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
+        """What was answered under this key, None where nothing was.
+
+        Raises:
+            EngineError: `idempotency_mismatch`, where the key came with another request.
+        """
+        self._forget_before(now - KEPT_SECONDS * 1_000_000)
+        given = self._given.get(_place(retry))
+        if given is None:
+            return None
+        check_same_request(retry.key, retry.fingerprint, given.fingerprint)
+        return given.answer
+
+    def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
+        """Remember an answer."""
+        self._given[_place(retry)] = _Given(retry.fingerprint, answer, now)
+
+    def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
+        """Another answer from here on, since its job has ended; None: it failed, and the key is free."""
+        place = _place(retry)
+        if answer is None:
+            self._given.pop(place, None)
+        elif (given := self._given.get(place)) is not None:
+            self._given[place] = replace(given, answer=answer)
+
+    def _forget_before(self, moment: int) -> None:
+        while self._given and (oldest := next(iter(self._given.items())))[1].at <= moment:
+            del self._given[oldest[0]]
+
+
+def _place(retry: Retry) -> tuple[str, str, str]:
+    return (retry.credential, retry.operation, retry.key)
 
 
 @dataclass(frozen=True, slots=True)

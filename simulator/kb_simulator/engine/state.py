@@ -20,20 +20,26 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION, DocumentQuery, DocumentsQuery
-from kb_contracts.semantics.job_states import Event
-from kb_contracts.semantics.refusals import (
+from kb_contracts.semantics.jobs import (
+    Event,
     check_queue_room,
     job_finished,
     job_not_found,
     job_not_retryable,
 )
-from kb_simulator.engine import vector_search
-from kb_simulator.engine.collections import Collections
-from kb_simulator.engine.documents import Documents, Stored
-from kb_simulator.engine.idempotency import Answers, Retry
+from kb_simulator.determinism import Seeded, rfc3339
+from kb_simulator.engine.documents import Collections, Documents, Stored, Submission, Update
 from kb_simulator.engine.index import DIMENSIONS
 from kb_simulator.engine.jobs import (
+    QUEUED,
+    STEPS,
+    AfterPolls,
+    Answers,
+    AtOnce,
     JobRecord,
+    Policy,
+    Retry,
+    Stuck,
     completed,
     failed,
     failure_of,
@@ -42,11 +48,7 @@ from kb_simulator.engine.jobs import (
     requeued,
     started,
 )
-from kb_simulator.engine.policies import QUEUED, STEPS, AfterPolls, AtOnce, Policy, Stuck
-from kb_simulator.engine.search import Search
-from kb_simulator.engine.submission import Submission, Update
-from kb_simulator.engine.timestamps import rfc3339
-from kb_simulator.seeded import Seeded
+from kb_simulator.engine.search import Search, search_vectors
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -382,7 +384,7 @@ class State:
     def vector_search(self, request: r.VectorSearchRequest) -> r.VectorSearchResponse:
         """Raises EngineError: `collection_not_found`, `contradiction` or `invalid_parameter`."""
         self._settle()
-        return vector_search.answer(self.documents, self.collections, request)
+        return search_vectors(self.documents, self.collections, request)
 
     def status(self) -> m.Status:
         """Version, model, counts, queue and storage."""

@@ -16,15 +16,13 @@ import httpx
 import msgspec
 
 from kb_contracts.api.errors import Problem
-from kb_simulator.engine.policies import Policy
-from kb_simulator.harness import control_models as c
-from kb_simulator.harness.clock import ClockMode
+from kb_simulator.determinism import ClockMode
+from kb_simulator.engine.jobs import Policy
+from kb_simulator.harness import control as c
 from kb_simulator.harness.control import BASE
-from kb_simulator.harness.fault_registry import ArmedFault
-from kb_simulator.harness.faults import AnyEffect, Data, Fault, Match, When
-from kb_simulator.harness.journal import Record
+from kb_simulator.harness.faults import AnyEffect, ArmedFault, Fault, When
+from kb_simulator.harness.journal import Data, Expectation, Match, Record, Verdict, Verification
 from kb_simulator.harness.namespaces import DEFAULT, HEADER
-from kb_simulator.harness.verification import Expectation, Verdict, Verification
 
 T = TypeVar("T")
 
@@ -104,7 +102,7 @@ class ControlClient:
 
     def set_policy(self, policy: Policy) -> None:
         """Say how jobs end that are accepted from here on."""
-        self.ask("POST", "/policy", c.PolicyInfo, c.PolicyRequest(policy=policy))
+        self.ask("POST", "/policy", c.JobPolicy, c.JobPolicy(policy=policy))
 
     def ask(self, method: str, path: str, kind: type[T], body: Data | None = None, **query: Any) -> T:
         """Any operation of the control plane, `path` after its base.

@@ -1,277 +1,420 @@
-"""The control plane: `/_sim` and a page, on a port of their own, on loopback, for the same machine only.
+"""The control plane: `/_sim`, on a port of its own, on loopback, for the same machine only.
 
-Every operation is about one namespace, which the header `X-Sim-Namespace` names. Requests that a web page
-elsewhere makes are refused: the Host must be loopback's, and an Origin must be this page's own.
+Each endpoint is one declared function; its route, its operation and its form on the page follow from the
+declaration. Every one is about one namespace, which the header `X-Sim-Namespace` names. Requests that a web
+page elsewhere makes are refused: the Host must be loopback's, and an Origin must be this page's own. Seconds
+are virtual.
 """
 
 from __future__ import annotations
 
-from typing import cast
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler as AiohttpHandler
+from msgspec import Meta
 
+from kb_contracts.api import models as m
 from kb_contracts.api.errors import PROBLEM_JSON, EngineError, Problem
-from kb_contracts.api.models import Request
-from kb_contracts.api.operations import AnyOperation, Method, Operation
-from kb_contracts.http.mount import Incoming, build_application, handlers_of
-from kb_simulator.harness import control_models as c
-from kb_simulator.harness.fault_registry import ArmedFault
-from kb_simulator.harness.faults import CATALOGUE, Data, Fault
+from kb_contracts.api.operations import AnyOperation, DocumentsQuery, Limit, Method, Operation
+from kb_contracts.http.mount import Handler, Incoming, build_application
+from kb_simulator.determinism import ClockMode, rfc3339
+from kb_simulator.engine.jobs import Policy
+from kb_simulator.harness.faults import CATALOGUE, ArmedFault, Fault
+from kb_simulator.harness.journal import Data, Record, Verdict, Verification
+from kb_simulator.harness.journal import verify as verify_journal
 from kb_simulator.harness.namespaces import DEFAULT, HEADER, Namespace, Namespaces
-from kb_simulator.harness.page import add_page
-from kb_simulator.harness.verification import Verdict, Verification, verify
 
 BASE = "/_sim"
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _STATE_ENTRIES = 20
 
-
-def _body(kind: type[Data]) -> type[Request]:
-    # What goes in here is frozen and the contract's requests are not; to the adapter both are Structs.
-    return cast("type[Request]", kind)
+# --- what is sent and answered --------------------------------------------------------------------
 
 
-OPERATIONS: tuple[AnyOperation, ...] = (
-    Operation("overview", Method.GET, BASE, "The simulator in short", c.Overview),
-    Operation("reset", Method.POST, f"{BASE}/reset", "Begin anew", c.Overview, body=_body(c.ResetRequest)),
-    Operation("listSnapshots", Method.GET, f"{BASE}/snapshots", "States that were kept", c.SnapshotList),
-    Operation("snapshot", Method.POST, f"{BASE}/snapshots", "Keep the state as it is", c.Snapshot),
-    Operation(
-        "restore",
-        Method.POST,
-        f"{BASE}/snapshots/{{snapshot_id}}/restore",
-        "Go back to a state that was kept",
-        c.Overview,
-        path_parameters={"snapshot_id": str},
-    ),
-    Operation("getClock", Method.GET, f"{BASE}/clock", "What time it is", c.ClockInfo),
-    Operation(
-        "setClock", Method.POST, f"{BASE}/clock", "How time passes", c.ClockInfo, body=_body(c.ClockRequest)
-    ),
-    Operation(
-        "advance",
-        Method.POST,
-        f"{BASE}/clock/advance",
-        "Move time on",
-        c.ClockInfo,
-        body=_body(c.AdvanceRequest),
-    ),
-    Operation("listFaults", Method.GET, f"{BASE}/faults", "The armed faults", c.FaultList),
-    Operation("arm", Method.POST, f"{BASE}/faults", "Arm a fault", ArmedFault, body=_body(Fault)),
-    Operation("disarmAll", Method.DELETE, f"{BASE}/faults", "Disarm all faults", c.FaultList),
-    Operation(
-        "disarm",
-        Method.DELETE,
-        f"{BASE}/faults/{{fault_id}}",
-        "Disarm a fault",
-        ArmedFault,
-        path_parameters={"fault_id": str},
-    ),
-    Operation("catalogue", Method.GET, f"{BASE}/catalogue", "The faults by name", c.Catalogue),
-    Operation("getPolicy", Method.GET, f"{BASE}/policy", "How jobs end", c.PolicyInfo),
-    Operation(
-        "setPolicy", Method.POST, f"{BASE}/policy", "Say it", c.PolicyInfo, body=_body(c.PolicyRequest)
-    ),
-    Operation("getState", Method.GET, f"{BASE}/state", "What the namespace holds", c.StateInfo),
-    Operation(
-        "journal",
-        Method.GET,
-        f"{BASE}/journal",
-        "The newest requests and answers",
-        c.JournalPage,
-        query=c.JournalQuery,
-    ),
-    Operation(
-        "verify",
-        Method.POST,
-        f"{BASE}/journal/verify",
-        "Hold the journal to what is wanted",
-        Verdict,
-        body=_body(Verification),
-    ),
-    Operation("listNamespaces", Method.GET, f"{BASE}/namespaces", "All namespaces", c.NamespaceList),
-    Operation(
-        "setNamespace",
-        Method.POST,
-        f"{BASE}/namespaces",
-        "Make or change a namespace",
-        c.NamespaceInfo,
-        body=_body(c.NamespaceRequest),
-    ),
-    Operation(
-        "removeNamespace",
-        Method.DELETE,
-        f"{BASE}/namespaces/{{name}}",
-        "Forget a namespace",
-        c.NamespaceList,
-        path_parameters={"name": c.Name},
-    ),
-)
-"""The control plane's operations, in the contract's own form."""
+class ResetRequest(Data, frozen=True):
+    """Begin anew, under another `seed` where one is given."""
+
+    seed: int | None = None
+
+
+class ClockRequest(Data, frozen=True):
+    mode: ClockMode
+
+
+class AdvanceRequest(Data, frozen=True):
+    seconds: Annotated[float, Meta(ge=0, le=1e9, description="seconds to move on by")]
+
+
+class JobPolicy(Data, frozen=True):
+    """How jobs end that are accepted from here on."""
+
+    policy: Policy
+
+
+class NamespaceRequest(Data, frozen=True):
+    """A namespace to make, or to change. With an `api_key` it wants that key, and the key chooses it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    api_key: str | None = None
+    clock: ClockMode | None = None
+    seed: int | None = None
+
+
+class JournalQuery(m.Request):
+    """The newest so many."""
+
+    limit: Limit = 100
+
+
+class NamespaceInfo(m.Response):
+    name: str
+    seed: int
+    documents: int
+    jobs: int
+    faults: int
+    requests: int
+
+
+class Overview(m.Response):
+    """The simulator and the namespace that the request names."""
+
+    engine_url: str
+    namespace: NamespaceInfo
+    namespaces: list[str]
+
+
+class NamespaceList(m.Response):
+    """All namespaces, the oldest first."""
+
+    namespaces: list[NamespaceInfo]
+
+
+class ClockInfo(m.Response):
+    """`elapsed` since the clock started, `now` as RFC 3339; `sleeping` counts who waits for time to pass."""
+
+    mode: ClockMode
+    elapsed: float
+    now: str
+    sleeping: int
+
+
+class FaultList(m.Response):
+    """Armed faults, in the order in which they are consulted."""
+
+    faults: list[ArmedFault]
+
+
+class Catalogue(m.Response):
+    """Every fault there is a name for."""
+
+    faults: list[Fault]
+
+
+class Snapshot(m.Response):
+    """A state that was kept."""
+
+    id: str
+
+
+class SnapshotList(m.Response):
+    """The states that were kept, the oldest first."""
+
+    snapshots: list[Snapshot]
+
+
+class StateInfo(m.Response):
+    """What a namespace holds: counts, the newest documents and jobs, tags."""
+
+    status: m.Status
+    documents: list[m.Document]
+    jobs: list[m.Job]
+    tags: list[m.TagCount]
+
+
+class JournalPage(m.Response):
+    """The newest entries in the order of arrival; `dropped` were too old to keep."""
+
+    entries: list[Record]
+    total: int
+    dropped: int
+
+
+def namespace_info(namespace: Namespace) -> NamespaceInfo:
+    return NamespaceInfo(
+        name=namespace.name,
+        seed=namespace.seed,
+        documents=len(namespace.state.documents.by_id),
+        jobs=len(namespace.state.jobs),
+        faults=len(namespace.faults.list()),
+        requests=len(namespace.journal) + namespace.journal.dropped,
+    )
+
+
+def clock_info(namespace: Namespace) -> ClockInfo:
+    clock = namespace.clock
+    return ClockInfo(
+        mode=clock.mode,
+        elapsed=clock.elapsed(),
+        now=rfc3339(clock.microseconds()),
+        sleeping=clock.sleeping,
+    )
+
+
+def state_info(namespace: Namespace, count: int) -> StateInfo:
+    """What a namespace holds, the newest `count` of each kind."""
+    state = namespace.state
+    return StateInfo(
+        status=state.status(),
+        documents=state.document_page(DocumentsQuery(limit=count, sort_by="id")).documents,
+        jobs=state.job_page(None, count, 0).jobs,
+        tags=state.tags("", count, 0).tags,
+    )
+
+
+# --- endpoints ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, over HTTP or by a form of the page."""
+
+    namespaces: Namespaces
+    engine_url: str
+    namespace: Namespace
+    path: Mapping[str, Any]
+    body: Any = None
+    query: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`message` is what the page says when its form has been submitted, a template over the answer."""
+
+    operation: AnyOperation
+    act: Callable[[Call], msgspec.Struct]
+    message: str
+
+
+ENDPOINTS: dict[str, Endpoint] = {}
+"""Every endpoint by the id of its operation, in the contract's own form."""
+
+A = TypeVar("A", bound=Callable[[Call], msgspec.Struct])
+
+
+def _endpoint(method: Method, path: str, *, message: str = "", **members: Any) -> Callable[[A], A]:
+    """Declare an endpoint: its id is the function's name, its summary the docstring."""
+
+    def declare(act: A) -> A:
+        operation: AnyOperation = Operation(
+            re.sub("_([a-z])", lambda found: found[1].upper(), act.__name__),
+            method,
+            BASE + path,
+            (act.__doc__ or "").rstrip("."),
+            get_type_hints(act)["return"],
+            path_parameters={name: str for _, name, _, _ in Formatter().parse(path) if name},
+            **members,
+        )
+        ENDPOINTS[operation.id] = Endpoint(operation, act, message)
+        return act
+
+    return declare
+
+
+@_endpoint(Method.GET, "")
+def overview(call: Call) -> Overview:
+    """The simulator in short."""
+    names = [each.name for each in call.namespaces]
+    return Overview(engine_url=call.engine_url, namespace=namespace_info(call.namespace), namespaces=names)
+
+
+@_endpoint(Method.POST, "/reset", body=ResetRequest, message="Began anew under seed {namespace.seed}.")
+def reset(call: Call) -> Overview:
+    """Begin anew."""
+    call.namespace.reset(call.body.seed)
+    return overview(call)
+
+
+@_endpoint(Method.GET, "/snapshots")
+def list_snapshots(call: Call) -> SnapshotList:
+    """States that were kept."""
+    return SnapshotList(snapshots=[Snapshot(id=snapshot_id) for snapshot_id in call.namespace.snapshots])
+
+
+@_endpoint(Method.POST, "/snapshots")
+def snapshot(call: Call) -> Snapshot:
+    """Keep the state as it is."""
+    return Snapshot(id=call.namespace.snapshot())
+
+
+@_endpoint(Method.POST, "/snapshots/{snapshot_id}/restore")
+def restore(call: Call) -> Overview:
+    """Go back to a state that was kept."""
+    snapshot_id = call.path["snapshot_id"]
+    if snapshot_id not in call.namespace.snapshots:
+        raise _unknown("snapshot", "snapshot_id", snapshot_id, list(call.namespace.snapshots))
+    call.namespace.restore(snapshot_id)
+    return overview(call)
+
+
+@_endpoint(Method.GET, "/clock")
+def get_clock(call: Call) -> ClockInfo:
+    """What time it is."""
+    return clock_info(call.namespace)
+
+
+@_endpoint(Method.POST, "/clock", body=ClockRequest, message="The clock is in mode {mode}.")
+def set_clock(call: Call) -> ClockInfo:
+    """How time passes."""
+    call.namespace.clock.mode = call.body.mode
+    return clock_info(call.namespace)
+
+
+@_endpoint(Method.POST, "/clock/advance", body=AdvanceRequest, message="Moved on to {elapsed:g} seconds.")
+def advance(call: Call) -> ClockInfo:
+    """Move time on."""
+    call.namespace.clock.advance(call.body.seconds)
+    return clock_info(call.namespace)
+
+
+@_endpoint(Method.GET, "/faults")
+def list_faults(call: Call) -> FaultList:
+    """The armed faults."""
+    return FaultList(faults=call.namespace.faults.list())
+
+
+@_endpoint(Method.POST, "/faults", body=Fault, message="Armed {id}.")
+def arm(call: Call) -> ArmedFault:
+    """Arm a fault."""
+    try:
+        return call.namespace.faults.arm(call.body)
+    except ValueError as error:
+        raise EngineError("invalid_parameter", f"{error}.", parameter="id") from error
+
+
+@_endpoint(Method.DELETE, "/faults")
+def disarm_all(call: Call) -> FaultList:
+    """Disarm all faults, and tell what they did."""
+    return FaultList(faults=call.namespace.faults.disarm_all())
+
+
+@_endpoint(Method.DELETE, "/faults/{fault_id}", message="Disarmed {id}; it had fired {fired} times.")
+def disarm(call: Call) -> ArmedFault:
+    """Disarm a fault, and tell what it did."""
+    faults, fault_id = call.namespace.faults, call.path["fault_id"]
+    try:
+        return faults.disarm(fault_id)
+    except KeyError:
+        raise _unknown("armed fault", "fault_id", fault_id, [each.id for each in faults.list()]) from None
+
+
+@_endpoint(Method.GET, "/catalogue")
+def catalogue(_call: Call) -> Catalogue:
+    """The faults by name."""
+    return Catalogue(faults=[Fault(name=name, effect=effect) for name, effect in CATALOGUE.items()])
+
+
+@_endpoint(Method.GET, "/policy")
+def get_policy(call: Call) -> JobPolicy:
+    """How jobs end."""
+    return JobPolicy(policy=call.namespace.state.policy)
+
+
+@_endpoint(Method.POST, "/policy", body=JobPolicy)
+def set_policy(call: Call) -> JobPolicy:
+    """Say how jobs end that are accepted from here on."""
+    call.namespace.state.policy = call.body.policy
+    return get_policy(call)
+
+
+@_endpoint(Method.GET, "/state")
+def get_state(call: Call) -> StateInfo:
+    """What the namespace holds."""
+    return state_info(call.namespace, _STATE_ENTRIES)
+
+
+@_endpoint(Method.GET, "/journal", query=JournalQuery)
+def journal(call: Call) -> JournalPage:
+    """The newest requests and answers."""
+    kept = call.namespace.journal
+    return JournalPage(entries=kept.latest(call.query.limit), total=len(kept), dropped=kept.dropped)
+
+
+@_endpoint(Method.POST, "/journal/verify", body=Verification)
+def verify(call: Call) -> Verdict:
+    """Hold the journal to what is wanted."""
+    return verify_journal(call.namespace.journal, call.body, call.namespace.faults.unfired())
+
+
+@_endpoint(Method.GET, "/namespaces")
+def list_namespaces(call: Call) -> NamespaceList:
+    """All namespaces."""
+    return NamespaceList(namespaces=[namespace_info(each) for each in call.namespaces])
+
+
+@_endpoint(Method.POST, "/namespaces", body=NamespaceRequest)
+def set_namespace(call: Call) -> NamespaceInfo:
+    """Make a namespace, or change it: another seed begins it anew."""
+    wanted: NamespaceRequest = call.body
+    namespace = call.namespaces.get(wanted.name)
+    if wanted.seed is not None:
+        namespace.reset(wanted.seed)
+    if wanted.clock is not None:
+        namespace.clock.mode = wanted.clock
+    if wanted.api_key is not None:
+        call.namespaces.set_key(wanted.name, wanted.api_key)
+    return namespace_info(namespace)
+
+
+@_endpoint(Method.DELETE, "/namespaces/{name}")
+def remove_namespace(call: Call) -> NamespaceList:
+    """Forget a namespace."""
+    name = call.path["name"]
+    if not call.namespaces.remove(name):
+        raise _unknown("namespace", "name", name, [each.name for each in call.namespaces])
+    return list_namespaces(call)
+
+
+def _unknown(what: str, parameter: str, name: str, known: list[str]) -> EngineError:
+    there = f" There is {', '.join(known[:20])}." if known else " There is none."
+    return EngineError("invalid_parameter", f"There is no {what} {name!r}.{there}", parameter=parameter)
+
+
+# --- the application ------------------------------------------------------------------------------
 
 
 def build_control(namespaces: Namespaces, *, engine_url: str) -> web.Application:
     """The control plane over `namespaces`. Bind it to loopback."""
-    app = build_application(
-        handlers_of(Control(namespaces, engine_url), operations=OPERATIONS), operations=OPERATIONS
-    )
-    app.middlewares.insert(0, _own_callers_only)
-    app.router.add_get(f"{BASE}/journal/canonical", _canonical(namespaces))
-    add_page(app, namespaces, engine_url)
-    return app
 
+    def named(request: web.Request) -> Namespace:
+        return namespaces.get(request.headers.get(HEADER, DEFAULT))
 
-class Control:
-    """One handler for each operation."""
+    def handler_of(endpoint: Endpoint) -> Handler:
+        async def handler(incoming: Incoming) -> msgspec.Struct:
+            namespace = named(incoming.http)
+            return endpoint.act(
+                Call(namespaces, engine_url, namespace, incoming.path, incoming.body, incoming.query)
+            )
 
-    def __init__(self, namespaces: Namespaces, engine_url: str) -> None:
-        self._namespaces = namespaces
-        self._engine_url = engine_url
+        return handler
 
-    def _namespace(self, incoming: Incoming) -> Namespace:
-        return self._namespaces.get(incoming.http.headers.get(HEADER, DEFAULT))
-
-    async def overview(self, incoming: Incoming) -> c.Overview:
-        """The namespace and its neighbours."""
-        return self._overview(self._namespace(incoming))
-
-    async def reset(self, incoming: Incoming) -> c.Overview:
-        """Begin anew."""
-        namespace = self._namespace(incoming)
-        namespace.reset(incoming.body.seed)
-        return self._overview(namespace)
-
-    async def list_snapshots(self, incoming: Incoming) -> c.SnapshotList:
-        """The kept states."""
-        kept = self._namespace(incoming).snapshots
-        return c.SnapshotList(snapshots=[c.Snapshot(id=snapshot_id) for snapshot_id in kept])
-
-    async def snapshot(self, incoming: Incoming) -> c.Snapshot:
-        """Keep the state."""
-        return c.Snapshot(id=self._namespace(incoming).snapshot())
-
-    async def restore(self, incoming: Incoming) -> c.Overview:
-        """Go back to a kept state."""
-        namespace, snapshot_id = self._namespace(incoming), incoming.path["snapshot_id"]
-        if snapshot_id not in namespace.snapshots:
-            raise _unknown("snapshot", "snapshot_id", snapshot_id, list(namespace.snapshots))
-        namespace.restore(snapshot_id)
-        return self._overview(namespace)
-
-    async def get_clock(self, incoming: Incoming) -> c.ClockInfo:
-        """What time it is."""
-        return c.clock_info(self._namespace(incoming))
-
-    async def set_clock(self, incoming: Incoming) -> c.ClockInfo:
-        """How time passes."""
-        namespace = self._namespace(incoming)
-        namespace.clock.mode = incoming.body.mode
-        return c.clock_info(namespace)
-
-    async def advance(self, incoming: Incoming) -> c.ClockInfo:
-        """Move time on."""
-        namespace = self._namespace(incoming)
-        namespace.clock.advance(incoming.body.seconds)
-        return c.clock_info(namespace)
-
-    async def list_faults(self, incoming: Incoming) -> c.FaultList:
-        """The armed faults."""
-        return c.FaultList(faults=self._namespace(incoming).faults.list())
-
-    async def arm(self, incoming: Incoming) -> ArmedFault:
-        """Arm a fault."""
-        try:
-            return self._namespace(incoming).faults.arm(incoming.body)
-        except ValueError as error:
-            raise EngineError("invalid_parameter", f"{error}.", parameter="id") from error
-
-    async def disarm_all(self, incoming: Incoming) -> c.FaultList:
-        """Disarm all faults, and tell what they did."""
-        return c.FaultList(faults=self._namespace(incoming).faults.disarm_all())
-
-    async def disarm(self, incoming: Incoming) -> ArmedFault:
-        """Disarm a fault, and tell what it did."""
-        faults, fault_id = self._namespace(incoming).faults, incoming.path["fault_id"]
-        try:
-            return faults.disarm(fault_id)
-        except KeyError:
-            raise _unknown(
-                "armed fault", "fault_id", fault_id, [armed.id for armed in faults.list()]
-            ) from None
-
-    async def catalogue(self, _incoming: Incoming) -> c.Catalogue:
-        """The faults by name."""
-        return c.Catalogue(
-            faults=[c.CatalogueEntry(name=name, effect=effect) for name, effect in CATALOGUE.items()]
-        )
-
-    async def get_policy(self, incoming: Incoming) -> c.PolicyInfo:
-        """How jobs end."""
-        return c.PolicyInfo(policy=self._namespace(incoming).state.policy)
-
-    async def set_policy(self, incoming: Incoming) -> c.PolicyInfo:
-        """Say how jobs end that are accepted from here on."""
-        state = self._namespace(incoming).state
-        state.policy = incoming.body.policy
-        return c.PolicyInfo(policy=state.policy)
-
-    async def get_state(self, incoming: Incoming) -> c.StateInfo:
-        """What the namespace holds."""
-        return c.state_info(self._namespace(incoming), _STATE_ENTRIES)
-
-    async def journal(self, incoming: Incoming) -> c.JournalPage:
-        """The newest requests and answers."""
-        journal = self._namespace(incoming).journal
-        return c.JournalPage(
-            entries=journal.latest(incoming.query.limit), total=len(journal), dropped=journal.dropped
-        )
-
-    async def verify(self, incoming: Incoming) -> Verdict:
-        """Hold the journal to what is wanted."""
-        namespace = self._namespace(incoming)
-        return verify(namespace.journal, incoming.body, namespace.faults.list())
-
-    async def list_namespaces(self, _incoming: Incoming) -> c.NamespaceList:
-        """All namespaces."""
-        return c.NamespaceList(namespaces=[c.namespace_info(each) for each in self._namespaces])
-
-    async def set_namespace(self, incoming: Incoming) -> c.NamespaceInfo:
-        """Make a namespace, or change it: another seed begins it anew."""
-        wanted: c.NamespaceRequest = incoming.body
-        namespace = self._namespaces.get(wanted.name)
-        if wanted.seed is not None:
-            namespace.reset(wanted.seed)
-        if wanted.clock is not None:
-            namespace.clock.mode = wanted.clock
-        if wanted.api_key is not None:
-            self._namespaces.set_key(wanted.name, wanted.api_key)
-        return c.namespace_info(namespace)
-
-    async def remove_namespace(self, incoming: Incoming) -> c.NamespaceList:
-        """Forget a namespace."""
-        name = incoming.path["name"]
-        if not self._namespaces.remove(name):
-            raise _unknown("namespace", "name", name, [each.name for each in self._namespaces])
-        return await self.list_namespaces(incoming)
-
-    def _overview(self, namespace: Namespace) -> c.Overview:
-        return c.Overview(
-            engine_url=self._engine_url,
-            namespace=c.namespace_info(namespace),
-            namespaces=[each.name for each in self._namespaces],
-        )
-
-
-def _canonical(namespaces: Namespaces) -> AiohttpHandler:
     async def canonical(request: web.Request) -> web.Response:
         """The journal as two runs of one seed have it in common, as JSON lines."""
-        namespace = namespaces.get(request.headers.get(HEADER, DEFAULT))
-        return web.Response(body=namespace.journal.canonical(), content_type="application/x-ndjson")
+        return web.Response(body=named(request).journal.canonical(), content_type="application/x-ndjson")
 
-    return canonical
+    app = build_application(
+        {operation_id: handler_of(endpoint) for operation_id, endpoint in ENDPOINTS.items()},
+        operations=tuple(endpoint.operation for endpoint in ENDPOINTS.values()),
+    )
+    app.middlewares.insert(0, _own_callers_only)
+    app.router.add_get(f"{BASE}/journal/canonical", canonical)
+    return app
 
 
 @web.middleware
@@ -281,13 +424,11 @@ async def _own_callers_only(request: web.Request, handler: AiohttpHandler) -> we
     name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
     origin = request.headers.get("Origin")
     if name not in _LOOPBACK:
-        return _forbidden(f"Host {host!r} is not this machine's own. Use 127.0.0.1 or localhost.")
-    if origin is not None and origin != f"http://{host}":
-        return _forbidden(f"Origin {origin!r} may not drive the simulator.")
-    return await handler(request)
-
-
-def _forbidden(detail: str) -> web.Response:
+        detail = f"Host {host!r} is not this machine's own. Use 127.0.0.1 or localhost."
+    elif origin is not None and origin != f"http://{host}":
+        detail = f"Origin {origin!r} may not drive the simulator."
+    else:
+        return await handler(request)
     problem = Problem(
         type="urn:kb:error:forbidden",
         title="This caller is refused",
@@ -296,8 +437,3 @@ def _forbidden(detail: str) -> web.Response:
         detail=detail,
     )
     return web.Response(body=msgspec.json.encode(problem), status=403, content_type=PROBLEM_JSON)
-
-
-def _unknown(what: str, parameter: str, name: str, known: list[str]) -> EngineError:
-    there = f" There is {', '.join(known[:20])}." if known else " There is none."
-    return EngineError("invalid_parameter", f"There is no {what} {name!r}.{there}", parameter=parameter)

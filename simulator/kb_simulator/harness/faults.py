@@ -31,8 +31,10 @@ nothing else, a careless retry makes two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
@@ -40,22 +42,12 @@ from msgspec import Meta
 
 from kb_contracts.api.errors import ERRORS
 from kb_contracts.api.operations import BY_ID
-from kb_simulator.harness.recorded_request import RecordedRequest
+from kb_simulator.determinism import Seeded
+from kb_simulator.engine.state import State
+from kb_simulator.harness.journal import Data, Match, RecordedRequest, check_known
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-
-
-class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The parent of what goes over the control plane."""
-
-
-def _known(name: str, names: Mapping[str, object], what: str) -> None:
-    if name in names:
-        return
-    near = get_close_matches(name, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else f" It is one of {', '.join(names)}."
-    raise ValueError(f"there is no {what} {name!r}.{hint}")
 
 
 # --- effects --------------------------------------------------------------------------------------
@@ -103,7 +95,7 @@ class Status(Effect, frozen=True, tag="status"):
     retry_after: Seconds | None = None
 
     def __post_init__(self) -> None:
-        _known(self.code, ERRORS, "error code")
+        check_known(self.code, ERRORS, "error code")
 
 
 class HttpStatus(Effect, frozen=True, tag="http_status"):
@@ -119,7 +111,9 @@ class RateLimit(Effect, frozen=True, tag="rate_limit"):
     code: str = "queue_full"
 
     def __post_init__(self) -> None:
-        _known(self.code, {code: kind for code, kind in ERRORS.items() if kind.status == 429}, "code of 429")
+        check_known(
+            self.code, {code: kind for code, kind in ERRORS.items() if kind.status == 429}, "code of 429"
+        )
 
 
 class ExpiredKey(Effect, frozen=True, tag="expired_key"):
@@ -218,61 +212,6 @@ CATALOGUE: Mapping[str, AnyEffect] = {
 """The faults by name, as in the table above. A fault may take a name and an effect of its own."""
 
 
-# --- matching -------------------------------------------------------------------------------------
-
-
-class Match(Data, frozen=True):
-    """Which requests: all that is given must hold, and nothing given matches every request.
-
-    `operation` is an id of the contract, `path` a prefix, `body` a text within the body, `tag` one that
-    the request names, `header` a name or `name: value`.
-    """
-
-    operation: str | None = None
-    method: str | None = None
-    path: str | None = None
-    body: str | None = None
-    tag: str | None = None
-    header: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.operation is not None:
-            _known(self.operation, BY_ID, "operation")
-
-    def differs(self, request: RecordedRequest) -> list[str]:
-        """The names of what does not hold; empty where the request matches."""
-        return [name for name, holds in self._tests(request).items() if not holds]
-
-    def _tests(self, request: RecordedRequest) -> dict[str, bool]:
-        tests: dict[str, bool] = {}
-        if self.operation is not None:
-            tests["operation"] = request.operation == self.operation
-        if self.method is not None:
-            tests["method"] = request.method == self.method.upper()
-        if self.path is not None:
-            tests["path"] = request.path.startswith(self.path)
-        if self.body is not None:
-            tests["body"] = self.body.encode("utf-8", "surrogatepass") in request.body
-        if self.tag is not None:
-            tests["tag"] = self.tag in request.tags
-        if self.header is not None:
-            tests["header"] = _has_header(self.header, request.headers)
-        return tests
-
-    def __str__(self) -> str:
-        operation = BY_ID[self.operation] if self.operation is not None else None
-        method = self.method or (operation.method if operation else "any")
-        path = self.path or (operation.path if operation else "request")
-        rest = [f"{name} {value!r}" for name in ("body", "tag", "header") if (value := getattr(self, name))]
-        return f"{method} {path}" + (f" with {', '.join(rest)}" if rest else "")
-
-
-def _has_header(wanted: str, headers: Mapping[str, str]) -> bool:
-    name, colon, value = wanted.partition(":")
-    there = headers.get(name.strip())
-    return there is not None and (not colon or there.strip() == value.strip())
-
-
 class When(Data, frozen=True):
     """At which of the matching requests: all that is given must hold, and nothing given fires at each.
 
@@ -310,7 +249,169 @@ class Fault(Data, frozen=True):
 
     def __post_init__(self) -> None:
         if self.effect is None:
-            _known(self.name, CATALOGUE, "fault")
+            check_known(self.name, CATALOGUE, "fault")
 
     def __str__(self) -> str:
         return f"{self.id or self.name} on {self.match}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request meets: the ids of the faults that fired, a delay in seconds, and who takes the answer.
+
+    `stale` is the state that reads look at, None for the present one; `retry_after` is in seconds.
+    """
+
+    fired: tuple[str, ...] = ()
+    delay: float = 0.0
+    effect: AnyEffect | None = None
+    stale: State | None = None
+    retry_after: float = 0.0
+
+
+NOTHING = Plan()
+"""The plan of a request that meets no fault."""
+
+
+class ArmedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault as the control plane shows it: how many requests it matched, and at how many it fired."""
+
+    id: str
+    fault: Fault
+    matched: int
+    fired: int
+
+
+@dataclass(slots=True)
+class _Registration:
+    id: str
+    fault: Fault
+    effect: AnyEffect
+    before: State | None
+    matched: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    refuses_until: float = -math.inf
+
+
+@dataclass(slots=True)
+class FaultRegistry:
+    """The armed faults of one namespace. `state` gives the present state, for stale reads to keep."""
+
+    seeded: Seeded
+    state: Callable[[], State]
+    _armed: dict[str, _Registration] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
+
+    def __bool__(self) -> bool:
+        return bool(self._armed)
+
+    def arm(self, fault: Fault) -> ArmedFault:
+        """Arm a fault; its id is its own, or its name with a number, which a run repeats.
+
+        Raises:
+            ValueError: another fault has that id.
+        """
+        self._numbers[fault.name] += 1
+        fault_id = fault.id or f"{fault.name}-{self._numbers[fault.name]}"
+        if fault_id in self._armed:
+            raise ValueError(f"a fault with the id {fault_id!r} is armed already")
+        effect = fault.effect or CATALOGUE[fault.name]
+        before = self.state().copy() if isinstance(effect, StaleRead) else None
+        armed = self._armed[fault_id] = _Registration(fault_id, fault, effect, before)
+        return _summary(armed)
+
+    def disarm(self, fault_id: str) -> ArmedFault:
+        """Take a fault away. Raises KeyError where no such fault is armed."""
+        return _summary(self._armed.pop(fault_id))
+
+    def disarm_all(self) -> list[ArmedFault]:
+        """Take all faults away, and tell what they did."""
+        summaries = self.list()
+        self._armed.clear()
+        return summaries
+
+    def list(self) -> list[ArmedFault]:
+        """The armed faults in the order in which they are consulted."""
+        return [_summary(armed) for armed in self._armed.values()]
+
+    def unfired(self) -> tuple[str, ...]:
+        """The armed faults that never fired and had to, in words."""
+        return tuple(
+            f"{each.id} ({each.fault.match}) never fired; {each.matched} requests matched"
+            for each in self.list()
+            if not each.fired and not each.fault.optional
+        )
+
+    def decide(self, request: RecordedRequest, occurrence: int, elapsed: float) -> Plan:
+        """What a request meets, the `occurrence`-th of its fingerprint; `elapsed` is in virtual seconds."""
+        if not self._armed:
+            return NOTHING
+        fired: list[str] = []
+        delay = 0.0
+        for armed in self._armed.values():
+            if not _is_candidate(armed, request) or not self._fires(armed, request, occurrence, elapsed):
+                continue
+            armed.fired[_counted(armed, request)] += 1
+            fired.append(armed.id)
+            if not isinstance(armed.effect, Latency):
+                wait = max(0.0, armed.refuses_until - elapsed)
+                return Plan(tuple(fired), delay, armed.effect, armed.before, wait)
+            delay += self._seconds(armed, request, occurrence)
+        return Plan(tuple(fired), delay) if fired else NOTHING
+
+    def _fires(self, armed: _Registration, request: RecordedRequest, occurrence: int, elapsed: float) -> bool:
+        counted = _counted(armed, request)
+        armed.matched[counted] += 1
+        if elapsed < armed.refuses_until:
+            return True
+        key = ("fault", armed.id, request.fingerprint, occurrence)
+        due = _due(armed.fault.when, armed.matched[counted], armed.fired[counted], elapsed)
+        if not due or self.seeded.roll(*key) >= _probability(armed.fault.when):
+            return False
+        if isinstance(armed.effect, RateLimit):
+            armed.refuses_until = elapsed + armed.effect.seconds
+        return True
+
+    def _seconds(self, armed: _Registration, request: RecordedRequest, occurrence: int) -> float:
+        key = ("delay", armed.id, request.fingerprint, occurrence)
+        match armed.effect:
+            case Latency(delay=Fixed(seconds=seconds)):
+                return seconds
+            case Latency(delay=Uniform(low=low, high=high)):
+                return self.seeded.uniform(low, high, *key)
+            case Latency(delay=LogNormal(median=median, sigma=sigma, most=most)):
+                return min(most, self.seeded.lognormal(median, sigma, *key))
+            case _:
+                return 0.0
+
+
+def _is_candidate(armed: _Registration, request: RecordedRequest) -> bool:
+    if isinstance(armed.effect, StaleRead) and (
+        request.operation is None or BY_ID[request.operation].mutates
+    ):
+        return False
+    return not armed.fault.match.differs(request)
+
+
+def _counted(armed: _Registration, request: RecordedRequest) -> str:
+    return request.fingerprint if armed.fault.when.count == "request" else ""
+
+
+def _due(when: When, matched: int, fired: int, elapsed: float) -> bool:
+    """Whether all but chance lets the `matched`-th match fire, after `fired` firings."""
+    return (
+        (when.until is None or elapsed < when.until)
+        and (when.times is None or fired < when.times)
+        and (when.nth is None or matched == when.nth)
+        and (when.every is None or matched % when.every == 0)
+    )
+
+
+def _probability(when: When) -> float:
+    return 1.0 if when.probability is None else when.probability
+
+
+def _summary(armed: _Registration) -> ArmedFault:
+    return ArmedFault(
+        id=armed.id, fault=armed.fault, matched=armed.matched.total(), fired=armed.fired.total()
+    )

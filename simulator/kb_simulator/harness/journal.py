@@ -1,14 +1,170 @@
-"""The journal: every request with its answer, and an export that two runs of one seed have in common."""
+"""The journal: every request with its answer, what it is held to, and an export that two runs share.
+
+The fingerprint of a request is a digest over method, path, query, `If-Match` and body. White space and the
+order of members in a JSON body do not count, nor does anything that differs between two runs of one client:
+the boundary of a multipart body, the idempotency key, the credential, the connection.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Meta
 
-from kb_simulator.harness.recorded_request import RecordedRequest
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.api.ragler import PREFIX
+from kb_contracts.http.mount import holds_too_many_values
+
+_CACHED_BODY_BYTES = 4096
+_TAG_MEMBERS = ("tags", "tags_any")
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The parent of what goes over the control plane."""
+
+
+def check_known(name: str, names: Mapping[str, object], what: str) -> None:
+    if name in names:
+        return
+    near = get_close_matches(name, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else f" It is one of {', '.join(names)}."
+    raise ValueError(f"there is no {what} {name!r}.{hint}")
+
+
+class RecordedRequest(msgspec.Struct, frozen=True):
+    """A request. `path` is without the query, `operation` None where no route fits; `body` may be shortened.
+
+    `tags` are all that it names, in the body, the query or the path.
+    """
+
+    method: str
+    path: str
+    query: str
+    operation: str | None
+    headers: Mapping[str, str]
+    body: bytes
+    tags: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    def __str__(self) -> str:
+        with_tags = f" with tags {', '.join(self.tags)}" if self.tags else ""
+        return f"{self.method} {self.target}{with_tags}"
+
+
+def record_request(
+    method: str, path: str, query: str, operation: str | None, headers: Mapping[str, str], body: bytes
+) -> RecordedRequest:
+    """A request as it came; `body` is JSON, or anything else taken as it is."""
+    if_match = headers.get("If-Match", "")
+    digest = _digest if len(body) <= _CACHED_BODY_BYTES else _digest.__wrapped__
+    fingerprint, tags = digest(method, path, query, if_match, body)
+    return RecordedRequest(method, path, query, operation, headers, body, tags, fingerprint)
+
+
+@lru_cache(maxsize=4096)
+def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> tuple[str, tuple[str, ...]]:
+    pairs = sorted(parse_qsl(query, keep_blank_values=True))
+    content, canonical = _read(body)
+    parts = (method, path, repr(pairs), if_match)
+    digest = blake2b(digest_size=8)
+    for part in (*(part.encode("utf-8", "surrogateescape") for part in parts), canonical):
+        digest.update(b"%d:%b" % (len(part), part))
+    return digest.hexdigest(), tuple(dict.fromkeys((*_tags_in(content), *_tags_of(path, pairs))))
+
+
+def _read(body: bytes) -> tuple[Any, bytes]:
+    """The JSON value and its canonical bytes; None and the bytes as they are, where they are not JSON."""
+    if not body or holds_too_many_values(body):
+        return None, body
+    try:
+        content = _decode(body)
+        return content, msgspec.json.encode(content, order="sorted")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None, body
+
+
+def _tags_in(content: Any) -> list[str]:
+    if not isinstance(content, dict):
+        return []
+    name, filters = content.get("collectionName"), content.get("filters")
+    members = [content.get(member) for member in _TAG_MEMBERS]
+    members += [filters.get("tags")] if isinstance(filters, dict) else []
+    members += [[PREFIX + name]] if isinstance(name, str) else []
+    return [tag for member in members if isinstance(member, list) for tag in member if isinstance(tag, str)]
+
+
+def _tags_of(path: str, pairs: list[tuple[str, str]]) -> list[str]:
+    _, _, in_path = path.partition("/tags/")
+    in_query = [value for name, value in pairs if name == "tag"]
+    return [*([in_path] if in_path else []), *in_query]
+
+
+class Match(Data, frozen=True):
+    """Which requests: all that is given must hold, and nothing given matches every request.
+
+    `operation` is an id of the contract, `path` a prefix, `body` a text within the body, `tag` one that
+    the request names, `header` a name or `name: value`.
+    """
+
+    operation: str | None = None
+    method: str | None = None
+    path: str | None = None
+    body: str | None = None
+    tag: str | None = None
+    header: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.operation is not None:
+            check_known(self.operation, BY_ID, "operation")
+
+    def differs(self, request: RecordedRequest) -> list[str]:
+        """The names of what does not hold; empty where the request matches."""
+        return [name for name, holds in self._tests(request).items() if not holds]
+
+    def _tests(self, request: RecordedRequest) -> dict[str, bool]:
+        tests: dict[str, bool] = {}
+        if self.operation is not None:
+            tests["operation"] = request.operation == self.operation
+        if self.method is not None:
+            tests["method"] = request.method == self.method.upper()
+        if self.path is not None:
+            tests["path"] = request.path.startswith(self.path)
+        if self.body is not None:
+            tests["body"] = self.body.encode("utf-8", "surrogatepass") in request.body
+        if self.tag is not None:
+            tests["tag"] = self.tag in request.tags
+        if self.header is not None:
+            tests["header"] = _has_header(self.header, request.headers)
+        return tests
+
+    def __str__(self) -> str:
+        operation = BY_ID[self.operation] if self.operation is not None else None
+        method = self.method or (operation.method if operation else "any")
+        path = self.path or (operation.path if operation else "request")
+        rest = [f"{name} {value!r}" for name in ("body", "tag", "header") if (value := getattr(self, name))]
+        return f"{method} {path}" + (f" with {', '.join(rest)}" if rest else "")
+
+
+def _has_header(wanted: str, headers: Mapping[str, str]) -> bool:
+    name, colon, value = wanted.partition(":")
+    there = headers.get(name.strip())
+    return there is not None and (not colon or there.strip() == value.strip())
+
 
 MOST_ENTRIES = 20_000
 """Entries kept; older ones are dropped and counted."""
@@ -129,3 +285,107 @@ def _stable_record(entry: Entry) -> StableRecord:
         delay=entry.delay,
         done=entry.done,
     )
+
+
+_STRANGE_CODES = frozenset({"route_not_found", "method_not_allowed", "unknown_parameter"})
+
+Number = Annotated[int, Meta(ge=0)]
+
+
+class Expectation(Data, frozen=True):
+    """How many requests match: `exactly` so many (0: never), or within bounds; with neither, one at least."""
+
+    match: Match = Match()
+    exactly: Number | None = None
+    at_least: Number | None = None
+    at_most: Number | None = None
+
+
+class Verification(Data, frozen=True):
+    """What is expected: each of `expectations`, and requests `in_order`, with others between them or not."""
+
+    expectations: tuple[Expectation, ...] = ()
+    in_order: tuple[Match, ...] = ()
+
+
+class Verdict(Data, frozen=True):
+    """`failures` in words; `unfired` faults that never fired; `strangers`, requests that fit no operation."""
+
+    failures: tuple[str, ...] = ()
+    unfired: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all expectations hold and every fault fired. Strangers are told, not judged."""
+        return not self.failures and not self.unfired
+
+
+def verify(journal: Journal, wanted: Verification, unfired: tuple[str, ...] = ()) -> Verdict:
+    """Hold the journal to what is wanted; `unfired` are the faults that should have fired and did not."""
+    failures = [text for each in wanted.expectations if (text := _failure(journal, each))]
+    if text := _disorder(journal, wanted.in_order):
+        failures.append(text)
+    if journal.dropped and (wanted.expectations or wanted.in_order):
+        failures.append(f"the oldest {journal.dropped} entries were dropped, so that nothing is certain")
+    # Requests that fit no operation: another path, another method, a field that does not exist.
+    strangers = tuple(f"{entry.request} ({entry.code})" for entry in journal if entry.code in _STRANGE_CODES)
+    return Verdict(failures=tuple(failures), unfired=unfired, strangers=strangers)
+
+
+def _failure(journal: Journal, wanted: Expectation) -> str | None:
+    found = [entry for entry in journal if not wanted.match.differs(entry.request)]
+    low, high = _bounds(wanted)
+    if len(found) >= low and (high is None or len(found) <= high):
+        return None
+    summary = f"{wanted.match} was expected {_times(low, high)} and came {_times(len(found), len(found))}"
+    if len(found) < low:
+        return f"{summary}; {_nearest(journal, wanted.match)}"
+    return f"{summary}: {', '.join(f'#{entry.number}' for entry in found[:10])}"
+
+
+def _bounds(wanted: Expectation) -> tuple[int, int | None]:
+    if wanted.exactly is not None:
+        return wanted.exactly, wanted.exactly
+    if wanted.at_least is None and wanted.at_most is None:
+        return 1, None
+    return wanted.at_least or 0, wanted.at_most
+
+
+def _times(low: int, high: int | None) -> str:
+    if low == high:
+        return {0: "never", 1: "once"}.get(low, f"{low} times")
+    if high is None:
+        return f"at least {_times(low, low)}"
+    return f"at most {_times(high, high)}" if low == 0 else f"{low} to {high} times"
+
+
+def _nearest(journal: Journal, match: Match) -> str:
+    """The request that came nearest to the expected one, and in what it differs."""
+    misses = [
+        (len(differs := match.differs(entry.request)), -entry.number, differs, entry) for entry in journal
+    ]
+    misses = [miss for miss in misses if miss[0]]
+    if not misses:
+        return "the journal holds no other request"
+    _, _, differs, entry = min(misses, key=lambda miss: miss[:2])
+    return f"the nearest was #{entry.number} {entry.request}, another {' and '.join(differs)}"
+
+
+def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
+    """Where the order breaks: the first match that does not come after those before it."""
+    entries = iter(journal)
+    for place, match in enumerate(wanted):
+        if not _comes(entries, match):
+            earlier = f" after {wanted[place - 1]}" if place else ""
+            return f"{match} did not come{earlier}; {_elsewhere(journal, match)}"
+    return None
+
+
+def _elsewhere(journal: Journal, match: Match) -> str:
+    numbers = [f"#{entry.number}" for entry in journal if not match.differs(entry.request)]
+    return f"it came as {', '.join(numbers[:10])}" if numbers else _nearest(journal, match)
+
+
+def _comes(entries: Iterable[Entry], match: Match) -> bool:
+    return any(not match.differs(entry.request) for entry in entries)

@@ -1,16 +1,19 @@
 """The page at the control plane's root: state, journal and armed faults, live, with forms that change them.
 
 It is HTML from the server; every form works without a script, and the script only fetches the live part
-again. All that comes from outside is escaped, and nothing else may run: the policy names the one script and
-the one style by their digests.
+again. A form is sent to the endpoint of the control plane that its action names, its fields being parameters
+of the path or members of the body. All that comes from outside is escaped, and nothing else may run: the
+policy names the one script and the one style by their digests.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,16 +21,21 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http.parsing import misfit
-from kb_simulator.harness.control_models import AdvanceRequest, ClockRequest
-from kb_simulator.harness.faults import Fault
+from kb_contracts.api.operations import BY_ID
+from kb_contracts.http.mount import misfit
+from kb_simulator.determinism import ClockMode
+from kb_simulator.harness.control import ENDPOINTS, Call, Endpoint, clock_info, state_info
+from kb_simulator.harness.faults import CATALOGUE
+from kb_simulator.harness.journal import Record
 from kb_simulator.harness.namespaces import DEFAULT, Namespace, Namespaces
-from kb_simulator.harness.page_html import SCRIPT, STYLE, render, render_live
 
-T = TypeVar("T")
+_DOCUMENTS = 6
+_JOBS = 6
+_ENTRIES = 30
 
-Action = Callable[[Namespace, dict[str, str]], str]
-"""Does what a form asks; its result is the message for the person."""
+_PAGE, STYLE, SCRIPT = (
+    files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
+)
 
 
 def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> None:
@@ -38,19 +46,21 @@ def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> N
 
     async def page(request: web.Request) -> web.Response:
         namespace, message = chosen(request.query.get("namespace", "")), request.query.get("message", "")
-        return _html(render(namespace, [each.name for each in namespaces], engine_url, message))
+        return _response(render(namespace, [each.name for each in namespaces], engine_url, message))
 
     async def live(request: web.Request) -> web.Response:
-        return _html(render_live(chosen(request.query.get("namespace", ""))))
+        return _response(render_live(chosen(request.query.get("namespace", ""))))
 
-    def submit(action: Action) -> Handler:
+    def submit(endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             """Do what a form asks, and go back to the page."""
             fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
             namespace = chosen(fields.pop("namespace", ""))
-            given = {name: value.strip() for name, value in fields.items() if value.strip()}
             try:
-                message = action(namespace, given)
+                path = {name: fields.pop(name, "") for name in endpoint.operation.path_parameters}
+                body = _body(fields, endpoint.operation.body)
+                answer = endpoint.act(Call(namespaces, engine_url, namespace, path, body))
+                message = endpoint.message.format_map(msgspec.structs.asdict(answer))
             except EngineError as error:
                 message = error.detail
             back = urlencode({"namespace": namespace.name, "message": message})
@@ -60,11 +70,41 @@ def add_page(app: web.Application, namespaces: Namespaces, engine_url: str) -> N
 
     app.router.add_get("/", page)
     app.router.add_get("/live", live)
-    for name, action in _ACTIONS.items():
-        app.router.add_post(f"/{name}", submit(action))
+    for operation_id, endpoint in ENDPOINTS.items():
+        if endpoint.message:
+            app.router.add_post(f"/{operation_id}", submit(endpoint))
 
 
-def _html(text: str) -> web.Response:
+def _body(fields: dict[str, str], kind: type[msgspec.Struct] | None) -> msgspec.Struct | None:
+    """The body that a form's fields make: `when.nth` is a member within a member, empty fields are left out.
+
+    Raises:
+        EngineError: they do not fit.
+    """
+    if kind is None:
+        return None
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        outer, _, inner = name.rpartition(".")
+        if value.strip():
+            (values.setdefault(outer, {}) if outer else values)[inner] = value.strip()
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error, kind) from error
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_POLICY = (
+    f"default-src 'none'; style-src {_digest(STYLE)}; script-src {_digest(SCRIPT)}; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+def _response(text: str) -> web.Response:
     return web.Response(
         text=text,
         content_type="text/html",
@@ -78,62 +118,141 @@ def _html(text: str) -> web.Response:
     )
 
 
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+# --- the HTML -------------------------------------------------------------------------------------
 
 
-_POLICY = (
-    f"default-src 'none'; style-src {_digest(STYLE)}; script-src {_digest(SCRIPT)}; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+class Html(str):
+    """Text that is HTML already, and is not escaped again."""
+
+    __slots__ = ()
 
 
-def _read(values: dict[str, object], kind: type[T]) -> T:
-    """A model from a form's strings. Raises EngineError."""
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise misfit(error, kind) from error
+def _html(template: str, **values: object) -> Html:
+    """The template with values in it: escaped, unless they are HTML."""
+    safe = {name: value if isinstance(value, Html) else escape(str(value)) for name, value in values.items()}
+    return Html(template.format(**safe))
 
 
-# --- actions --------------------------------------------------------------------------------------
+def _joined(parts: Iterable[Html]) -> Html:
+    return Html("".join(parts))
 
 
-def _arm(namespace: Namespace, fields: dict[str, str]) -> str:
-    counts = {name: fields[name] for name in ("nth", "every", "times", "probability") if name in fields}
-    match = {name: fields[name] for name in ("operation", "path", "tag", "body") if name in fields}
-    fault = _read({"name": fields.get("name", ""), "match": match, "when": counts}, Fault)
-    return f"Armed {namespace.faults.arm(fault).id}."
+def _options(names: Iterable[str], chosen: str = "") -> Html:
+    template = "<option value='{name}'{chosen}>{name}</option>"
+    selected = {True: Html(" selected"), False: Html()}
+    return _joined(_html(template, name=name, chosen=selected[name == chosen]) for name in names)
 
 
-def _disarm(namespace: Namespace, fields: dict[str, str]) -> str:
-    try:
-        disarmed = namespace.faults.disarm(fields.get("id", ""))
-    except KeyError:
-        return "That fault is not armed any more."
-    return f"Disarmed {disarmed.id}; it had fired {disarmed.fired} times."
+def _hidden(namespace: str) -> Html:
+    return _html("<input type=hidden name=namespace value='{name}'>", name=namespace)
 
 
-def _advance(namespace: Namespace, fields: dict[str, str]) -> str:
-    seconds = _read({"seconds": fields.get("seconds", "")}, AdvanceRequest).seconds
-    namespace.clock.advance(seconds)
-    return f"Moved on by {seconds:g} seconds."
+def render(namespace: Namespace, names: list[str], engine_url: str, message: str) -> Html:
+    """The whole page; `message` is what the last form did."""
+    return _html(
+        _PAGE,
+        name=namespace.name,
+        style=Html(STYLE),
+        script=Html(SCRIPT),
+        url=engine_url,
+        seed=namespace.seed,
+        namespaces=_options(names, namespace.name),
+        message=_html("<p class=message role=status>{message}</p>", message=message) if message else Html(),
+        hidden=_hidden(namespace.name),
+        faults=_options(CATALOGUE),
+        operations=_options(BY_ID),
+        modes=_options(ClockMode, namespace.clock.mode),
+        live=render_live(namespace),
+    )
 
 
-def _set_clock(namespace: Namespace, fields: dict[str, str]) -> str:
-    namespace.clock.mode = _read({"mode": fields.get("mode", "")}, ClockRequest).mode
-    return f"The clock is in mode {namespace.clock.mode}."
+def render_live(namespace: Namespace) -> Html:
+    """The part of the page that changes by itself."""
+    records, requests = namespace.journal.latest(_ENTRIES), len(namespace.journal) + namespace.journal.dropped
+    status, clock = namespace.state.status(), clock_info(namespace)
+    asleep = f", {clock.sleeping} asleep" if clock.sleeping else ""
+    counts: list[tuple[object, str]] = [
+        (status.documents.total, "documents"),
+        (status.chunks, "chunks"),
+        (status.queue.queued + status.queue.running, "jobs running"),
+        (status.queue.failed, "jobs failed"),
+        (requests, "requests"),
+        (f"{clock.elapsed:.3f} s", f"{clock.now[:19]}Z{asleep}, {clock.mode}"),
+    ]
+    figure = "<div><b>{value}</b><span class=dim>{what}</span></div>"
+    figures = _joined(_html(figure, value=value, what=what) for value, what in counts)
+    disarm = (
+        "<form action='/disarm' method=post>{hidden}<input type=hidden name=fault_id value='{id}'>"
+        "<button class=plain>disarm</button></form>"
+    )
+    faults = [
+        [
+            _html("<code>{id}</code>", id=each.id),
+            each.fault.match,
+            each.fault.when,
+            each.matched,
+            each.fired,
+            _html(disarm, hidden=_hidden(namespace.name), id=each.id),
+        ]
+        for each in namespace.faults.list()
+    ]
+    entries = [
+        [
+            record.number,
+            f"{record.at:.3f}",
+            record.operation or "none",
+            _html("<code>{method} {target}</code>", method=record.method, target=record.target[:200]),
+            _status(record),
+            ", ".join(record.faults),
+            f"{record.delay:.3f} s" if record.delay else "",
+        ]
+        for record in reversed(records)
+    ]
+    documents: list[list[object]] = [
+        [each.id, each.title, each.doc_type, ", ".join(each.tags), each.chunk_count, each.version]
+        for each in state_info(namespace, _DOCUMENTS).documents
+    ]
+    jobs: list[list[object]] = [
+        [
+            _html("<code>{id}</code>", id=each.id[:8]),
+            each.title,
+            each.status,
+            each.step,
+            f"{each.progress:.0%}",
+            each.error.code if each.error else "",
+        ]
+        for each in state_info(namespace, _JOBS).jobs
+    ]
+    newest = f"Journal, the newest {len(records)} of {requests}"
+    return _joined(
+        [
+            _html("<section class=counts>{figures}</section>", figures=figures),
+            _table("Armed faults", ["fault", "requests", "when", "matched", "fired", ""], faults),
+            _table(newest, ["#", "at (s)", "operation", "request", "answer", "faults", "delay"], entries),
+            _table("Documents, the newest", ["id", "title", "type", "tags", "chunks", "version"], documents),
+            _table("Jobs, the newest", ["id", "title", "status", "step", "progress", "error"], jobs),
+        ]
+    )
 
 
-def _reset(namespace: Namespace, _fields: dict[str, str]) -> str:
-    namespace.reset()
-    return f"Began anew under seed {namespace.seed}."
+def _status(record: Record) -> Html:
+    if record.status is None:
+        return _html("<span class=bad>{what}</span>", what="cut off" if record.faults else "none yet")
+    kind = "good" if record.status < 400 and not record.faults else "warn" if record.status < 500 else "bad"
+    template = "<span class={kind}>{status} {code}</span>"
+    return _html(template, kind=kind, status=record.status, code=record.code or "")
 
 
-_ACTIONS: dict[str, Action] = {
-    "arm": _arm,
-    "disarm": _disarm,
-    "advance": _advance,
-    "clock": _set_clock,
-    "reset": _reset,
-}
+def _table(title: str, heads: list[str], rows: list[list[object]]) -> Html:
+    if not rows:
+        return _html("<section><h2>{title}</h2><p class=dim>None.</p></section>", title=title)
+    return _html(
+        "<section><h2>{title}</h2><div class=scroll><table><thead><tr>{heads}</tr></thead>"
+        "<tbody>{rows}</tbody></table></div></section>",
+        title=title,
+        heads=_joined(_html("<th>{head}</th>", head=head) for head in heads),
+        rows=_joined(
+            _html("<tr>{row}</tr>", row=_joined(_html("<td>{value}</td>", value=value) for value in row))
+            for row in rows
+        ),
+    )

@@ -10,11 +10,9 @@ from typing import cast
 import msgspec
 import pytest
 
+from kb_cli.add import Adding, Found, Outcome, Progress, Result, status_of, walk
 from kb_cli.client import EngineClient, QueueFull
-from kb_cli.commands.add import Adding, Found, status_of, walk
-from kb_cli.exits import CliError, Exit
-from kb_cli.output import Output
-from kb_cli.progress import Outcome, Progress, Result
+from kb_cli.output import CliError, Exit, Output
 from kb_contracts.api import models as m
 from tests.unit.cli.test_client import JOB
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kb_cli.client import WAIT_SECONDS, EngineClient, QueueFull, UnsupportedFormat
-from kb_cli.exits import CliError, Exit
+from kb_cli.output import CliError, Exit
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -14,7 +15,11 @@ from typing import Any
 
 import pytest
 
-from kb_cli.exits import Exit
+from kb_cli.command_line import build_parser
+from kb_cli.documents import collection_and_tags, labels
+from kb_cli.output import CliError, Exit
+from kb_contracts.api.ragler import collection_id
+from kb_server.collection_tags import tags_for_search, tags_for_submission
 from kb_simulator import SimulatorSettings, in_thread
 from tests.support.stack import clean_environment
 from tests.unit.cli.conftest import Kb, RunningEngine
@@ -473,3 +478,100 @@ def test_every_answer_is_one_json_document_on_request(kb: Kb, tmp_path: Path) ->
         lambda: kb.json("rm", document, "--yes"),
     ]
     assert all(call() is not None for call in calls)
+
+
+def test_collections_are_listed_and_shown(kb: Kb) -> None:
+    """One by its name and by its id; into a pipe as lines of fields."""
+    kb.note("granite quarry", "--collection", "stones")
+    (listed,) = [each for each in kb.json("collections")["collections"] if each["name"] == "stones"]
+    assert (listed["chunk_count"], listed["id"]) == (1, collection_id("stones"))
+    shown = kb.json("collections", "stones")
+    assert kb.json("collections", listed["id"]) == shown
+    assert shown["statistics"]["total_tokens"] > 0
+    status, out, _ = kb("collections", "stones")
+    assert status == Exit.OK
+    assert dict(line.split("\t") for line in out.splitlines())["chunks"] == "1"
+
+
+def test_a_description_is_said_bit_by_bit(kb: Kb) -> None:
+    """What is not said anew stays; a name that nobody uses is one from then on."""
+    first = kb.json(
+        "collections", "Field notes", "--describe", "From outside", "--created-by", "ann@example.com"
+    )
+    assert (first["id"], first["created_by"]) == (collection_id("Field notes"), "ann@example.com")
+    second = kb.json("collections", "Field notes", "--audience", "walkers", "--audience", "climbers")
+    assert (second["description"], second["target_audience"]) == ("From outside", ["walkers", "climbers"])
+    third = kb.json("collections", first["id"], "--scenario", "rain")
+    assert (third["target_audience"], third["usage_scenarios"]) == (["walkers", "climbers"], ["rain"])
+    assert third["created_by"] == "ann@example.com"
+    _, out, _ = kb("collections", "Field notes")
+    assert "walkers; climbers" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (("nothing",), Exit.NOT_FOUND, "nothing"),
+        (("--describe", "x"), Exit.USAGE, "name the collection"),
+        (("stones", "--created-by", "ann"), Exit.USAGE, "created_by"),
+        (("a/b", "--describe", "x"), Exit.USAGE, "name"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(kb: Kb, arguments: tuple[str, ...], status: Exit, told: str) -> None:
+    before = kb.json("collections")
+    ended, out, error = kb("collections", *arguments)
+    assert (ended, out) == (status, "")
+    assert told in error
+    assert len(error.splitlines()) == 1
+    assert kb.json("collections") == before
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return build_parser().parse_args(["addnote", "text", *arguments])
+
+
+@pytest.mark.requirement("E15")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--tags", "collection:memory,style"),
+        ("--tags", "collection:memory", "--tags", "style"),
+        ("--collection", "memory", "--tags", "style"),
+        ("--collection", "memory", "--tags", " collection:memory , style "),
+    ],
+)
+def test_a_collection_may_be_written_as_its_tag(arguments: tuple[str, ...]) -> None:
+    """`--tags collection:memory` and `--collection memory` are one thing."""
+    assert labels(parsed(*arguments), tags_for_submission) == ["collection:memory", "style"]
+
+
+@pytest.mark.requirement("E15")
+def test_what_is_new_goes_to_documents_and_a_search_goes_everywhere() -> None:
+    """The defaults of the server are those of the command line."""
+    assert labels(parsed("--tags", "style"), tags_for_submission) == ["collection:documents", "style"]
+    assert labels(parsed("--tags", "style"), tags_for_search) == ["style"]
+    assert labels(parsed("--tags", "style,collection:memory"), tags_for_search) == [
+        "style",
+        "collection:memory",
+    ]
+
+
+def test_two_collections_are_refused() -> None:
+    """Membership is exclusive, so the command does not choose."""
+    with pytest.raises(CliError, match="memory and workspace") as refused:
+        labels(parsed("--collection", "memory", "--tags", "collection:workspace"), tags_for_search)
+    assert refused.value.status is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--collection", "Not A Name"), ("--collection", ""), ("--tags", "a/b")]
+)
+def test_what_is_no_name_or_no_tag_is_refused_before_anything_is_sent(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CliError) as refused:
+        labels(parsed(*arguments), tags_for_submission)
+    assert refused.value.status is Exit.USAGE
+
+
+def test_tags_are_shown_with_the_collection_apart() -> None:
+    assert collection_and_tags(["collection:memory", "a", "b"]) == ("memory", "a, b")
+    assert collection_and_tags(["a"]) == ("", "a")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.config import ClientSettings, config_file, described, read
-from kb_cli.dispatch import dispatch
-from kb_cli.exits import Exit
+from kb_cli.command_line import dispatch
+from kb_cli.config import ClientSettings, all_settings, config_file, read
 from kb_cli.main import main
+from kb_cli.output import Exit
 from kb_engine.settings import EngineSettings
 from kb_server.settings import ServerSettings
 
@@ -22,7 +22,7 @@ NO_FILE = argparse.Namespace(config=None)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Each test in an empty folder, without any setting in the environment."""
     monkeypatch.chdir(tmp_path)
-    for variable in {row.variable for row in described(NO_FILE, {})} | {"KB_CONFIG"}:
+    for variable in {row.variable for row in all_settings(NO_FILE, {})} | {"KB_CONFIG"}:
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
 

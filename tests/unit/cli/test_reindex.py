@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.exits import Exit
 from kb_cli.main import main
+from kb_cli.output import Exit
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
 from kb_engine.store import BaseRefused, EmbedderIdentity, open_sqlite

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.dispatch import dispatch
-from kb_cli.exits import Exit
+from kb_cli.command_line import dispatch
+from kb_cli.output import Exit
 from kb_load.bench import BENCHMARKS
 from kb_load.bench.__main__ import parser_for
 from tests.support.stack import clean_environment

@@ -8,7 +8,7 @@ from xml.parsers import expat
 import pytest
 
 from kb_readers import ExtractionFailed
-from kb_readers.xml_elements import unsound
+from kb_readers.xml_files import unsound
 
 
 def broken_by(code: str) -> expat.ExpatError:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb_readers import ExtractionFailed
-from kb_readers.headings import headings
 from kb_readers.html import read_html
+from kb_readers.markdown import headings
 
 SOUP = [
     "<p>", "</p>", "<h1>", "</h1>", "<table>", "<tr>", "<td>", "</td>", "</tr>", "</table>", "<br>", "<hr>",

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kb_readers import ExtractionFailed, Limits, PagesCounted, Progress
-from kb_readers.messages import Context
-from kb_readers.pdf import read_pdf
-from kb_readers.pdf_file import check_page_tree
+from kb_readers.model import Context
+from kb_readers.pdf import check_page_tree, read_pdf
 from tests.support.documents import (
     LOCKED_TRAILER,
     bushy_pdf,

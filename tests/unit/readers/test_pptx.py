@@ -15,7 +15,7 @@ from pptx.util import Inches
 
 from kb_contracts.api.formats import FORMATS
 from kb_engine.chunk import chunk
-from kb_readers import package
+from kb_readers import xml_files
 from kb_readers.pptx import read_pptx
 from tests.support.documents import LOCKED_OFFICE, docx_of
 from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
@@ -199,7 +199,7 @@ def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: st
 
 
 def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 20)
     large = rewritten(ONE, {SLIDE: lambda xml: xml + b" " * (1 << 20)})
     again = rewritten(ONE, {"ppt/presentation.xml": repeated})
     for data in (large, again):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, Limits, format_of
-from kb_readers.headings import headings, title_of
+from kb_readers.markdown import headings, title_of
 from tests.support.reading import read_path
 
 TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]

@@ -19,9 +19,8 @@ from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 
 from kb_contracts.api.formats import FORMATS
-from kb_readers import ExtractionFailed, Limits, package, xlsx
-from kb_readers.number_formats import formatter
-from kb_readers.xlsx import read_xlsx
+from kb_readers import ExtractionFailed, Limits, xlsx, xml_files
+from kb_readers.xlsx import formatter, read_xlsx
 from tests.support.documents import LOCKED_OFFICE, docx_of
 from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
 from tests.support.reading import only_text, read_damaged, read_path, refusal
@@ -291,7 +290,7 @@ def long_part() -> bytes:
 def test_a_part_that_unpacks_without_end_is_refused(
     monkeypatch: pytest.MonkeyPatch, bomb: Callable[[], bytes]
 ) -> None:
-    monkeypatch.setattr(package, "MOST_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 20)
     failure = refused(bomb())
     assert (failure.code, "1,048,576 bytes" in failure.message) == ("extraction_failed", True)
 

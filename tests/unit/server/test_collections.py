@@ -28,7 +28,7 @@ from kb_server.collection_tags import (
 from kb_server.engine_client import Engine, EngineFailed, Refused
 from kb_server.tool import Call, ToolError
 from kb_server.toolsets.kb.errors import engine_call
-from kb_simulator.harness.clock import Clock as VirtualClock
+from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from kb_simulator.harness.running import Simulator
+from kb_simulator.harness.app import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.unit.simulator.running import Running
 

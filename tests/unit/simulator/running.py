@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from kb_simulator.harness.faults import AnyEffect, Fault, Match, When
+from kb_simulator.harness.app import Simulator
+from kb_simulator.harness.faults import AnyEffect, Fault, When
+from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import DEFAULT, Namespace
-from kb_simulator.harness.running import Simulator
 
 API = "/api/v1"
 

@@ -7,11 +7,10 @@ from typing import Any
 
 from kb_contracts.api import models as m
 from kb_readers import Extraction, format_of
-from kb_simulator.engine import submission
-from kb_simulator.engine.idempotency import Retry
+from kb_simulator.determinism import Clock, ClockMode, Seeded
+from kb_simulator.engine import documents
+from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.state import State
-from kb_simulator.harness.clock import Clock, ClockMode
-from kb_simulator.seeded import Seeded
 
 
 class Base:
@@ -25,11 +24,11 @@ class Base:
     def submit(self, text: str, **fields: Any) -> m.Job:
         """Submit a note; the job as it was accepted."""
         request = m.NoteRequest(text=text, **fields)
-        return self.state.accept(submission.note(f"request-{next(self._numbers)}", request))
+        return self.state.accept(documents.note(f"request-{next(self._numbers)}", request))
 
     def update(self, document_id: int, retry: Retry | None = None, **patch: Any) -> m.Job:
         """Submit a note's update; its job."""
-        wanted = submission.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
+        wanted = documents.Update(f"request-{next(self._numbers)}", document_id, m.NotePatch(**patch))
         job = self.state.update(wanted, retry)
         assert isinstance(job, m.Job)
         return job
@@ -48,10 +47,10 @@ class Base:
         """Take in a file with this text; its document's id."""
         return self.document_of(self.state.accept(self.upload(name, text, **fields)))
 
-    def upload(self, name: str, text: str | m.JobError, **fields: Any) -> submission.Submission:
+    def upload(self, name: str, text: str | m.JobError, **fields: Any) -> documents.Submission:
         """A file to submit, with this text or without any."""
         content = Extraction.of_note(text) if isinstance(text, str) else text
-        return submission.file(
+        return documents.file(
             f"request-{next(self._numbers)}",
             m.FileFields(**fields),
             name,

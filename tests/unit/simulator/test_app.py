@@ -8,12 +8,11 @@ import httpx
 import pytest
 
 from kb_contracts.api.operations import OPERATIONS
-from kb_simulator.engine.policies import AfterPolls, AfterTime, Stuck
-from kb_simulator.harness.app import build_app
-from kb_simulator.harness.clock import ClockMode
+from kb_simulator.determinism import ClockMode
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
+from kb_simulator.harness.app import Simulator, build_app
 from kb_simulator.harness.faults import Fault
 from kb_simulator.harness.namespaces import HEADER, Namespaces
-from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.support.documents import docx_of, large_pdf, sentence_of_page
 from tests.unit.simulator.running import API, Running

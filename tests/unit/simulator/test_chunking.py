@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_readers import Page
-from kb_simulator.engine.chunking import MAX_CHARS, passages, text_of
+from kb_simulator.engine.index import MAX_CHARS, passages, text_of
 
 PARAGRAPH = st.one_of(
     st.text(max_size=80),

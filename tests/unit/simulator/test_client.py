@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from kb_simulator import AfterPolls, ControlClient, ControlError, Match, SimulatorSettings, in_thread
+from kb_simulator.harness.app import Simulator
 from kb_simulator.harness.faults import RateLimit
-from kb_simulator.harness.running import Simulator
 from tests.unit.simulator.running import API
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.engine.timestamps import microseconds_of, rfc3339
-from kb_simulator.harness.clock import EPOCH, Clock, ClockMode
+from kb_simulator.determinism import EPOCH, Clock, ClockMode, microseconds_of, rfc3339
 
 
 async def turn() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from kb_simulator.harness.clock import ClockMode
+from kb_simulator.determinism import ClockMode
+from kb_simulator.harness.app import Simulator
 from kb_simulator.harness.control import BASE
-from kb_simulator.harness.faults import CATALOGUE, Fault, Match
+from kb_simulator.harness.faults import CATALOGUE, Fault
+from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import HEADER
-from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.unit.simulator.running import API, Running
 
@@ -219,21 +220,27 @@ async def test_the_page_shows_state_journal_and_faults(running: Running) -> None
 
 
 async def test_the_page_arms_and_disarms(running: Running) -> None:
-    form = {"name": "not_ready", "operation": "search", "tag": "", "nth": "1", "times": ""}
+    form = {
+        "name": "not_ready",
+        "match.operation": "search",
+        "match.tag": "",
+        "when.nth": "1",
+        "when.times": "",
+    }
     back = await ask(running, "POST", "/arm", data=form)
     assert back.status_code == 303
     assert back.headers["Location"] == "/?namespace=default&message=Armed+not_ready-1."
     assert (await running.search("x")).status_code == 503
     assert (await running.search("x")).status_code == 200
-    await ask(running, "POST", "/disarm", data={"id": "not_ready-1"})
+    await ask(running, "POST", "/disarm", data={"fault_id": "not_ready-1"})
     assert not running.namespace.faults
-    again = await ask(running, "POST", "/disarm", data={"id": "not_ready-1"})
-    assert "not+armed" in again.headers["Location"]
+    again = await ask(running, "POST", "/disarm", data={"fault_id": "not_ready-1"})
+    assert "no+armed+fault" in again.headers["Location"]
 
 
 async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> None:
     mine = running.simulator.namespaces.get("mine")
-    await ask(running, "POST", "/clock", data={"namespace": "mine", "mode": "manual"})
+    await ask(running, "POST", "/setClock", data={"namespace": "mine", "mode": "manual"})
     await ask(running, "POST", "/advance", data={"namespace": "mine", "seconds": "7.5"})
     assert (mine.clock.mode, mine.clock.elapsed()) == (ClockMode.MANUAL, 7.5)
     await ask(running, "POST", "/reset", data={"namespace": "mine"})
@@ -245,9 +252,9 @@ async def test_the_page_moves_the_clock_and_begins_anew(running: Running) -> Non
     ("action", "form", "message"),
     [
         ("arm", {"name": "lost_ak"}, "lost_ack"),
-        ("arm", {"name": "hang", "nth": "three"}, "nth"),
+        ("arm", {"name": "hang", "when.nth": "three"}, "when.nth"),
         ("advance", {"seconds": "soon"}, "seconds"),
-        ("clock", {"mode": "sideways"}, "mode"),
+        ("setClock", {"mode": "sideways"}, "mode"),
     ],
 )
 async def test_the_page_says_what_does_not_fit(

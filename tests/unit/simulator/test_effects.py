@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON
-from kb_simulator.harness.clock import ClockMode
+from kb_simulator.determinism import ClockMode
 from kb_simulator.harness.faults import (
     ContentLength,
     Drip,

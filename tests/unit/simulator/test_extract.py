@@ -6,7 +6,7 @@ import pytest
 
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, readers
-from kb_simulator.engine.extract import extract
+from kb_simulator.engine.handlers import extract
 from tests.support.documents import docx_of, large_pdf, looping_pdf, sentence_of_page
 from tests.unit.simulator.running import Running
 

@@ -9,21 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb_simulator.determinism import Seeded
 from kb_simulator.harness import faults
-from kb_simulator.harness.fault_registry import NOTHING, FaultRegistry, Plan
 from kb_simulator.harness.faults import (
     CATALOGUE,
+    NOTHING,
     Fault,
+    FaultRegistry,
     Fixed,
     Latency,
     LogNormal,
-    Match,
+    Plan,
     RateLimit,
     Uniform,
     When,
 )
-from kb_simulator.harness.recorded_request import RecordedRequest, record_request
-from kb_simulator.seeded import Seeded
+from kb_simulator.harness.journal import Match, RecordedRequest, record_request
 from tests.unit.simulator.states import Base
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kb_config.settings import SettingsError
 from kb_simulator import AfterPolls, AfterTime, AtOnce, FailAt, SimulatorSettings, Stuck
-from kb_simulator.engine.policies import Policy, policy_of
+from kb_simulator.engine.jobs import Policy, policy_of
 from kb_simulator.harness.namespaces import Namespaces
 
 

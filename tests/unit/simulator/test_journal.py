@@ -7,11 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from kb_simulator.harness.fault_registry import ArmedFault
-from kb_simulator.harness.faults import Fault, Match
-from kb_simulator.harness.journal import MOST_ENTRIES, Journal
-from kb_simulator.harness.recorded_request import RecordedRequest, record_request
-from kb_simulator.harness.verification import Expectation, Verdict, Verification, verify
+from kb_simulator.determinism import Seeded
+from kb_simulator.engine.state import State
+from kb_simulator.harness.faults import Fault, FaultRegistry, When
+from kb_simulator.harness.journal import (
+    MOST_ENTRIES,
+    Expectation,
+    Journal,
+    Match,
+    RecordedRequest,
+    Verdict,
+    Verification,
+    record_request,
+    verify,
+)
 
 
 def request(operation: str, tags: list[str] | None = None) -> RecordedRequest:
@@ -31,7 +40,7 @@ def journal_of(*requests: RecordedRequest) -> Journal:
 
 def failures(journal: Journal, **fields: Any) -> tuple[str, ...]:
     """In what a journal of these expectations fails."""
-    return verify(journal, Verification(**fields), []).failures
+    return verify(journal, Verification(**fields)).failures
 
 
 @pytest.mark.parametrize(
@@ -84,14 +93,16 @@ def test_order_is_kept_with_others_between() -> None:
 
 
 def test_a_fault_that_never_fired_is_reported_unless_it_is_optional() -> None:
-    armed = [
-        ArmedFault(id="a", fault=Fault(name="hang"), matched=3, fired=0),
-        ArmedFault(id="b", fault=Fault(name="drip"), matched=3, fired=1),
-        ArmedFault(id="c", fault=Fault(name="hang", optional=True), matched=0, fired=0),
-    ]
-    verdict = verify(Journal(), Verification(), armed)
-    assert verdict.unfired == ("a (any request) never fired; 3 requests matched",)
-    assert not verdict.ok
+    state = State(Seeded(7), lambda: 0)
+    faults = FaultRegistry(state.seeded, lambda: state)
+    faults.arm(Fault(name="drip", id="fired", when=When(times=1)))
+    faults.arm(Fault(name="hang", id="never", when=When(nth=3)))
+    faults.arm(Fault(name="hang", id="optional", when=When(nth=3), optional=True))
+    for occurrence in (1, 2):
+        faults.decide(request("search"), occurrence, 0.0)
+    unfired = faults.unfired()
+    assert unfired == ("never (any request) never fired; 1 requests matched",)
+    assert not verify(Journal(), Verification(), unfired).ok
 
 
 def test_requests_that_fit_no_operation_are_told() -> None:
@@ -99,7 +110,7 @@ def test_requests_that_fit_no_operation_are_told() -> None:
     journal = Journal()
     entry = journal.begin(record_request("POST", "/api/v1/serch", "", None, {}, b""), 0.0)
     entry.code = "route_not_found"
-    verdict = verify(journal, Verification(), [])
+    verdict = verify(journal, Verification())
     assert verdict.strangers == ("POST /api/v1/serch (route_not_found)",)
     assert verdict.ok
 

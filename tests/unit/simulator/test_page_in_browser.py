@@ -110,13 +110,13 @@ async def test_a_person_watches_arms_a_fault_and_moves_the_clock(running: Runnin
     assert await browser.value("document.querySelectorAll('img').length") == 0
     await browser.value(
         "document.querySelector('form[action=\"/arm\"] [name=name]').value = 'not_ready';"
-        "document.querySelector('form[action=\"/arm\"] [name=nth]').value = '1';"
+        "document.querySelector('form[action=\"/arm\"] [name=\"when.nth\"]').value = '1';"
         "document.querySelector('form[action=\"/arm\"] button').click()"
     )
     await browser.until("document.body.innerText.includes('Armed not_ready-1.')")
     assert (await running.search("granite")).status_code == 503
     await browser.value("document.querySelector('form[action=\"/advance\"] button').click()")
-    await browser.until("document.body.innerText.includes('Moved on by 10 seconds.')")
+    await browser.until("document.body.innerText.includes('Moved on to 10 seconds.')")
     assert running.namespace.clock.elapsed() == 10
     await browser.until("document.getElementById('live').innerText.includes('503 not_ready')")
     await browser.value("document.querySelector('form[action=\"/disarm\"] button').click()")

@@ -40,7 +40,7 @@ def test_starting_loads_nothing_that_can_wait() -> None:
     """Neither the client nor the page nor the readers of files: their import would double the start."""
     late = ["httpx", "html.parser", "zipfile", "xml.parsers.expat", "kb_simulator.harness.control"]
     loaded = f"print([name for name in {late} if name in sys.modules])"
-    code = f"import sys, kb_simulator.__main__, kb_simulator.harness.running\n{loaded}"
+    code = f"import sys, kb_simulator.__main__, kb_simulator.harness.app\n{loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

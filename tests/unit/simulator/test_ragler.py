@@ -7,8 +7,8 @@ import pytest
 
 from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
 from kb_simulator.harness.control import BASE
+from kb_simulator.harness.journal import record_request
 from kb_simulator.harness.namespaces import HEADER
-from kb_simulator.harness.recorded_request import record_request
 from tests.unit.simulator.running import Running
 
 GUIDES = collection_id("guides")

@@ -8,9 +8,10 @@ import random
 import httpx
 import pytest
 
-from kb_simulator.harness.faults import Fault, Latency, LogNormal, Match, When
+from kb_simulator.harness.app import Simulator
+from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
+from kb_simulator.harness.journal import Match
 from kb_simulator.harness.namespaces import DEFAULT, Namespace
-from kb_simulator.harness.running import Simulator
 from kb_simulator.settings import SimulatorSettings
 from tests.unit.simulator.running import API
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.seeded import Seeded
+from kb_simulator.determinism import Seeded
 
 KEYS = st.lists(st.one_of(st.text(max_size=8), st.integers()), max_size=4)
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import DocumentQuery
-from kb_contracts.semantics.idempotency import KEPT_SECONDS
-from kb_simulator.engine.idempotency import Retry
-from kb_simulator.engine.policies import AfterPolls, AfterTime, AtOnce, FailAt, Stuck
+from kb_contracts.semantics.requests import KEPT_SECONDS
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Retry, Stuck
 from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from tests.unit.simulator.states import Base
 

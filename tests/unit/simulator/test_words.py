@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.engine.words import content_words, words_of_query, words_of_text
+from kb_simulator.engine.index import content_words, words_of_query, words_of_text
 
 
 @pytest.mark.parametrize(

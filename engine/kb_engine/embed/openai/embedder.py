@@ -11,19 +11,113 @@ What an endpoint says went wrong is passed on only where it was asked about text
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.embed.openai import calibration
-from kb_engine.embed.openai.answers import BadAnswer, WrongLength, vectors_of, words_of
+from kb_engine.embed.minilm import MiniLM
+from kb_engine.embed.openai.endpoint import (
+    BadAnswer,
+    NoAnswer,
+    Reply,
+    Wire,
+    WrongLength,
+    vectors_of,
+    words_of,
+)
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
-from kb_engine.embed.openai.window import cut, estimated_tokens
-from kb_engine.embed.openai.wire import NoAnswer, Reply, Wire
 from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
+
+_LETTERS_A_TOKEN = 3
+_MARKS = 2
+_WORD = re.compile(r"[A-Za-z]+")
+_WEIGHTS = (
+    (1, re.compile(r"[0-9!-/:-@\[-`{-~\x80-\u07ff]")),
+    (2, re.compile(r"[\u0800-\uabff\ud7a4-\uffff]")),
+    (3, re.compile(r"[\uac00-\ud7a3]")),
+    (4, re.compile(r"[\U00010000-\U0010ffff]")),
+)
+
+
+def estimated_tokens(text: str) -> int:
+    """The tokens of a text, with the two marks that most models put around it."""
+    words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
+    return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of the text, as far as it is estimated at `most` tokens."""
+    while (tokens := estimated_tokens(text)) > most and len(text) > 1:
+        text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
+    return text
+
+
+QUESTIONS = (
+    "How do bees keep warm in winter?",
+    "What makes bread dough rise?",
+    "Why did the bridge collapse in the storm?",
+    "How is a broken arm treated?",
+    "How are passwords stored safely?",
+    "Which taxes does a small shop pay?",
+    "How do sailors find their way at night?",
+    "When should tomatoes be planted?",
+)
+PASSAGES = (
+    "In the cold months the colony gathers in a cluster, and the insects shiver to heat the hive.",
+    "Yeast turns sugar into carbon dioxide, whose bubbles are held by the gluten of the flour.",
+    "The wind made the deck swing ever wider until the cables tore and the span fell into the river.",
+    "The bone is set straight under anaesthesia and held in plaster for six weeks until it has healed.",
+    "A server keeps only a salted hash of the secret, made by a function that is slow on purpose.",
+    "A retailer owes value added tax on its sales and income tax on what is left at the end of the year.",
+    "With a sextant they measured the height of known stars above the horizon and worked out their place.",
+    "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
+)
+
+_BASE = MiniLM.weights
+_FLOOR_SHARE = 0.6
+"""How far MiniLM's cosine floor lies on the way from far to near."""
+_BASE_STEP = 0.45
+"""From far to near with MiniLM: 0.03 to 0.48."""
+_LEAST_STEP = 0.03
+_MOST_W = 0.85
+_WORDS_AT_FLOOR = (_BASE.floor - _BASE.w * _BASE.cosine_floor) / (1 - _BASE.w)
+"""What the words contribute where MiniLM's score is at its floor."""
+
+
+class Spread(NamedTuple):
+    """Median cosines of pairs on different subjects and on the same."""
+
+    far: float
+    near: float
+
+
+def measured_spread(questions: Vectors, passages: Vectors) -> Spread:
+    """From the vectors of QUESTIONS and PASSAGES."""
+    cosines = questions @ passages.T
+    same = np.eye(len(QUESTIONS), dtype=np.bool_)
+    return Spread(far=float(np.median(cosines[~same])), near=float(np.median(cosines[same])))
+
+
+def weights_for(spread: Spread | None, chosen: Mapping[str, float]) -> ScoreWeights:
+    """The constants; those of the settings stand over what was measured."""
+    w, cosine_floor = _BASE.w, _BASE.cosine_floor
+    if spread is not None and (step := spread.near - spread.far) >= _LEAST_STEP:
+        w = min(_MOST_W, max(_BASE.w, _BASE_STEP / (_BASE_STEP + step)))
+        cosine_floor = max(0.0, spread.far + _FLOOR_SHARE * step)
+    w = chosen.get("w", round(w, 2))
+    cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
+    return ScoreWeights(
+        w=w,
+        k=chosen.get("k", _BASE.k),
+        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * _WORDS_AT_FLOOR, 2)),
+        cosine_floor=cosine_floor,
+    )
+
 
 __all__ = ["OpenAIEmbedder"]
 
@@ -69,7 +163,7 @@ class OpenAIEmbedder:
         self._wire = Wire(settings.embeddings_url, settings.embedding_key)
         self._lock = Lock()
         self._dimensions = settings.embedding_dimensions
-        self._weights = calibration.weights(None, settings.scoring)
+        self._weights = weights_for(None, settings.scoring)
         self._at_once = settings.embedding_batch
         self.loaded = False
 
@@ -149,13 +243,13 @@ class OpenAIEmbedder:
 
     def _load(self) -> None:
         settings = self._settings
-        questions = [settings.embedding_query_prefix + text for text in calibration.QUESTIONS]
-        passages = [settings.embedding_document_prefix + text for text in calibration.PASSAGES]
+        questions = [settings.embedding_query_prefix + text for text in QUESTIONS]
+        passages = [settings.embedding_document_prefix + text for text in PASSAGES]
         self._prove_in_order(settings.embedding_timeout)
         rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
         vectors = np.concatenate(rows)
-        self._weights = calibration.weights(
-            calibration.measured(vectors[: len(questions)], vectors[len(questions) :]), settings.scoring
+        self._weights = weights_for(
+            measured_spread(vectors[: len(questions)], vectors[len(questions) :]), settings.scoring
         )
         self.loaded = True
         logger.info(

@@ -15,8 +15,14 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
-from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+)
 from kb_engine.store.port import OCR_METHOD, Idempotency, LeasedJob, NewJob, Prepared
 from kb_engine.store.repository import jobs
 from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with

@@ -1,4 +1,4 @@
-"""The durable queue: SQL around the table of `job_states`. Callers take turns, each with its oldest job."""
+"""The durable queue: SQL around the table of job states. Callers take turns, each with its oldest job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import Event, sources, target
-from kb_contracts.semantics.refusals import check_queue_room, job_finished, job_not_found, job_not_retryable
+from kb_contracts.semantics.jobs import (
+    Event,
+    check_queue_room,
+    job_finished,
+    job_not_found,
+    job_not_retryable,
+    sources,
+    target,
+)
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
 from kb_engine.store.repository import estimates
 from kb_engine.store.repository.estimates import JOB_COLUMNS

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_type_hint
 
 import msgspec
 
-from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import Idempotency, Prepared, StoreEventKind
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, DocumentQuery, DocumentsQuery
-from kb_contracts.semantics.text_budgets import longest_prefix
+from kb_contracts.semantics.search import longest_prefix
 from kb_server import collection_moves
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.errors import engine_call

@@ -10,8 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
-from kb_contracts.semantics.search_modes import contradict
-from kb_contracts.semantics.text_budgets import within_budget
+from kb_contracts.semantics.search import contradict, within_budget
 from kb_server import collection_moves, collection_tags
 from kb_server.tool import Annotations, Call, ToolError, refuse_blank
 from kb_server.toolsets.kb.errors import engine_call

@@ -26,7 +26,7 @@ from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights
 from kb_engine.embed.registry import embedder_from
-from kb_engine.extract import Extraction, Page
+from kb_readers import Extraction, Page
 
 CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 60
 KOREAN = "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 40

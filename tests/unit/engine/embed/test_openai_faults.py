@@ -16,9 +16,8 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from kb_engine.embed.hashing import HashEmbedder
-from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.embedder import OpenAIEmbedder, estimated_tokens
 from kb_engine.embed.openai.settings import OpenAISettings
-from kb_engine.embed.openai.window import estimated_tokens
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from tests.support.embedding_endpoint import (
     MODEL,

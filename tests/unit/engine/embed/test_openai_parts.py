@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.openai.answers import BadAnswer, vectors_of, words_of
+from kb_engine.embed.openai.embedder import cut, estimated_tokens
+from kb_engine.embed.openai.endpoint import MOST_RETRY_AFTER, BadAnswer, seconds_of, vectors_of, words_of
 from kb_engine.embed.openai.settings import OpenAISettings
-from kb_engine.embed.openai.window import cut, estimated_tokens
-from kb_engine.embed.openai.wire import MOST_RETRY_AFTER, seconds_of
 
 TEXTS = {
     "english": "Honey bees keep the brood nest at 35 degrees, and the queen lays up to 2,000 eggs a day. "

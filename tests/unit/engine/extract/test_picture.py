@@ -15,10 +15,10 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS, Format
-from kb_engine.extract import Extraction, ExtractionFailed, Limits, extract
-from kb_engine.extract.decoding import MOST_PIXELS
-from kb_engine.extract.picture import read_picture
-from kb_readers.messages import Context
+from kb_engine.extract import extract
+from kb_engine.extract.pictures import MOST_PIXELS, read_picture
+from kb_readers import Extraction, ExtractionFailed, Limits
+from kb_readers.model import Context
 from tests.support.documents import pdf_of
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kb_engine.extract.recognized import Line, Pixels, as_markdown, is_legible, upright_lines
+from kb_engine.extract.pictures import Line, Pixels, as_markdown, is_legible, upright_lines
 
 LEVEL = [Line("The granite quarry", 0.99, 10, 10, 90, 20), Line("opens at seven", 0.98, 10, 30, 80, 40)]
 GUESSED = [line._replace(text="Thne gi ry", certainty=0.7) for line in LEVEL]

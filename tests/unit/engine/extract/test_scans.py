@@ -10,19 +10,10 @@ from PIL import ImageOps
 
 from kb_config.installing import install_command
 from kb_contracts.api.formats import FORMATS
-from kb_engine.extract import (
-    Extraction,
-    ExtractionFailed,
-    Limits,
-    PageBegun,
-    PagesCounted,
-    Progress,
-    extract,
-    reading,
-)
-from kb_engine.extract.listing import pages_listed
+from kb_engine.extract import extract, pages_listed
 from kb_engine.extract.scans import read_scans
-from kb_readers.messages import Context
+from kb_readers import Extraction, ExtractionFailed, Limits, PageBegun, PagesCounted, Progress
+from kb_readers.model import Context
 from tests.support.documents import LOCKED_TRAILER, pdf_of, text_of_page
 from tests.support.scans import Sheet, drawn, pdf_of_sheets, picture, scan, shown, words
 
@@ -203,7 +194,7 @@ async def test_without_the_extra_a_scan_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a remark where OCR was not asked for, and as a failure where it was."""
-    monkeypatch.setattr(reading, "_OCR_PACKAGE", "a_package_that_is_not_there")
+    monkeypatch.setattr("kb_engine.extract._OCR_PACKAGE", "a_package_that_is_not_there")
     reported: list[Progress] = []
     empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), reported=reported)
     assert ([page.text for page in empty.pages], empty.method) == (["", ""], "text_extraction")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_engine.chunk import CHUNK_CHARS, Chunk, chunk, document_text
-from kb_engine.extract import Extraction, Page
+from kb_readers import Extraction, Page
 
 PLAIN, MARKDOWN = "text/plain", "text/markdown"
 PIECES = st.sampled_from([

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.ingest import KeptBounds, KeptJobs
+from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.store import KeptJob
 from kb_engine.store.times import stamp
 from tests.support.ingesting import SECONDS, Parts, parts_in

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kb_engine.extract import PageBegun, PagesCounted
-from kb_engine.ingest.steps import Steps
+from kb_engine.ingest.pipeline import Steps
+from kb_readers import PageBegun, PagesCounted
 
 Told = list[tuple[str, int, int]]
 

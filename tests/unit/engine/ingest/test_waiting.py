@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.ingest import JobEnds
+from kb_engine.ingest.workers import JobEnds
 
 
 def job(status: m.JobStatus) -> m.Job:

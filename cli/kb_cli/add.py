@@ -1,0 +1,315 @@
+"""`kb add`: files and folders, sent one after the other while the engine already reads the first.
+
+walk ─▶ send (streamed) ─▶ wait for the jobs ─▶ tell what became of each file
+            │ 415: skipped, and its kind is not tried again in this run
+            │ 429: the queue is full; wait for the oldest of our jobs, then send again
+
+How far it is shows as bars on a terminal, one line a file into a pipe, nothing beside JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from kb_cli.config import engine
+from kb_cli.documents import labels
+from kb_cli.output import CliError, Exit, Output, printable_line
+from kb_contracts.api import formats
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
+from kb_server.collection_tags import tags_for_submission
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
+    from kb_cli.client import EngineClient
+
+
+Outcome = Literal["added", "already there", "empty", "submitted", "skipped", "failed"]
+
+_STYLES: dict[Outcome, str] = {
+    "added": "green",
+    "already there": "green",
+    "submitted": "green",
+    "empty": "yellow",
+    "skipped": "yellow",
+    "failed": "red",
+}
+
+
+class Result(msgspec.Struct):
+    """What became of one file."""
+
+    path: str
+    outcome: Outcome
+    document_id: int | None = None
+    job_id: str | None = None
+    reason: str | None = None
+
+    def line(self) -> str:
+        """One line with the outcome, the path, the document where there is text in it, and the reason."""
+        document = f"document {self.document_id}" if self.document_id and self.outcome != "empty" else ""
+        last = ": ".join(filter(None, (document, self.reason)))
+        return f"{self.outcome}\t{self.path}\t{last}".rstrip()
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """One line a file, none where the answer is JSON; on a terminal above two bars that vanish at the end."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._bars: Bars | None = None
+        if out.is_terminal:
+            from rich import progress
+
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.percentage:>3.0f} %"),
+                progress.TimeElapsedColumn(),
+                console=out.console(),
+                transient=True,
+            )
+            self._sending = self._bars.add_task("sending", total=None)
+            self._reading = self._bars.add_task("reading", total=None)
+
+    def __enter__(self) -> Progress:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def began(self, files: int, size: int) -> None:
+        """So many files of so many bytes together are to be sent."""
+        if self._bars is not None:
+            self._bars.update(self._sending, total=size)
+            self._bars.update(self._reading, total=files)
+
+    def sent(self, size: int) -> None:
+        """So many more bytes went out."""
+        if self._bars is not None:
+            self._bars.advance(self._sending, size)
+
+    def ended(self, result: Result) -> None:
+        """One file is through."""
+        if self._bars is not None:
+            from rich.text import Text
+
+            self._bars.advance(self._reading)
+            line = printable_line(result.line().replace("\t", "  "))
+            self._bars.console.print(Text(line, style=_STYLES[result.outcome]), soft_wrap=True)
+        elif not self._out.as_json:
+            self._out.text(result.line())
+
+
+_SOURCE_PATH_CHARS = 1_000
+_NO_OCR = "OCR does not apply to it: its text is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to send. `named`: the user named it, so that to skip it would be to fail."""
+
+    path: Path
+    size: int
+    named: bool
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Send all files and tell what became of each."""
+    tags = labels(options, tags_for_submission)
+    found = list(walk([Path(path).expanduser() for path in options.paths]))
+    with engine(options) as client, Progress(out) as progress:
+        progress.began(len(found), sum(file.size for file in found))
+        adding = Adding(client, tags, progress, wait=not options.no_wait, force_ocr=options.force_ocr)
+        results = adding.run(found)
+    if not out.answered(results):
+        counts = Counter(result.outcome for result in results)
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        out.text(summary or "No files there.")
+    return status_of(results)
+
+
+def walk(paths: Iterable[Path]) -> Iterator[Found]:
+    """The files at and under `paths`, folders in the order of their names, each file once.
+
+    Hidden files and folders inside a named folder are passed over, and links to folders are not followed.
+
+    Raises:
+        CliError: a path that was named does not exist.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise CliError(Exit.USAGE, f"{path}: there is no such file or folder")
+        named = not path.is_dir()
+        for file in [path] if named else _under(path):
+            if (real := file.resolve()) not in seen:
+                seen.add(real)
+                try:
+                    size = file.stat().st_size
+                except OSError:
+                    size = 0
+                yield Found(file, size, named)
+
+
+def _under(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.is_symlink():
+                yield from _under(entry)
+        elif entry.is_file():
+            yield entry
+
+
+@dataclass
+class Adding:
+    """One run of `kb add`. `tags` start with the collection's."""
+
+    client: EngineClient
+    tags: list[str]
+    progress: Progress
+    wait: bool = True
+    force_ocr: bool = False
+    _refused_kinds: dict[str, str] = field(default_factory=dict)
+    _waiting: deque[tuple[Found, str]] = field(default_factory=deque)
+    _results: list[Result] = field(default_factory=list)
+
+    def run(self, files: Iterable[Found]) -> list[Result]:
+        """Send `files`, then wait for what was sent.
+
+        Raises:
+            CliError: the engine does not answer any more, or refuses the key.
+        """
+        for file in files:
+            self._send(file)
+        while self._waiting:
+            self._await_oldest()
+        return self._results
+
+    def _send(self, file: Found) -> None:
+        kind = file.path.suffix.lower()
+        if not file.named and kind not in self._refused_kinds:
+            # What lies in a folder is not sent to find out: a large file is refused for its size before.
+            try:
+                formats.format_of(file.path.name)
+            except formats.UnsupportedFormat as error:
+                self._refused_kinds[kind] = error.message
+        if kind in self._refused_kinds:
+            self._pass_over(file, self._refused_kinds[kind])
+            return
+        from kb_cli.client import UnsupportedFormat
+
+        try:
+            job = self._accepted(file)
+        except UnsupportedFormat as error:
+            self._refused_kinds[kind] = error.message
+            self._pass_over(file, error.message)
+        except OSError as error:
+            self._end(Result(str(file.path), "failed", reason=error.strerror or str(error)))
+        except CliError as error:
+            if error.status is Exit.UNREACHABLE:
+                raise
+            self._end(Result(str(file.path), "failed", reason=error.message))
+        else:
+            if self.wait:
+                self._waiting.append((file, job.id))
+            else:
+                self._end(Result(str(file.path), "submitted", job_id=job.id))
+
+    def _accepted(self, file: Found) -> m.Job:
+        """Send one file, as often as the engine's queue is full and jobs of ours are in it."""
+        from kb_cli.client import QueueFull
+
+        while True:
+            try:
+                with _Watched(io.FileIO(file.path), self.progress) as content:
+                    return self.client.send_file(file.path.name, content, self._fields(file))
+            except QueueFull:
+                if not self._waiting:
+                    raise
+                self._await_oldest()
+
+    def _fields(self, file: Found) -> m.FileFields:
+        source = str(file.path.resolve())
+        return m.FileFields(
+            tags=self.tags,
+            # Longer than the engine takes, it is left out rather than cut to another file's name.
+            source_path=source if len(source) <= _SOURCE_PATH_CHARS else None,
+            dedup_scope=self.tags[0],
+            force_ocr=self.force_ocr and _takes_ocr(file.path),
+        )
+
+    def _pass_over(self, file: Found, reason: str) -> None:
+        self._end(Result(str(file.path), "failed" if file.named else "skipped", reason=reason))
+
+    def _await_oldest(self) -> None:
+        file, job_id = self._waiting.popleft()
+        self._end(self._result(str(file.path), self.client.wait_for_job(job_id)))
+
+    def _result(self, path: str, job: m.Job) -> Result:
+        if job.document_id is None:
+            reason = f"{job.error.message} ({job.error.code})" if job.error else f"the job was {job.status}"
+            return Result(path, "failed", job_id=job.id, reason=reason)
+        try:
+            document = self.client.call(
+                GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS
+            )
+        except CliError as error:
+            if error.status is not Exit.NOT_FOUND:
+                raise
+            document = None  # removed meanwhile
+        status_reason = document.status_reason if document is not None else None
+        if document is not None and document.status == "empty":  # a scan must not read as success
+            return Result(path, "empty", job.document_id, job.id, status_reason or "no text was found in it")
+        outcome: Outcome = "already there" if job.deduplicated else "added"
+        return Result(path, outcome, job.document_id, job.id, status_reason)
+
+    def _end(self, result: Result) -> None:
+        if self.force_ocr and result.job_id and not _takes_ocr(Path(result.path)):
+            result.reason = "; ".join(filter(None, (result.reason, _NO_OCR)))
+        self._results.append(result)
+        self.progress.ended(result)
+
+
+def _takes_ocr(path: Path) -> bool:
+    try:
+        return formats.format_of(path.name).takes_ocr
+    except formats.UnsupportedFormat:
+        return False
+
+
+def status_of(results: list[Result]) -> Exit:
+    """The exit status: skipped files are no failures, files without text are."""
+    failed = [result for result in results if result.outcome in ("failed", "empty")]
+    if not failed:
+        return Exit.OK
+    done = [result for result in results if result.outcome in ("added", "already there", "submitted")]
+    return Exit.PARTLY if done else Exit.FAILED
+
+
+class _Watched(io.BufferedReader):
+    """A file that tells how much of it was read."""
+
+    def __init__(self, file: io.FileIO, progress: Progress) -> None:
+        super().__init__(file)
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self._progress.sent(len(data))
+        return data

@@ -1,0 +1,327 @@
+"""The command line as people type it: one table of commands, read with nothing heavier than the contract.
+
+`dispatch` goes from arguments to a command's function, and from its failure to one line and an exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, get_args
+
+from kb_cli import VERSION
+from kb_cli.output import EXIT_STATUSES, CliError, Exit, Output, printable_line
+from kb_config.installing import install_command
+from kb_config.settings import SettingsError
+from kb_contracts.api import models as m
+from kb_load.bench import BENCHMARKS
+
+_EXAMPLES = """\
+examples:
+  kb up                                       engine and MCP server, ready for an agent
+  kb add reports/ --collection documents      take in a folder
+  kb search "pension revaluation" --top 5     find passages
+  kb addnote "User prefers short answers" --tags collection:memory
+  kb updatenote 42 "User prefers bullet points"
+  kb stdio --toolset textfile --file notes.txt
+
+settings come from flags, then the environment, then the file of --config, KB_CONFIG or ./kb.toml;
+`kb config` shows them all.
+
+"""
+
+
+class Argument(NamedTuple):
+    """What `add_argument` takes."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class Command(NamedTuple):
+    """A command: `run` is `module:function`, `extras` are the parts of kb that it needs installed."""
+
+    name: str
+    run: str
+    summary: str
+    arguments: tuple[Argument, ...]
+    extras: tuple[str, ...] = ()
+
+
+def _arg(*names: str, **options: Any) -> Argument:
+    return Argument(names, options)
+
+
+def _number(kind: Callable[[str], float], low: float, high: float) -> Callable[[str], float]:
+    def bounded(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"takes a number from {low} to {high}, not {text!r}")
+        return number
+
+    return bounded
+
+
+_COUNT = _number(int, 0, 2**63 - 1)
+_POSITIVE = _number(int, 1, 2**63 - 1)
+_LIMIT = _number(int, 1, 1_000)
+
+# An option is named as the setting that it stands over; where the option's own name differs, `dest` says so.
+_SETTINGS = (
+    _arg("--config", metavar="FILE", help="file of settings (default: KB_CONFIG, ./kb.toml)"),
+)  # fmt: skip
+_JSON = _arg("--json", action="store_true", help="answer with one JSON document")
+_ENGINE = (
+    *_SETTINGS,
+    _arg("--url", dest="engine_url", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
+    _arg("--api-key", metavar="KEY", help="its key (default: KB_API_KEY, which no process list shows)"),
+    _JSON,
+)
+_LABELS = (
+    _arg("--collection", metavar="NAME", help="collection; the tag collection:NAME in --tags says the same"),
+    _arg("--tags", action="append", metavar="TAG,...", help="tags, comma-separated; may be given again"),
+)
+_HOME = _arg("--home", metavar="DIR", help="data folder")
+_HOST = _arg("--host", help="address to listen on")
+_EMBEDDER = _arg("--embedder", metavar="NAME", help="the embedding model")
+_TOOLSETS = _arg("--toolsets", metavar="NAME,...", help="what /mcp shows")
+_BACKENDS = (
+    _arg("--engine-url", metavar="URL", help="the engine"),
+    _arg("--ragler-url", dest="ragler_api_url", metavar="URL", help="RAGler's backend"),
+)
+_LEVEL = _arg(
+    "--log-level", type=str.lower, choices=("debug", "info", "warn", "error"), help="how much is logged"
+)
+# For `kb up` alone: the descriptor on which to say that it is ready.
+_SUPERVISED = _arg("--supervised", type=int, metavar="FD", help=argparse.SUPPRESS)
+_NO_WAIT = _arg("--no-wait", action="store_true", help="do not wait until it can be found")
+
+COMMANDS = (
+    Command("up", "kb_cli.up:run", "engine and MCP server together", (
+        *_SETTINGS,
+        _HOME,
+        _arg("--port", help="port of the MCP server"),
+        _arg("--engine-port", help="port of the engine"),
+        _TOOLSETS,
+        _LEVEL,
+    ), ("server", "engine")),
+    Command("serve", "kb_cli.run:serve", "the MCP server over HTTP", (
+        *_SETTINGS,
+        _HOST,
+        _arg("--port", help="port to listen on"),
+        _HOME,
+        *_BACKENDS,
+        _TOOLSETS,
+        _arg("--workers", metavar="N", help="processes that share the port (default 1)"),
+        _LEVEL,
+        _SUPERVISED,
+    ), ("server",)),
+    Command("stdio", "kb_cli.run:stdio", "an MCP server on stdin and stdout", (
+        *_SETTINGS,
+        _arg("--toolset", dest="toolsets", metavar="NAME", help="what it shows (default: KB_TOOLSETS)"),
+        _arg("--file", dest="text_file", metavar="PATH", help="the text of the toolset textfile"),
+        _arg("--description", dest="text_description", metavar="TEXT", help="what that text is about"),
+        *_BACKENDS,
+        _LEVEL,
+    ), ("server",)),
+    Command("engine", "kb_cli.run:engine", "the engine over HTTP", (
+        *_SETTINGS,
+        _HOST,
+        _arg("--port", help="port to listen on; 0: any free one"),
+        _HOME,
+        _EMBEDDER,
+        _LEVEL,
+        _SUPERVISED,
+    ), ("engine",)),
+    Command(
+        "reindex",
+        "kb_cli.run:reindex",
+        "embed a base again with another model, while no engine uses it",
+        (*_SETTINGS, _JSON, _HOME, _EMBEDDER),
+        ("engine",),
+    ),
+    Command("sim", "kb_cli.run:simulator", "a fake engine that fails on command", (
+        *_SETTINGS,
+        _arg("--seed", help="what every random decision derives from (7)"),
+        _HOST,
+        _arg("--port", help="port to listen on; 0: any free one (8900)"),
+        _arg("--control", metavar="PORT", help="port of the control plane, on loopback (off)"),
+        _arg("--clock", choices=("autojump", "manual", "real"), help="how time passes (autojump)"),
+        _arg("--jobs", metavar="POLICY",
+             help="how jobs end: at-once (default), polls:N, seconds:S, stuck[:STEP] or fail[:STEP]"),
+    )),
+    Command("search", "kb_cli.documents:search", "find passages", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("query", help="words or a question"),
+        _arg("--top", type=_number(int, 1, 100), default=10, metavar="N",
+             help="how many at the most (default 10)"),
+        _arg("--mode", choices=get_args(m.Mode), help="by words, by meaning, or both (default)"),
+        _arg("--fts-only", action="store_true", help="by words only"),
+        _arg("--doc-type", choices=get_args(m.DocType), help="only documents of this type"),
+        _arg("--min-score", type=_number(float, 0, 1), default=0.0, metavar="S",
+             help="only scores from S, 0 to 1"),
+        _arg("--explain", action="store_true", help="say how each score came about"),
+        _arg("--full", action="store_true", help="show passages whole"),
+    )),
+    Command("get", "kb_cli.documents:get", "show a document, or list them", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("document", nargs="?", metavar="ID", help="its number or uid (default: list all)"),
+        _arg("--source-path", metavar="PATH", help="list only the documents from this source"),
+        _arg("--no-text", action="store_true", help="without its text"),
+        _arg("--offset", type=_COUNT, default=0, metavar="N", help="chunks, or documents, to skip"),
+        _arg("--limit", type=_LIMIT, metavar="N",
+             help="most chunks (default 200), or documents (default 1000)"),
+    )),
+    Command("collections", "kb_cli.state:collections", "list, show or describe collections", (
+        *_ENGINE,
+        _arg("collection", nargs="?", metavar="NAME", help="its name or id (default: list all)"),
+        _arg("--describe", metavar="TEXT", help="say what it is for"),
+        _arg("--created-by", metavar="EMAIL", help="say who made it"),
+        _arg("--audience", action="append", metavar="WHO", help="say whom it is for; may be given again"),
+        _arg("--scenario", action="append", metavar="WHEN",
+             help="say what it is used for; may be given again"),
+    )),
+    Command("status", "kb_cli.state:status", "how the engine is", _ENGINE),
+    Command("jobs", "kb_cli.state:jobs", "what the engine is at", (
+        *_ENGINE,
+        _arg("job", nargs="?", metavar="ID", help="one job (default: the recent ones)"),
+        _arg("--retry", action="store_true", help="queue this job, which has failed, again"),
+        _arg("--status", choices=get_args(m.JobStatus), help="only jobs in this state"),
+        _arg("--limit", type=_LIMIT, default=50, metavar="N", help="how many at the most (default 50)"),
+    )),
+    Command("config", "kb_cli.config:show", "every setting", (*_SETTINGS, _JSON)),
+    Command("verify", "kb_cli.verify:run", "whether an engine keeps its promises", (
+        *_ENGINE,
+        _arg("target", nargs="?", metavar="URL", help="the engine (default: KB_ENGINE_URL)"),
+        _arg("--report", metavar="DIR", help="write junit.xml and verification.html there"),
+        _arg("--erase", action="store_true", help="allow a base that is not empty; all is removed"),
+        _arg("--quick", action="store_true", help="without the generated requests"),
+        _arg("--seed", type=int, default=7, metavar="N",
+             help="what generated requests derive from (default 7)"),
+        _arg("--examples", type=_LIMIT, default=15, metavar="N",
+             help="of those, for an operation (default 15)"),
+        _arg("--seconds", type=float, default=60.0, metavar="S",
+             help="bound on each of their four phases (60)"),
+    ), ("verify",)),
+    Command("addnote", "kb_cli.documents:add_note", "remember a text", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("text", help="the text; -: read it from stdin"),
+        _arg("--title", help="its title (default: its beginning)"),
+        _arg("--source-path", metavar="PATH", help="where it came from"),
+        _NO_WAIT,
+    )),
+    Command("updatenote", "kb_cli.documents:update_note", "replace a note's text in place", (
+        *_ENGINE,
+        _arg("document_id", type=_POSITIVE, metavar="ID", help="the note's number"),
+        _arg("text", help="the new text; -: read it from stdin"),
+        _arg("--title", help="a new title"),
+        _arg("--expected-version", type=_POSITIVE, metavar="N", help="only if it is at version N"),
+        _NO_WAIT,
+    )),
+    Command("add", "kb_cli.add:run", "take in files and folders", (
+        *_ENGINE,
+        *_LABELS,
+        _arg("paths", nargs="+", metavar="PATH", help="a file, or a folder with all below it"),
+        _arg("--no-wait", action="store_true", help="do not wait until they can be found"),
+        _arg("--force-ocr", action="store_true",
+             help="read PDF by OCR even where it holds text; others as always"),
+    )),
+    Command("rm", "kb_cli.documents:remove", "remove documents", (
+        *_ENGINE,
+        _arg("documents", nargs="+", metavar="ID", help="number or uid"),
+        _arg("--yes", action="store_true", help="do not ask"),
+    )),
+    Command("move", "kb_cli.documents:move", "put a document into another collection", (
+        *_ENGINE,
+        _arg("document", metavar="ID", help="number or uid"),
+        _arg("to", metavar="COLLECTION", help="its new collection"),
+    ), ("server",)),
+    Command("bench", "kb_cli.run:bench", "measure, side by side", (
+        _arg("benchmark", choices=BENCHMARKS, metavar="NAME", help="the benchmark"),
+        _arg("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS),
+    ), ("load",)),
+)  # fmt: skip
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `kb`. What it returns has `run` and `extras`, as its `Command` has them."""
+
+    formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
+    parser = argparse.ArgumentParser(
+        prog="kb",
+        description="A knowledge base that AI agents use over MCP.",
+        epilog=_EXAMPLES + EXIT_STATUSES,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"kb {VERSION}")
+    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for command in COMMANDS:
+        one = parsers.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary[0].upper() + command.summary[1:] + ".",
+            epilog=EXIT_STATUSES,
+            formatter_class=formatter,
+            allow_abbrev=False,
+        )
+        for names, options in command.arguments:
+            one.add_argument(*names, **options)
+        one.set_defaults(run=command.run, extras=command.extras)
+    benchmarks = "\n".join(f"  {name:12} {summary}" for name, summary in BENCHMARKS.items())
+    bench = parsers.choices["bench"]
+    bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{EXIT_STATUSES}"
+    return parser
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run what `arguments` say; the exit status. Raises SystemExit as argparse does, with 0 or 2."""
+    options = build_parser().parse_args(arguments)
+    # A terminal that cannot show a character gets its escape; no answer may fail over that.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        module, _, function = options.run.partition(":")
+        status = (
+            getattr(import_module(module), function)(options, Output(as_json=getattr(options, "json", False)))
+            or Exit.OK
+        )
+        sys.stdout.flush()
+    except CliError as error:
+        return _fail(options, error.message, error.status)
+    except SettingsError as error:
+        return _fail(options, str(error), Exit.USAGE)
+    except KeyboardInterrupt:
+        return _fail(options, "interrupted", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads us has gone; a second failure at the flush of exit would say so in a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        package, how = (error.name or "").partition(".")[0], install_command(*options.extras)
+        hint = f"; install what `kb {options.command}` needs with: {how}" if options.extras else ""
+        return _fail(options, f"the package {package} is not installed{hint}", Exit.FAILED)
+    except Exception as error:  # noqa: BLE001 - the edge: people get a line, and the traceback when they ask
+        if os.environ.get("LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        message = f"a fault of kb itself: {type(error).__name__}: {error} (LOG_LEVEL=debug shows where)"
+        return _fail(options, message, Exit.FAILED)
+    return status
+
+
+def _fail(options: argparse.Namespace, message: str, status: Exit) -> Exit:
+    sys.stderr.write(f"kb {options.command}: {printable_line(message)}\n")
+    return status

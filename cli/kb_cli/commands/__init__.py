@@ -1,1 +1,0 @@
-"""The commands that ask an engine. Each is a function `(options, out) -> exit status`."""

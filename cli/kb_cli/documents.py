@@ -1,0 +1,327 @@
+"""The commands on documents: `kb search`, `get`, `rm`, `move`, `addnote` and `updatenote`.
+
+Collections and tags are taken by the server's own rules; `--tags collection:memory` is the convention written
+out and means the same as `--collection memory`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kb_cli.config import ClientSettings, engine, read
+from kb_cli.output import CliError, Exit, Output
+from kb_contracts.api import models as m
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    DELETE_DOCUMENT,
+    GET_DOCUMENT,
+    LIST_DOCUMENTS,
+    PATCH_NOTE,
+    SEARCH,
+    WITHOUT_CHUNKS,
+    DocumentQuery,
+    DocumentsQuery,
+    NoteQuery,
+)
+from kb_contracts.api.ragler import PREFIX
+from kb_server.collection_tags import split_tags, tags_for_search, tags_for_submission
+from kb_server.tool import ToolError
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+
+_SHORT_CHARS = 400
+_LISTED = 1_000
+_CHUNKS = 200
+
+
+def labels(options: argparse.Namespace, place: Callable[[str | None, Sequence[str]], list[str]]) -> list[str]:
+    """The tags that `--collection` and `--tags` come to by the server's rule `place`.
+
+    Raises:
+        CliError: a name or a tag is none, or they name more than one collection.
+    """
+    listed = [part.strip() for each in options.tags or [] for part in each.split(",")]
+    given = [tag for tag in listed if tag]
+    named = [tag.removeprefix(PREFIX) for tag in given if tag.startswith(PREFIX)]
+    if options.collection is not None:
+        named.insert(0, options.collection)
+    if len(set(named)) > 1:
+        raise CliError(Exit.USAGE, f"one collection at a time, not {' and '.join(dict.fromkeys(named))}")
+    try:
+        return place(named[0] if named else None, [tag for tag in given if not tag.startswith(PREFIX)])
+    except ToolError as error:
+        raise CliError(Exit.USAGE, error.message) from error
+
+
+def collection_and_tags(tags: Sequence[str]) -> tuple[str, str]:
+    """A document's collection and its other tags, for people."""
+    placed = split_tags(tags)
+    return placed.collection or "", ", ".join(placed.tags)
+
+
+def search(options: argparse.Namespace, out: Output) -> None:
+    """Passages that answer, best first."""
+    if not options.query:
+        raise CliError(Exit.USAGE, "a search needs words or a question")
+    if options.fts_only and options.mode not in (None, "fts"):
+        raise CliError(Exit.USAGE, f"--fts-only and --mode {options.mode} exclude each other")
+    request = m.SearchRequest(
+        query=options.query,
+        top=options.top,
+        tags=labels(options, tags_for_search),
+        doc_type=options.doc_type,
+        mode=options.mode,
+        fts_only=True if options.fts_only else None,
+        min_score=options.min_score,
+        explain=options.explain,
+    )
+    try:
+        request = msgspec.convert(msgspec.to_builtins(request), m.SearchRequest)
+    except msgspec.ValidationError as error:
+        raise CliError(Exit.USAGE, str(error)) from error
+    with engine(options) as client:
+        answer = client.call(SEARCH, body=request)
+    if out.answered(answer):
+        return
+    if answer.results and answer.weak:
+        out.text("weak: nothing matches well, these are only the nearest\n", style="yellow")
+    for place, result in enumerate(answer.results, 1):
+        collection, tags = collection_and_tags(result.tags)
+        chunk, document = result.chunk, result.document
+        heading = (
+            f"{result.score:.2f}",
+            document.title,
+            chunk.heading,
+            f"page {chunk.page}" if chunk.page else None,
+            f"document {document.id}",
+            f"in {collection}" if collection else None,
+            tags,
+        )
+        out.text(f"{place}. {' · '.join(part for part in heading if part)}", style="bold")
+        if (explain := result.explain) is not None:
+            meaning = "no say" if explain.cosine is None else f"{explain.cosine:.3f}"
+            words = "no say" if explain.bm25 is None else f"{explain.bm25:.3f}"
+            weighed = f"meaning {meaning} × {explain.weight:g}, words {words}"
+            out.text(f"   {weighed} (saturation {explain.saturation:g})", style="dim")
+        text = chunk.text
+        if not options.full and len(text) > _SHORT_CHARS:
+            text = text[:_SHORT_CHARS].rstrip() + " … (--full shows all)"
+        lines = [line for line in text.strip().splitlines() if options.full or line.strip()]
+        out.text("\n".join(f"   {line}" for line in lines) + "\n")
+    if not answer.results:
+        out.note("Nothing found.")
+
+
+def get(options: argparse.Namespace, out: Output) -> None:
+    """Show one document with its text, or list those of a collection, with tags and from a source."""
+    tags = labels(options, tags_for_search)
+    if options.document is not None and (options.source_path is not None or tags):
+        raise CliError(
+            Exit.USAGE,
+            "give a document's number or uid, or what to list: --source-path, --collection, --tags; not both",
+        )
+    with engine(options) as client:
+        if options.document is None:
+            listed = DocumentsQuery(
+                source_path=options.source_path,
+                tag=",".join(tags) or None,
+                limit=options.limit or _LISTED,
+                offset=options.offset,
+            )
+            _show_list(client.call(LIST_DOCUMENTS, query=listed), out)
+            return
+        query = DocumentQuery(
+            chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
+        )
+        _show_document(client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query), out)
+
+
+def remove(options: argparse.Namespace, out: Output) -> int:
+    """Remove documents, each after a yes."""
+    removed: list[m.Removed] = []
+    failures: list[CliError] = []
+    with engine(options) as client:
+        for key in options.documents:
+            try:
+                if options.yes or _confirmed(client, key):
+                    removed.append(client.call(DELETE_DOCUMENT, path={"document_id": key}))
+            except CliError as error:
+                failures.append(error)
+                if error.status is not Exit.NOT_FOUND:
+                    break
+                out.note(error.message)
+    if failures and not removed:
+        raise failures[-1]
+    counts = [msgspec.structs.asdict(one) for one in removed]
+    total = m.Removed(**{name: sum(one[name] for one in counts) for name in m.Removed.__struct_fields__})
+    if not out.answered(total):
+        out.text(f"Removed {total.documents} documents with {total.chunks} chunks.")
+    return Exit.PARTLY if failures else Exit.OK
+
+
+def move(options: argparse.Namespace, out: Output) -> None:
+    """Put a document into another collection, as the server does it."""
+    document = asyncio.run(_move(options))
+    if not out.answered(document):
+        collection, _ = collection_and_tags(document.tags)
+        out.text(f"Document {document.id} is in {collection}.", style="green")
+
+
+async def _move(options: argparse.Namespace) -> m.Document:
+    # The server's client and not ours: a move is a conversation with retries, and it is written once.
+    from kb_server import collection_moves
+    from kb_server.engine_client import EngineFault
+    from kb_server.engine_client.http import HttpEngine
+    from kb_server.engine_faults import tool_error
+    from kb_server.tool import ToolError
+
+    settings = read(ClientSettings, options)
+    port = HttpEngine(settings.engine_url, settings.api_key)
+    try:
+        document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
+        return await collection_moves.move(port, document, options.to)
+    except ToolError as error:
+        raise CliError(_status(error.code), error.message) from error
+    except EngineFault as fault:
+        refused = tool_error(fault, document_id=options.document)
+        raise CliError(_status(refused.code), refused.message) from fault
+    finally:
+        await port.close()
+
+
+def _status(code: str) -> Exit:
+    known = {
+        "document_not_found": Exit.NOT_FOUND,
+        "engine_unreachable": Exit.UNREACHABLE,
+        "invalid_collection": Exit.USAGE,
+    }
+    return known.get(code, Exit.FAILED)
+
+
+def _confirmed(client: EngineClient, key: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CliError(Exit.USAGE, "removing asks for a yes on a terminal; elsewhere say --yes")
+    document = client.call(GET_DOCUMENT, path={"document_id": key}, query=WITHOUT_CHUNKS)
+    out = Output(stdout=sys.stderr)
+    out.note(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks? [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _show_list(found: m.DocumentList, out: Output) -> None:
+    if out.answered(found):
+        return
+    rows = [
+        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
+        for one in found.documents
+    ]
+    out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
+    end = found.offset + len(rows)
+    if rows and end < found.total:
+        out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
+
+
+def _show_document(document: m.DocumentDetail, out: Output) -> None:
+    if out.answered(document):
+        return
+    collection, tags = collection_and_tags(document.tags)
+    out.facts(
+        [
+            ("document", document.id),
+            ("title", document.title),
+            ("type", document.doc_type),
+            ("status", document.status),
+            ("reason", document.status_reason),
+            ("collection", collection),
+            ("tags", tags),
+            ("source", ", ".join(document.source_paths)),
+            ("file", document.filename),
+            ("bytes", document.size_bytes),
+            ("pages", document.pages),
+            ("chunks", document.chunk_count),
+            ("version", document.version),
+            ("created", document.created_at),
+            ("updated", document.updated_at),
+            ("uid", document.uid),
+        ]
+    )
+    for chunk in document.chunks:
+        out.text("\n" + chunk.text)
+    end = document.chunk_offset + len(document.chunks)
+    if document.chunks and end < document.chunk_count:
+        out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
+
+
+def add_note(options: argparse.Namespace, out: Output) -> int:
+    """Take in a note, and wait until it can be found."""
+    tags = labels(options, tags_for_submission)
+    note = m.NoteRequest(
+        text=_note_text(options.text),
+        title=options.title,
+        tags=tags,
+        source_path=options.source_path,
+        # As the server does it: the same note twice is one within its collection, two across collections.
+        dedup_scope=tags[0],
+    )
+    with engine(options) as client:
+        job = client.call(CREATE_JOB, body=note)
+        if not options.no_wait:
+            job = client.wait_for_job(job.id)
+    return _report_job(job, out)
+
+
+def update_note(options: argparse.Namespace, out: Output) -> int:
+    """Replace a note's text in place, and wait until it can be found."""
+    patch = m.NotePatch(
+        text=_note_text(options.text), title=options.title, expected_version=options.expected_version
+    )
+    with engine(options) as client:
+        waiting = NoteQuery(wait=0) if options.no_wait else NoteQuery()
+        changed = client.call(
+            PATCH_NOTE, path={"document_id": options.document_id}, query=waiting, body=patch
+        )
+        if isinstance(changed, m.Job) and not options.no_wait:
+            changed = client.wait_for_job(changed.id)
+            if changed.status == "completed":
+                changed = client.call(
+                    GET_DOCUMENT, path={"document_id": options.document_id}, query=WITHOUT_CHUNKS
+                )
+    if isinstance(changed, m.Job):
+        return _report_job(changed, out)
+    if not out.answered(changed):
+        out.text(f"Note {changed.id} is updated (version {changed.version}).", style="green")
+    return Exit.OK
+
+
+def _note_text(given: str) -> str:
+    """The text of a note: as given, or all of stdin for `-`."""
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise CliError(Exit.USAGE, "a note needs a text")
+    if len(text) > m.MAX_NOTE_CHARS:
+        raise CliError(
+            Exit.USAGE,
+            f"a note has at most {m.MAX_NOTE_CHARS} characters; take it in as a file with `kb add`",
+        )
+    return text
+
+
+def _report_job(job: m.Job, out: Output) -> int:
+    if out.answered(job):
+        pass
+    elif job.status == "completed":
+        collection, _ = collection_and_tags(job.tags)
+        same = "; the same text was there already" if job.deduplicated else ""
+        out.text(f"Document {job.document_id} in {collection}{same}.", style="green")
+    elif job.error is None:
+        out.text(f"Job {job.id} is {job.status}.")
+    if job.error is not None and not out.as_json:
+        raise CliError(Exit.FAILED, f"job {job.id} failed: {job.error.message} ({job.error.code})")
+    return Exit.FAILED if job.status in ("failed", "cancelled") else Exit.OK

@@ -1,0 +1,153 @@
+"""The commands on the engine itself: `kb status`, `kb jobs` and `kb collections`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from kb_cli.config import engine
+from kb_cli.output import CliError, Exit, Output
+from kb_contracts.api import models as m
+from kb_contracts.api import ragler as r
+from kb_contracts.api.operations import (
+    GET_COLLECTION,
+    GET_JOB,
+    GET_STATUS,
+    LIST_COLLECTIONS,
+    LIST_JOBS,
+    PUT_COLLECTION,
+    RETRY_JOB,
+    JobsQuery,
+)
+
+if TYPE_CHECKING:
+    from kb_cli.client import EngineClient
+
+
+def status(options: argparse.Namespace, out: Output) -> None:
+    """Version, model, counts, queue, storage, and what is wrong."""
+    with engine(options) as client:
+        answer = client.call(GET_STATUS)
+    if out.answered(answer):
+        return
+
+    def mebibytes(count: int) -> str:
+        return f"{count / 1_048_576:,.1f} MiB"
+
+    documents, queue, storage = answer.documents, answer.queue, answer.storage
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(documents.by_type.items()))
+    out.facts(
+        [
+            ("engine", answer.version),
+            ("model", f"{answer.model.name}, {answer.model.dimensions} dimensions"),
+            ("device", f"{answer.device.type}, {answer.device.threads} threads"),
+            ("documents", f"{documents.total} ({kinds or 'none'}), {documents.empty} without text"),
+            ("chunks", answer.chunks),
+            ("queue", f"{queue.queued} queued, {queue.running} running, {queue.failed} failed"),
+            ("storage", f"{storage.path}, {mebibytes(storage.bytes)}, {mebibytes(storage.free_bytes)} free"),
+            (
+                "kept of failed",
+                f"{mebibytes(storage.failed_bytes)} of {mebibytes(storage.failed_bytes_limit)}",
+            ),
+            ("last change", answer.last_updated or "never"),
+        ]
+    )
+    for issue in answer.issues:
+        out.note(f"issue: {issue}")
+
+
+def jobs(options: argparse.Namespace, out: Output) -> None:
+    """The recent jobs, or one, which `--retry` queues again."""
+    if options.retry and options.job is None:
+        raise CliError(Exit.USAGE, "--retry needs the ID of a job; `kb jobs --status failed` lists them")
+    with engine(options) as client:
+        if options.job is not None:
+            found = [client.call(RETRY_JOB if options.retry else GET_JOB, path={"job_id": options.job})]
+            answer: m.Job | m.JobList = found[0]
+        else:
+            answer = client.call(LIST_JOBS, query=JobsQuery(status=options.status, limit=options.limit))
+            found = answer.jobs
+    if out.answered(answer):
+        return
+    rows = []
+    for job in found:
+        step = f"{job.step} {job.progress:.0%}" if job.status == "running" else job.step
+        if job.error is not None:
+            step = f"{job.error.code}: {job.error.message}"
+        rows.append([job.id, job.status, step, job.title, job.document_id, job.created_at])
+    out.table(["job", "status", "step", "title", "document", "created"], rows)
+    if isinstance(answer, m.JobList) and answer.total > len(found):
+        out.note(f"{len(found)} of {answer.total} jobs; --limit shows more")
+
+
+def collections(options: argparse.Namespace, out: Output) -> None:
+    """List all, show one by its name, else by its id, or describe one."""
+    members = {
+        "description": options.describe,
+        "created_by": options.created_by,
+        "target_audience": options.audience,
+        "usage_scenarios": options.scenario,
+    }
+    given = {name: value for name, value in members.items() if value is not None}
+    key = options.collection
+    if given and key is None:
+        raise CliError(Exit.USAGE, "name the collection to describe")
+    with engine(options) as client:
+        answer = client.call(LIST_COLLECTIONS)
+        named = [each for each in answer.collections if each.name == key]
+        known = next(iter(named or [each for each in answer.collections if each.id == key]), None)
+        if key is None:
+            detail = None
+        elif given:
+            detail = _describe(client, key, known, given)
+        elif known is None:
+            raise CliError(Exit.NOT_FOUND, f"there is no collection {key!r}")
+        else:
+            detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
+    if out.answered(answer if detail is None else detail):
+        return
+    if detail is None:
+        rows = [
+            [each.name, each.chunk_count, each.description, each.created_by, each.created_at, each.id]
+            for each in answer.collections
+        ]
+        out.table(["collection", "chunks", "description", "created by", "created", "id"], rows)
+        return
+    figures = detail.statistics
+    out.facts(
+        [
+            ("collection", detail.name),
+            ("id", detail.id),
+            ("description", detail.description),
+            ("audience", "; ".join(detail.target_audience or ())),
+            ("scenarios", "; ".join(detail.usage_scenarios or ())),
+            ("chunks", detail.chunk_count),
+            ("tokens", f"{figures.total_tokens}, {figures.avg_chunk_size:g} a chunk"),
+            ("created", f"{detail.created_at} by {detail.created_by}"),
+            ("last change", detail.updated_at),
+        ]
+    )
+
+
+def _describe(
+    client: EngineClient, name: str, known: r.CollectionSummary | None, given: dict[str, str | list[str]]
+) -> r.CollectionDetail:
+    """What is not given stays as it was."""
+    present: dict[str, object] = {}
+    if known is not None:
+        detail = client.call(GET_COLLECTION, path={"collection_id": known.id})
+        lists = {"target_audience": detail.target_audience, "usage_scenarios": detail.usage_scenarios}
+        present = {member: value for member, value in lists.items() if value is not UNSET}
+        present |= {"name": detail.name, "description": detail.description}
+    try:
+        wanted = msgspec.convert({"name": name, **present, **given}, r.CollectionRequest)
+    except msgspec.ValidationError as error:
+        raise CliError(Exit.USAGE, f"a description does not fit: {error}") from error
+    return client.call(
+        PUT_COLLECTION,
+        path={"collection_id": known.id if known else r.collection_id(name)},
+        body=wanted,
+    )

@@ -1,0 +1,102 @@
+"""`kb verify`: whether an engine keeps what the contract promises, promise by promise."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from kb_cli.config import ClientSettings, engine, read
+from kb_cli.output import CliError, Exit, Output
+from kb_contracts.api.operations import GET_STATUS, LIST_COLLECTIONS
+from kb_verify import Promise, Results, Status, SuiteError, Target
+from kb_verify import run as run_suite
+from kb_verify.report import html, requirement_texts, requirements, verdict
+
+_WHY_CHARS = 160
+_STATES = {Status.PASSED: "kept", Status.FAILED: "BROKEN", Status.SKIPPED: "not shown"}
+
+
+class Verdict(msgspec.Struct):
+    """The answer for programs."""
+
+    passed: bool
+    verdict: str
+    requirements: dict[str, Status]
+    promises: list[Promise]
+    results: Results
+
+
+def run(options: argparse.Namespace, out: Output) -> int:
+    """Run the suite and say what came of it."""
+    if options.target is not None:
+        options.engine_url = options.target
+    _check_base(options)
+    folder = Path(options.report) if options.report is not None else None
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(Exit.USAGE, f"--report {folder}: {error.strerror}") from error
+    settings = read(ClientSettings, options)
+    target = Target(
+        url=settings.engine_url.rstrip("/"),
+        api_key=settings.api_key,
+        seed=options.seed,
+        examples=options.examples,
+        seconds=options.seconds,
+    )
+    junit = folder / "junit.xml" if folder is not None else None
+    try:
+        results = run_suite(target, quick=options.quick, junit=junit, show_progress=out.is_terminal)
+    except SuiteError as error:
+        raise CliError(Exit.FAILED, str(error)) from error
+    if folder is not None:
+        (folder / "verification.html").write_text(html(results), "utf-8")
+    _report(results, out)
+    if folder is not None:
+        out.note(f"the report is in {folder}: verification.html, junit.xml")
+    return Exit.OK if results.passed else Exit.FAILED
+
+
+def _check_base(options: argparse.Namespace) -> None:
+    """Refuse a base with anything in it, unless it may be erased."""
+    # The suite uses up what a caller without a name may ask in a minute, and may just have been run.
+    with engine(options, user=f"verify {uuid4()}") as client:
+        status = client.call(GET_STATUS)
+        collections = 0
+        try:
+            if not options.erase:
+                collections = len(client.call(LIST_COLLECTIONS).collections)
+        except CliError as error:
+            if error.status is not Exit.NOT_FOUND:  # an engine need not have any
+                raise
+    waiting = status.queue.queued + status.queue.running
+    if (status.documents.total or waiting or collections) and not options.erase:
+        raise CliError(
+            Exit.USAGE,
+            f"the base holds {status.documents.total} documents, {collections} collections and {waiting} "
+            "unfinished jobs, and verifying removes them all; verify an empty engine, or allow it with "
+            "--erase",
+        )
+
+
+def _report(results: Results, out: Output) -> None:
+    promises = results.promises()
+    if out.answered(Verdict(results.passed, verdict(results), requirements(promises), promises, results)):
+        return
+    rows = []
+    for each in promises:
+        why = " ".join(each.why.split())
+        why = why if len(why) <= _WHY_CHARS else why[: _WHY_CHARS - 1] + "…"
+        ids = ", ".join(each.requirements)
+        rows.append([each.family, each.sentence, ids, _STATES[each.status], why])
+    out.table(["family", "promise", "requirements", "result", "why"], rows)
+    texts = requirement_texts()
+    for id_, status in requirements(promises).items():
+        if status is Status.FAILED:
+            out.note(f"broken: {id_} {texts.get(id_, '')}")
+    out.note(verdict(results))
+    out.note(results.counts())

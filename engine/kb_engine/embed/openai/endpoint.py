@@ -1,0 +1,272 @@
+"""What an endpoint answers, taken apart. No I/O: bytes in, vectors or the reason why not out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import CancelledError, Future
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+import numpy as np
+from aiohttp.http_exceptions import HttpProcessingError
+
+from kb_engine.embed.openai.settings import MOST_DIMENSIONS
+from kb_engine.embed.protocol import EmbedderUnavailable, Vectors
+
+_MOST_WORDS = 200
+
+
+class BadAnswer(ValueError):
+    """The answer holds no vectors that can be used; the message says why and quotes nothing of it."""
+
+
+class WrongLength(BadAnswer):
+    """The vectors have another length than those before them."""
+
+    def __init__(self, found: int, wanted: int) -> None:
+        super().__init__(f"vectors of {found} dimensions where {wanted} were expected")
+        self.found = found
+        self.wanted = wanted
+
+
+class _Item(msgspec.Struct):
+    embedding: list[float]
+    index: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Item]
+
+
+def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
+    """The vectors of `count` texts in their order, each of length 1; `dimensions` 0: any number of them.
+
+    Raises:
+        BadAnswer: no such JSON, too many or too few, or a vector without a direction.
+    """
+    try:
+        items = msgspec.json.decode(body, type=_Answer).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(f"no list of embeddings ({_first_words(str(error))})") from error
+    if len(items) != count:
+        raise BadAnswer(f"{len(items)} embeddings for {count} texts")
+    rows = [item.embedding for item in _in_order(items)]
+    wanted = dimensions or len(rows[0])
+    if not 0 < wanted <= MOST_DIMENSIONS:
+        raise BadAnswer(f"vectors of {wanted} dimensions; 1 to {MOST_DIMENSIONS} can be used")
+    for row in rows:
+        if len(row) != wanted:
+            raise WrongLength(len(row), wanted)
+    return _of_length_one(np.array(rows, dtype=np.float64))
+
+
+def _in_order(items: list[_Item]) -> list[_Item]:
+    """By `index` where the endpoint tells it, else as they came."""
+    if all(item.index is None for item in items):
+        return items
+    places = {item.index: item for item in items}
+    if places.keys() != set(range(len(items))):
+        raise BadAnswer("embeddings whose index is missing or comes twice")
+    return [places[place] for place in range(len(items))]
+
+
+def _of_length_one(vectors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Vectors:
+    if not np.isfinite(vectors).all():
+        raise BadAnswer("a vector with a number that is not finite")
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    if not largest.all():
+        raise BadAnswer("a vector of zeros, which has no direction")
+    scaled = vectors / largest  # squares of very large numbers would overflow, of very small ones vanish
+    return np.asarray(scaled / np.linalg.norm(scaled, axis=1, keepdims=True), dtype=np.float32)
+
+
+class _Words(msgspec.Struct):
+    """Where endpoints put what went wrong: an object with a message, or a text by one of these names."""
+
+    error: object = None
+    message: object = None
+    detail: object = None
+
+
+def words_of(body: bytes, secret: str) -> str:
+    """What an endpoint says went wrong, one line of printable signs without the key; empty where nothing.
+
+    Only for answers to texts of our own: endpoints quote what they were asked.
+    """
+    try:
+        document = msgspec.json.decode(body, type=_Words)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    inner = document.error.get("message") if isinstance(document.error, dict) else document.error
+    words = next((text for text in (inner, document.message, document.detail) if isinstance(text, str)), "")
+    if secret:
+        words = words.replace(secret, "***")
+    return _first_words(words)
+
+
+def _first_words(text: str) -> str:
+    line = " ".join(text.split())[:_MOST_WORDS]
+    return "".join(sign if sign.isprintable() else "?" for sign in line)
+
+
+MOST_RETRY_AFTER = 300.0
+"""Seconds: what an endpoint asks for beyond this is not waited for."""
+
+_CONNECT_SECONDS = 5.0
+_READ_BYTES = 64 * 1024
+_UNTOUCHED = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-engine"}
+
+
+class NoAnswer(EmbedderUnavailable):
+    """Not in time: the endpoint hangs, or these texts are more than it can do meanwhile."""
+
+
+class Reply(NamedTuple):
+    """An answer of any status; `retry_after` is in seconds, None where the endpoint names none."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class Wire:
+    """Connections to one URL. The key goes into a header, and nowhere else."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._url = url
+        self._headers = {**_UNTOUCHED, "Content-Type": "application/json"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def post(self, body: bytes, *, seconds: float, most_bytes: int) -> Reply:
+        """Send JSON and wait for the whole answer; blocks.
+
+        Raises:
+            NoAnswer: not in time.
+            EmbedderUnavailable: no answer of HTTP, one that is too large, or the wire was closed.
+        """
+        try:
+            return self._begin(body, seconds, most_bytes).result()
+        except CancelledError:
+            raise EmbedderUnavailable("the engine is stopping") from None
+
+    def close(self) -> None:
+        """End what is under way and let the connections go; calls after that fail."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self._let_go(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _begin(self, body: bytes, seconds: float, most_bytes: int) -> Future[Reply]:
+        # Under the lock, so that nothing is put on the loop behind what closes it.
+        with self._lock:
+            if self._closed:
+                raise EmbedderUnavailable("the engine is stopping")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="embedding-endpoint", daemon=True
+                )
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(self._post(body, seconds, most_bytes), self._loop)
+
+    async def _let_go(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post(self, body: bytes, seconds: float, most_bytes: int) -> Reply:
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    return await self._once(body, most_bytes)
+                except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError):
+                    # The other side had closed a pooled connection. Embedding twice does no harm.
+                    return await self._once(body, most_bytes)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise self._failed(f"cannot be reached (no connection within {_CONNECT_SECONDS:g} s)") from error
+        except TimeoutError as error:
+            raise NoAnswer(f"{self._url} did not answer within {seconds:g} s") from error
+        except aiohttp.ClientConnectorError as error:
+            raise self._failed(f"cannot be reached ({_why(error)})") from error
+        except aiohttp.ClientPayloadError as error:
+            raise self._failed("broke off in the middle of its answer") from error
+        except (aiohttp.ClientResponseError, HttpProcessingError, ValueError) as error:
+            raise self._failed("answers what is no HTTP") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failed(f"closed the connection ({type(error).__name__})") from error
+
+    async def _once(self, body: bytes, most_bytes: int) -> Reply:
+        session = self._session
+        if session is None:
+            session = self._session = _new_session(self._headers)
+        # A redirect is not followed: the key and the texts are for the host of the setting.
+        async with session.post(self._url, data=body, allow_redirects=False) as answer:
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise self._failed("answers in a compression that it was not asked for")
+            read = bytearray()
+            async for part in answer.content.iter_chunked(_READ_BYTES):
+                read += part
+                if len(read) > most_bytes:
+                    raise self._failed(f"answers with more than {most_bytes} bytes")
+            return Reply(answer.status, bytes(read), seconds_of(answer.headers.get("Retry-After")))
+
+    def _failed(self, what: str) -> EmbedderUnavailable:
+        return EmbedderUnavailable(f"{self._url} {what}", retry_after=_CONNECT_SECONDS)
+
+
+def _why(error: aiohttp.ClientConnectorError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    return error.strerror or "no connection"
+
+
+def _new_session(headers: dict[str, str]) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),  # as many as there are threads that ask
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    )
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def seconds_of(header: str | None) -> float | None:
+    """What `Retry-After` asks for, in seconds or as a date; None where it is neither."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(header)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            seconds = (moment - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    if not seconds >= 0:  # also what is not a number
+        return 0.0
+    return min(seconds, MOST_RETRY_AFTER)

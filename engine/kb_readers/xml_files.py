@@ -1,0 +1,253 @@
+"""XML element by element, to a handler that keeps what it wants, within bounds: the driver of SVG and Office.
+
+An Office file is a ZIP of XML parts that point to one another, read without entities.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from xml.parsers import expat
+
+from kb_contracts.api.formats import Format
+from kb_readers.failures import OLE, ExtractionFailed, damaged, locked, old_or_locked, unsafe
+from kb_readers.markdown import one_line
+
+DEEPEST = 1000
+"""Elements in elements; the parser takes minutes for a million of them."""
+
+_NO_MEMORY = expat.errors.codes[expat.errors.XML_ERROR_NO_MEMORY]
+
+Attributes = Mapping[str, str]
+"""Of an element; a name with a namespace is that, a space and the local name."""
+
+
+class Handler:
+    """Looks at elements as they go by, and passes over what it does not define."""
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        """An element begins."""
+
+    def end(self, name: str) -> None:
+        """An element ends."""
+
+    def characters(self, text: str) -> None:
+        """Text, or a piece of it."""
+
+
+def local_name(name: str) -> str:
+    """The name without its namespace."""
+    return name.rpartition(" ")[2]
+
+
+def parser_for(
+    handler: Handler, label: str, name_of: Callable[[str], str] = local_name
+) -> expat.XMLParserType:
+    """A parser that feeds `handler`, with elements by the name that `name_of` makes of namespace and name.
+
+    Raises ExtractionFailed where the elements are too deep; `label` is the format's.
+    """
+    depth = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > DEEPEST:
+            raise unsafe(label, f"elements {DEEPEST:,} deep")
+        handler.start(name_of(name), attributes)
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        handler.end(name_of(name))
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = handler.characters
+    return parser
+
+
+def unsound(label: str, error: Exception) -> ExtractionFailed | MemoryError:
+    """What it means that a reader of the standard library gave up: a damaged file, or too little memory."""
+    if isinstance(error, expat.ExpatError) and error.code == _NO_MEMORY:
+        return MemoryError()
+    return damaged(label, str(error))
+
+
+MOST_UNPACKED_BYTES = 256 << 20
+"""What the parts that are read may unpack to, all together, whatever the ZIP says of their sizes."""
+
+_READ_BYTES = 1 << 18
+_LONGEST_TITLE = 500
+ENCRYPTED = 1
+"""The bit of a zip member's flags."""
+_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
+BROKEN = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
+    expat.ExpatError,
+)  # fmt: skip
+"""What the standard library lets through on an unsound file, and a handler on a number that is none."""
+
+# What a program names a presentation that nobody has named.
+_NO_TITLES = frozenset(["", "untitled", "powerpoint presentation"])
+
+
+class Relationship(NamedTuple):
+    """Where a part points to."""
+
+    kind: str
+    """The last word of its type, as in "slide"."""
+    part: str
+
+
+class Package:
+    """One Office file. Every method may raise ExtractionFailed."""
+
+    def __init__(self, data: bytes, fmt: Format, family: str) -> None:
+        """Open it; `family` stands in the content type of every main part of this format."""
+        if data.startswith(OLE):
+            raise old_or_locked(data, fmt.label)
+        self._label = fmt.label
+        self._room = MOST_UNPACKED_BYTES
+        try:
+            self._archive = zipfile.ZipFile(io.BytesIO(data))
+        except BROKEN as error:
+            raise unsound(self._label, error) from None
+        # Names of parts are equal whatever their case.
+        self._members = {each.filename.lower(): each for each in self._archive.infolist()}
+        self._outer = self.relationships("")
+        self.main = self._main(family)
+        """The name of the part that everything hangs on."""
+
+    def feed(self, part: str, handler: Handler) -> None:
+        """Pass a part to a handler. A part that is not there is a damaged file."""
+        member = self._members.get(part.lower())
+        if member is None:
+            raise damaged(self._label, f"{part} is missing")
+        if member.flag_bits & ENCRYPTED:
+            raise locked(self._label)
+        if member.compress_type not in _PACKED_AS:
+            raise damaged(self._label, "it is packed in an unknown way")
+        parser = parser_for(handler, self._label)
+        parser.StartDoctypeDeclHandler = self._refuse_declarations
+        try:
+            with self._archive.open(member) as opened:
+                while piece := opened.read(_READ_BYTES):
+                    self._take(len(piece))
+                    parser.Parse(piece, False)
+            parser.Parse(b"", True)
+        except BROKEN as error:
+            raise unsound(self._label, error) from None
+
+    def relationships(self, part: str) -> dict[str, Relationship]:
+        """Where a part points to inside the file, by id; "" is the package itself."""
+        folder, name = posixpath.split(part)
+        found = _Relationships(folder)
+        path = posixpath.join(folder, "_rels", f"{name}.rels")
+        if path.lower() in self._members:
+            self.feed(path, found)
+        return found.by_id
+
+    @property
+    def title(self) -> str | None:
+        """What the file's properties say, unless it is what programs write by themselves."""
+        found = _Text("title")
+        for outer in self._outer.values():
+            if outer.kind == "core-properties" and outer.part.lower() in self._members:
+                self.feed(outer.part, found)
+        title = one_line(found.text)[:_LONGEST_TITLE]
+        return None if title.lower() in _NO_TITLES else title
+
+    def _main(self, family: str) -> str:
+        part = next((each.part for each in self._outer.values() if each.kind == "officeDocument"), None)
+        if part is None:
+            raise self._something_else()
+        types = _ContentTypes()
+        self.feed("[Content_Types].xml", types)
+        content_type = types.of(part)
+        if "macroenabled" in content_type:
+            raise ExtractionFailed(
+                "unsupported_format",
+                f"The file holds macros. Save it as {self._label} without macros and try again.",
+            )
+        if family not in content_type:
+            raise self._something_else()
+        return part
+
+    def _refuse_declarations(self, *_: object) -> None:
+        raise ExtractionFailed(
+            "file_corrupt",
+            f"The {self._label} defines entities, which no Office program does; it is not read.",
+        )
+
+    def _something_else(self) -> ExtractionFailed:
+        return ExtractionFailed("file_corrupt", f"The file is no {self._label}, although its name says so.")
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
+
+
+def reference(attributes: Attributes, name: str = "id") -> str:
+    """The id of the relationship that an element names, as in `r:id`; "" where it names none."""
+    full = f"/relationships {name}"
+    return next((value for key, value in attributes.items() if key.endswith(full)), "")
+
+
+class _Relationships(Handler):
+    def __init__(self, folder: str) -> None:
+        self.by_id: dict[str, Relationship] = {}
+        self._folder = folder
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        if name == "Relationship" and attributes.get("TargetMode") != "External":
+            # A target that begins with a slash is one from the root.
+            path = posixpath.join("/", self._folder, attributes.get("Target", ""))
+            kind = attributes.get("Type", "").rpartition("/")[2]
+            part = posixpath.normpath(path).lstrip("/")
+            self.by_id[attributes.get("Id", "")] = Relationship(kind, part)
+
+
+class _ContentTypes(Handler):
+    def __init__(self) -> None:
+        self._by_part: dict[str, str] = {}
+        self._by_extension: dict[str, str] = {}
+
+    def of(self, part: str) -> str:
+        """In lower case; "" where the file says none."""
+        by_extension = self._by_extension.get(part.rpartition(".")[2].lower(), "")
+        return self._by_part.get(f"/{part}".lower(), by_extension)
+
+    def start(self, name: str, attributes: Attributes) -> None:
+        content_type = attributes.get("ContentType", "").lower()
+        if name == "Override":
+            self._by_part[attributes.get("PartName", "").lower()] = content_type
+        elif name == "Default":
+            self._by_extension[attributes.get("Extension", "").lower()] = content_type
+
+
+class _Text(Handler):
+    """Collects the text of the elements of one name."""
+
+    def __init__(self, element: str) -> None:
+        self.text = ""
+        self._element = element
+        self._inside = False
+
+    def start(self, name: str, _attributes: Attributes) -> None:
+        self._inside = name == self._element
+
+    def end(self, _name: str) -> None:
+        self._inside = False
+
+    def characters(self, text: str) -> None:
+        if self._inside and len(self.text) < _LONGEST_TITLE:
+            self.text += text

@@ -1,0 +1,190 @@
+"""The command line itself: versions, help, and how failures end."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kb_cli import VERSION, main
+from kb_cli.command_line import COMMANDS, Command, dispatch
+from kb_cli.output import Exit
+from kb_config.installing import install_command
+from kb_contracts.api.operations import API_VERSION
+from tests.support.stack import ROOT, clean_environment, free_port
+
+
+@pytest.mark.requirement("E34")
+def test_the_version_is_3_0_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client's, the API's and the distribution's are one."""
+    with pytest.raises(SystemExit) as ended:
+        dispatch(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "kb v3.0.0\n"
+    assert VERSION == API_VERSION == f"v{importlib.metadata.version('kb-for-agents')}"
+
+
+@pytest.mark.requirement("E1")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
+    capsys: pytest.CaptureFixture[str], command: Command
+) -> None:
+    """What the parser names can be imported, and `--help` documents how it ends."""
+    module, _, function = command.run.partition(":")
+    assert callable(getattr(import_module(module), function))
+    with pytest.raises(SystemExit):
+        dispatch([command.name, "--help"])
+    assert "exit status:" in capsys.readouterr().out
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("command", "package", "extras"),
+    [
+        ("serve", "mcp", ["server"]),
+        ("serve", "pybase64", ["server"]),
+        ("stdio", "mcp", ["server"]),
+        ("engine", "apsw", ["engine"]),
+        ("engine", "semantic_text_splitter", ["engine"]),
+    ],
+)
+def test_a_part_without_its_packages_says_what_to_install(
+    tmp_path: Path, command: str, package: str, extras: list[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kb_cli.main", command],
+        env=clean_environment(PYTHONPATH=str(tmp_path), KB_HOME=str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Exit.FAILED, done.stderr
+    assert f"the package {package} is not installed; install what `kb {command}` needs" in done.stderr
+    assert install_command(*extras) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["search"],
+        ["jobs", "--status", "lost"],
+        ["get", "1", "--limit", "0"],
+        ["search", "x", "--top", "0"],
+        ["search", "x", "--top", "101"],
+        ["search", "x", "--min-score", "2"],
+        ["search", "x", "--min-score", "nan"],
+        ["updatenote", "x", "y"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dispatch(arguments)
+    assert ended.value.code == Exit.USAGE
+    output = capsys.readouterr()
+    assert (output.out, "kb" in output.err) == ("", True)
+
+
+def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line names the URL and what to do."""
+    url = f"http://127.0.0.1:{free_port()}"
+    assert dispatch(["status", "--url", url]) == Exit.UNREACHABLE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"kb status: no engine answers at {url} ")
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1/", ""])
+def test_a_url_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert dispatch(["status", "--url", url]) in (Exit.USAGE, Exit.UNREACHABLE, Exit.FAILED)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fault_of_ours_is_one_line_unless_asked_for_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People see a line, and the traceback with LOG_LEVEL=debug."""
+    monkeypatch.setattr("kb_cli.config.show", lambda _options, _out: 1 // 0)
+    monkeypatch.delenv("LOG_LEVEL", raising=False)
+    assert dispatch(["config"]) == Exit.FAILED
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv("LOG_LEVEL", "debug")
+    assert dispatch(["config"]) == Exit.FAILED
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "words"),
+    [
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted"),
+        (ModuleNotFoundError("no", name="mcp.server"), Exit.FAILED, "the package mcp is not installed"),
+        (ModuleNotFoundError("no", name="elsewhere"), Exit.FAILED, "elsewhere is not installed"),
+    ],
+)
+def test_interruptions_and_missing_packages_are_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    status: Exit,
+    words: str,
+) -> None:
+    def fail(_options: object, _out: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("kb_cli.config.show", fail)
+    assert dispatch(["config"]) == status
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.process
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    """`kb config | head -0` ends with the status of a broken pipe and in silence."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kb_cli.main", "config"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (Exit.BROKEN_PIPE, b"")
+
+
+def test_an_old_python_is_told_in_one_line() -> None:
+    assert main.refusal((3, 11, 0)) == ""
+    assert main.refusal((3, 10, 12)).startswith("kb needs Python 3.11 or later; this is 3.10.12 (")
+    assert "\n" not in main.refusal((3, 8, 0))
+
+
+def test_what_is_read_before_that_check_is_plain_enough_for_an_old_python() -> None:
+    """The entry and the package it is in parse as Python 3.7."""
+    folder = Path(main.__file__).parent
+    for name in ("__init__.py", "main.py"):
+        ast.parse((folder / name).read_text("utf-8"), feature_version=(3, 7))
+
+
+@pytest.mark.requirement("E30")
+def test_mcp_and_httpx_are_declared_and_used() -> None:
+    """mcp by the server, httpx by the command line's client."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    assert any(entry.startswith("httpx>") for entry in declared)
+    assert any(entry.startswith("mcp>") for entry in declared)
+    assert import_module("kb_cli.client").httpx.__name__ == "httpx"
+    protocol = vars(import_module("kb_server.hosting.toolset_server"))
+    assert any(str(getattr(value, "__module__", "")).startswith("mcp.") for value in protocol.values())

@@ -1,0 +1,237 @@
+"""`kb up`, `serve`, `engine` and `sim` as processes: what they say, and how they end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from kb_cli.main import main
+from kb_cli.output import Exit
+from tests.support.eventually import eventually
+from tests.support.stack import Process, Stack, clean_environment, free_port, running_stack, wait_until_ready
+
+pytestmark = pytest.mark.process
+
+KEY = "agents-secret"
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """`kb up` with a key, in a data folder of its own."""
+    with running_stack(
+        tmp_path / "home", KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, LOG_LEVEL="warn"
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def children(stack: Stack) -> dict[str, psutil.Process]:
+    """The children of `kb up` by their command."""
+    found = psutil.Process(stack.process.pid).children()
+    return {child.cmdline()[child.cmdline().index("kb_cli.main") + 1]: child for child in found}
+
+
+def command(
+    *arguments: str, module: str = "kb_cli.main", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`kb`, or a part's own module, to its end."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", module, *arguments],
+        env=clean_environment(KB_EMBEDDER="hash", **environment),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_up_says_where_it_is_and_how_an_agent_learns_of_it(stack: Stack) -> None:
+    """The endpoint, the data folder, and the line for Claude Code with the header but not the key."""
+    shown = stack.process.output()
+    assert f"endpoint     {stack.mcp_url}\n" in shown
+    assert f"data folder  {stack.home}\n" in shown
+    line = f"claude mcp add --transport http kb {stack.mcp_url}"
+    assert f'{line} --header "Authorization: Bearer $KB_MCP_API_KEY"\n' in shown
+    assert KEY not in shown
+
+
+def test_up_says_how_the_other_commands_find_an_engine_on_another_port(stack: Stack) -> None:
+    """They ask KB_ENGINE_URL, which knows nothing of KB_ENGINE_PORT."""
+    assert f"export KB_ENGINE_URL={stack.engine_url}\n" in stack.process.output()
+
+
+def test_up_serves_a_tool_call_through_both_parts(stack: Stack) -> None:
+    """The server was given the engine that runs beside it."""
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "kb_status", "arguments": {}},
+    }
+    answer = httpx.post(stack.mcp_url, json=message, headers={"Authorization": f"Bearer {KEY}"}).json()
+    assert answer["result"]["structuredContent"]["version"] == "v3.0.0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_stops_cleanly_and_leaves_nobody_behind(stack: Stack, number: signal.Signals) -> None:
+    """Asked once, it ends both children in order, with exit status 0."""
+    started = list(children(stack).values())
+    stack.process.popen.send_signal(number)
+    assert stack.process.popen.wait(30) == 0
+    assert not any(child.is_running() for child in started)
+    assert "Traceback" not in stack.process.output()
+
+
+@pytest.mark.parametrize(("part", "name"), [("engine", "engine"), ("serve", "MCP server")])
+def test_up_ends_when_a_child_dies_and_says_which(stack: Stack, part: str, name: str) -> None:
+    """Half a kb is none: the other child is stopped too."""
+    parts = children(stack)
+    parts[part].kill()
+    assert stack.process.popen.wait(30) == Exit.FAILED
+    stack.process.stop()
+    assert f"kb up: the {name} was ended by signal 9; stopping\n" in stack.process.output()
+    assert not any(child.is_running() for child in parts.values())
+
+
+def test_the_children_end_when_up_is_killed(stack: Stack) -> None:
+    """A parent that cannot say goodbye leaves no orphan that holds the ports."""
+    started = list(children(stack).values())
+    stack.process.popen.kill()
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+
+
+@pytest.mark.parametrize("variable", ["KB_ENGINE_PORT", "KB_MCP_PORT"])
+def test_a_port_in_use_is_one_line_that_names_the_setting(tmp_path: Path, taken: int, variable: str) -> None:
+    ports = {"KB_ENGINE_PORT": str(free_port()), "KB_MCP_PORT": str(free_port()), variable: str(taken)}
+    done = command("up", KB_HOME=str(tmp_path), **ports)
+    assert done.returncode == Exit.FAILED
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert str(taken) in done.stderr
+    assert variable in done.stderr
+
+
+def test_an_address_of_another_machine_is_one_line_that_names_the_setting(tmp_path: Path) -> None:
+    """Another port would not help."""
+    done = command("serve", KB_HOME=str(tmp_path), KB_MCP_HOST="192.0.2.1", KB_MCP_PORT="0")
+    assert done.returncode == Exit.FAILED
+    assert "192.0.2.1" in done.stderr
+    assert "KB_MCP_HOST" in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """It names the folder and KB_HOME."""
+    blocked = tmp_path / "file"
+    blocked.touch()
+    done = command("up", KB_HOME=str(blocked / "home"), KB_ENGINE_PORT="0", KB_MCP_PORT="0")
+    assert done.returncode == Exit.FAILED
+    assert done.stderr.count("\n") == 1
+    assert str(blocked) in done.stderr
+    assert "KB_HOME" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("up", "--engine-port", "many"), ("serve", "--port", "99999")])
+def test_a_wrong_setting_ends_with_2_before_anything_starts(arguments: tuple[str, ...]) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert "PORT=" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("part", ["up", "serve", "stdio"])
+def test_an_unknown_toolset_is_refused_with_the_known_ones(part: str) -> None:
+    done = command(part, KB_TOOLSETS="kb,nothing")
+    assert done.returncode == Exit.USAGE
+    assert "there is no toolset 'nothing'; there are kb, " in done.stderr
+
+
+@pytest.mark.parametrize("module", [("kb_cli.main", "serve"), ("kb_server",)])
+def test_the_server_alone_runs_without_an_engine(tmp_path: Path, module: tuple[str, ...]) -> None:
+    """It takes calls, and says on /readyz that no engine is ready; either way of starting it does."""
+    port, nobody = free_port(), free_port()
+    process = Process.start(
+        "-m", *module, KB_MCP_PORT=str(port), KB_TOOLSETS="kb,textfile",
+        KB_HOME=str(tmp_path), KB_ENGINE_URL=f"http://127.0.0.1:{nobody}",
+    )  # fmt: skip
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/healthz", process)
+        ready = httpx.get(f"http://127.0.0.1:{port}/readyz")
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        listed = httpx.post(f"http://127.0.0.1:{port}/mcp", json=message).json()["result"]["tools"]
+    finally:
+        status = process.stop()
+    assert (status, ready.status_code) == (0, 503)
+    assert str(nobody) in ready.json()["reason"]
+    assert {"kb_search", "get_kb_info"} <= {tool["name"] for tool in listed}
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"),
+    [
+        ({"KB_TOOLSETS": "nothing"}, Exit.USAGE),
+        ({"KB_MCP_PORT": "many"}, Exit.USAGE),
+        ({"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0"}, Exit.FAILED),
+        ({"KB_MCP_HOST": "192.0.2.1", "KB_MCP_PORT": "0", "KB_WORKERS": "2"}, Exit.FAILED),
+    ],
+)
+def test_both_ways_to_start_the_server_refuse_alike(
+    tmp_path: Path, setting: dict[str, str], status: Exit
+) -> None:
+    ours = command("serve", KB_HOME=str(tmp_path), **setting)
+    alone = command(module="kb_server", KB_HOME=str(tmp_path), **setting)
+    assert (ours.returncode, alone.returncode) == (status, status)
+    ours_last, alone_last = ours.stderr.splitlines()[-1], alone.stderr.splitlines()[-1]
+    assert ours_last.removeprefix("kb serve: ") == alone_last.removeprefix("kb server: ")
+
+
+def test_engine_alone_runs_and_stops(tmp_path: Path) -> None:
+    """`kb engine` with flags in place of variables."""
+    port = free_port()
+    process = Process.start(
+        "-m", "kb_cli.main", "engine", "--port", str(port), "--home", str(tmp_path), "--embedder", "hash"
+    )
+    try:
+        wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
+    finally:
+        assert process.stop() == 0
+
+
+def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line with both URLs; SIGTERM ends it well."""
+    process = Process.start("-m", "kb_cli.main", "sim", "--seed", "11", "--port", "0", "--control", "0")
+    try:
+        line = eventually(process.output, lambda text: "\n" in text, seconds=30, what="the ready line")
+        url, control = re.findall(r"http://[\d.:]+", line)
+        assert "seed 11" in line
+        assert httpx.get(f"{url}/healthz").json()["status"] == "ok"
+        assert httpx.get(f"{control}/").status_code == 200
+    finally:
+        assert process.stop() == 0
+
+
+def test_a_port_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the variable."""
+    assert main(["sim", "--port", "70000"]) == Exit.USAGE
+    assert "KB_SIM_PORT" in capsys.readouterr().err
+
+
+def test_a_policy_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag says the variable's name and what it takes."""
+    assert main(["sim", "--jobs", "later"]) == Exit.USAGE
+    assert "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.store import Scoring
+from kb_engine.index.port import Scoring
 from tests.support.stores import (
     SCORING,
     Base,

@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded.vectors import (
-    BLOCK_ROWS,
-    COMPACT_FROM,
-    Batch,
-    Changes,
-    ExactVectors,
-    Snapshot,
-)
+from kb_engine.index.embedded import BLOCK_ROWS, COMPACT_FROM, Batch, Changes, ExactVectors, Snapshot
 from kb_engine.index.port import Vectors
 
 DIMENSIONS = 4

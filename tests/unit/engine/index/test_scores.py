@@ -210,11 +210,6 @@ async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
         assert (found.results, found.total, found.weak) == ([], 0, True)
 
 
-async def test_a_mode_that_needs_a_vector_says_so(base: Base) -> None:
-    with pytest.raises(ValueError, match="needs a vector"):
-        await base.find("x", "hybrid")
-
-
 async def test_the_weight_of_a_word_is_as_documented(base: Base) -> None:
     """BM25 with k1 = 1.2 and b = 0.75, and a logarithm that stays above zero."""
     for text in ("apple", "pear", "plum"):

@@ -43,7 +43,7 @@ def filled(*sizes: int) -> ExactVectors:
 def ids(snapshot: Snapshot, *documents: int) -> list[int]:
     """The chunks of these documents; of all without any."""
     wanted = np.array(documents, np.int64) if documents else None
-    return list(snapshot.chunks(snapshot.rows(wanted)))
+    return list(snapshot.chunk_ids[snapshot.rows(wanted)])
 
 
 def query() -> NDArray[np.float32]:

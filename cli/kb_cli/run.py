@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from kb_cli.config import is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
+from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
-from kb_server.workers.link import ParentLink
 
 if TYPE_CHECKING:
     from kb_engine.embed.protocol import Vectors

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kb_server.clock import Clock
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
 from tests.support.server_fixtures import ToolCaller
 

@@ -14,14 +14,14 @@ from uuid import uuid4
 import jsonschema
 
 from kb_contracts.api import models as m
-from kb_server.clock import Clock
 from kb_server.hosting.calls import Calls
-from kb_server.hosting.mounts import combine
+from kb_server.hosting.toolset_server import combine
 from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, Progress, Toolset, no_progress
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
 
 MOMENT = "2026-01-02T03:04:05Z"

@@ -28,14 +28,13 @@ from kb_config.settings import SettingsError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai.embedder import (
-    QUESTIONS,
     OpenAIEmbedder,
     cut,
     estimated_tokens,
-    weights_for,
 )
 from kb_engine.embed.openai.endpoint import MOST_RETRY_AFTER, BadAnswer, seconds_of, vectors_of, words_of
 from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.own_model import QUESTIONS, weights_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from kb_engine.embed.registry import embedder_from
 from kb_engine.settings import EngineSettings

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
-from kb_server.engine_client.breaker import Breaker, Circuit
+from kb_server.engine_client.client import RawResponse, decode, fault_of
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -26,11 +26,10 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
-from kb_server.engine_client.responses import RawResponse, decode, fault_of
-from kb_server.engine_client.retries import RetryPolicy
-from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
+from kb_server.engine_client.transport import Breaker, Circuit, RetryPolicy
 from kb_server.engine_faults import tool_error
-from kb_server.toolsets.kb.errors import ENGINE_WORDS
+from kb_server.toolsets.kb import ENGINE_WORDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -54,7 +54,6 @@ class Knowledge:
         self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result of `tools/call` as it came."""
 
         async def note(progress: float, total: float | None = None, message: str | None = None) -> None:
             self.told.append((progress, total, message))
@@ -73,7 +72,6 @@ class Knowledge:
         return told
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of an error."""
         result = await self.call(name, _named(arguments))
         assert result["isError"] is True, result
         assert "structuredContent" not in result
@@ -120,7 +118,6 @@ async def knowledge_before(
 
 
 def _told(result: dict[str, Any]) -> dict[str, Any]:
-    """The JSON in the one text of a result."""
     (block,) = result["content"]
     assert block["type"] == "text"
     told: dict[str, Any] = json.loads(block["text"])
@@ -128,7 +125,6 @@ def _told(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`async` is a word of Python's."""
     return {name.removesuffix("_"): value for name, value in arguments.items()}
 
 
@@ -137,14 +133,12 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[Simulator]:
-    """Engines in memory, on real ports."""
     with in_thread(SimulatorSettings(port=0, control=0)) as running:
         yield running
 
 
 @pytest.fixture
 def simulated(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[tuple[str, ControlClient]]:
-    """The key of an empty engine, and what steers it."""
     name = blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()
     assert simulator.control_url is not None
     with ControlClient(simulator.control_url) as control:
@@ -169,6 +163,5 @@ async def knowledge_with(
 
 @pytest.fixture
 async def knowledge(knowledge_with: Callable[..., Any]) -> Knowledge:
-    """The toolset with its usual settings."""
     made: Knowledge = await knowledge_with()
     return made

@@ -94,7 +94,6 @@ class Backend:
     _answers: dict[str, Answer] = field(default_factory=dict)
 
     def of(self, path: str) -> list[Asked]:
-        """What was asked at a path."""
         return [asked for asked in self.asked if asked.path == path]
 
     def answers(
@@ -111,7 +110,6 @@ class Backend:
         self._answers[path] = answer
 
     def does(self, path: str, answer: Answer) -> None:
-        """From now on."""
         self._answers[path] = answer
 
     def fails_once(self, path: str, status: int) -> None:
@@ -124,7 +122,6 @@ class Backend:
         self.does(path, answer)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Record a request, and answer it."""
         raw = await request.read()
         body = json.loads(raw) if raw else None
         self.asked.append(Asked(request.method, request.path, dict(request.headers), body))
@@ -143,7 +140,6 @@ class Backend:
 
 @asynccontextmanager
 async def backend_running() -> AsyncIterator[Backend]:
-    """A backend on a port of loopback."""
     backend, app = Backend(), web.Application()
     app.router.add_route("*", "/{path:.*}", backend.handle)
     server = TestServer(app)
@@ -168,7 +164,6 @@ class RaglerTools:
         self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
 
     async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The result of `tools/call` as it came."""
         self.last = Call(correlation_id="call-1", credential="me")
         return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
@@ -182,7 +177,6 @@ class RaglerTools:
         return told
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of an error."""
         result = await self.call(name, **arguments)
         assert result["isError"] is True, result
         assert "structuredContent" not in result

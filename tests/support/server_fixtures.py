@@ -27,7 +27,6 @@ MOMENT = "2026-01-02T03:04:05Z"
 
 
 def chunk(index: int, **members: Any) -> m.Chunk:
-    """A chunk with any members."""
     return m.Chunk(
         **{
             "id": index + 1,
@@ -65,7 +64,6 @@ class ManualClock:
         self.slept = asyncio.Event()
 
     def clock(self) -> Clock:
-        """The clock to hand in."""
         return Clock(now=self.now, monotonic=lambda: self.seconds, sleep=self._sleep)
 
     def now(self) -> datetime:
@@ -73,7 +71,6 @@ class ManualClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds - 1_000.0)
 
     def advance(self, seconds: float) -> None:
-        """Move on, and wake who has slept long enough."""
         self.seconds += seconds
         for wakes_at, event in self.asleep:
             if wakes_at <= self.seconds:
@@ -94,7 +91,6 @@ class JumpingClock:
         self.sleeps: list[float] = []
 
     def clock(self) -> Clock:
-        """The clock to hand in."""
         return Clock(monotonic=lambda: self.seconds, sleep=self._sleep)
 
     async def _sleep(self, seconds: float) -> None:

@@ -5,8 +5,7 @@ import sys
 
 from examples.hosting.everything_server import mcp
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.transport.http import build_app
-from mcp_aiohttp.transport.serve import serve
+from mcp_aiohttp.transport.http import build_app, serve
 
 if __name__ == "__main__":
     app = build_app({"/mcp": HostedServer(mcp)})

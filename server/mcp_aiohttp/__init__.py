@@ -8,10 +8,10 @@ nothing of what is served: any `mcp.server.lowlevel.Server` or `MCPServer` can b
 transport/  HTTP and WebSocket on aiohttp, stdio, and what runs them
 protocol/   JSON-RPC, the choice of the era, a hosted server, a session on one connection
 guard       who may call: the key, Host and Origin, proxies
-fastpath/   plain tool calls past the SDK's kernel, for servers that offer it
+fastpath    plain tool calls past the SDK's kernel, for servers that offer it
 ```
 
-`mcp_aiohttp.transport.http.build_app` and `mcp_aiohttp.transport.serve.serve` serve over a network,
+`mcp_aiohttp.transport.http.build_app` and `mcp_aiohttp.transport.http.serve` serve over a network,
 `mcp_aiohttp.transport.stdio.serve_stdio` on stdin and stdout. They are not imported here on purpose: a stdio
 server starts for every conversation, and must not import an HTTP server to do so.
 """

@@ -35,8 +35,14 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from mcp_aiohttp.options import HostingOptions
 from mcp_aiohttp.protocol.caller import ANONYMOUS, Caller, digest, octets
-from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, error_bytes
-from mcp_aiohttp.protocol.refusal import HOST_NOT_ALLOWED, ORIGIN_NOT_ALLOWED, UNAUTHORIZED, Refusal
+from mcp_aiohttp.protocol.jsonrpc import (
+    HOST_NOT_ALLOWED,
+    INTERNAL_ERROR,
+    ORIGIN_NOT_ALLOWED,
+    UNAUTHORIZED,
+    Refusal,
+    error_bytes,
+)
 
 log = logging.getLogger(__name__)
 

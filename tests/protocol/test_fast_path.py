@@ -29,14 +29,13 @@ from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
-from kb_server.hosting.toolset_server import hosted
+from kb_server.hosting.toolset_server import hosted, mount
 from kb_server.observability import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
-from mcp_aiohttp.fastpath.fast_path import FastPath
+from mcp_aiohttp.fastpath import FastPath
 from tests.protocol.conftest import serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, ENVELOPE, MODERN, modern, modern_headers, request

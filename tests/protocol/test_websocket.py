@@ -13,7 +13,7 @@ from kb_config.logs import fields_of
 from kb_server.observability import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
-from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.protocol.caller import Caller
 from tests.protocol.conftest import BOUND, ServeToolset
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame

@@ -219,8 +219,7 @@ def _on_uvicorn(server: MCPServer[Any], port: int) -> None:
 
 def _on_aiohttp(server: MCPServer[Any], port: int) -> None:
     from mcp_aiohttp.protocol.kernel import HostedServer
-    from mcp_aiohttp.transport.http import build_app
-    from mcp_aiohttp.transport.serve import serve
+    from mcp_aiohttp.transport.http import build_app, serve
 
     uvloop.run(serve(build_app({"/mcp": HostedServer(server)}), "127.0.0.1", port))
 

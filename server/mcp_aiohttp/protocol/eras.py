@@ -38,8 +38,7 @@ from mcp.shared.inbound import (
 from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_aiohttp.protocol.jsonrpc import Request
-from mcp_aiohttp.protocol.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Refusal, Request
 
 _CONNECTOR_HEADER, _CONNECTOR_BODY = "2025-11-25", "2026-07-28"
 

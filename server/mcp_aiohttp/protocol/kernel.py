@@ -17,7 +17,7 @@ from mcp.server.runner import ServerRunner, aclose_shielded, modern_error_data
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.transport_context import TransportContext
 
-from mcp_aiohttp.fastpath.fast_path import LIST, FastPath
+from mcp_aiohttp.fastpath import LIST, FastPath
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.jsonrpc import Request, error_bytes, result_bytes
 
@@ -45,7 +45,12 @@ class HostedServer:
         notification_handlers: Mapping[str, NotificationHandler] | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
-        self.sdk = _low_level(server)
+        if not isinstance(server, Server):
+            # The one public way from an MCPServer to the server below it: the manager of its own HTTP
+            # application, which is built for that and not served.
+            server.streamable_http_app()
+            server = server.session_manager.app
+        self.sdk: Server[Any] = server
         self.initialization = self.sdk.create_initialization_options(notifications)
         self.notification_handlers = dict(notification_handlers or {})
         self.fast_path = fast_path
@@ -75,12 +80,3 @@ class HostedServer:
             return error_bytes(request.id, error.code, error.message, error.data), error.code
         finally:
             await aclose_shielded(connection)
-
-
-def _low_level(server: Server[Any] | MCPServer[Any]) -> Server[Any]:
-    if isinstance(server, Server):
-        return server
-    # The one public way from an MCPServer to the server below it: the manager of its own HTTP application,
-    # which is built for that and not served.
-    server.streamable_http_app()
-    return server.session_manager.app

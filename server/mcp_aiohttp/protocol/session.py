@@ -3,25 +3,32 @@
 The SDK drives the protocol, in the era that the client opens with: it runs calls side by side, cancels
 those that are given up, and reports progress. Reading is ours: a message is parsed as strictly as over HTTP,
 what is no message is answered with an error instead of dropped, and what is in flight is counted.
+
+Plain calls pass by the SDK's loop. What the loop does for a call is done here in the same way: it runs beside
+others, ends without an answer where the client cancels it, and where the connection is closed during it, with
+an answer that says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.server.runner import serve_dual_era_loop
 from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
+    CONNECTION_CLOSED,
     PROTOCOL_VERSION_META_KEY,
     ErrorData,
     JSONRPCError,
@@ -31,17 +38,20 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
-from mcp_aiohttp.fastpath.session_fast_path import SessionFastPath, Write
+from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.options import Bounds
 from mcp_aiohttp.protocol import jsonrpc
 from mcp_aiohttp.protocol.caller import Caller
-from mcp_aiohttp.protocol.kernel import HostedServer, NotificationHandler
-from mcp_aiohttp.protocol.refusal import TOO_MANY_CALLS
+from mcp_aiohttp.protocol.kernel import HostedServer
 
 log = logging.getLogger(__name__)
 
+Write = Callable[[bytes], Awaitable[None]]
+"""Writes a message; raises `anyio.BrokenResourceError` where nobody reads any more."""
+
 _INITIALIZE, _INITIALIZED = "initialize", "notifications/initialized"
 _CANCELLED = "notifications/cancelled"
+_LAST_WRITE_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -59,20 +69,15 @@ async def session(
     than `initialize` is served at the latest version that has one, as over HTTP. With `write`, which puts
     bytes where `stream` puts messages, plain calls take the fast path.
     """
-    caller = caller or Caller()
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
     async with receive, anyio.create_task_group() as tasks:
-        fast_path = None
-        if write is not None and server.fast_path is not None:
-            fast_path = SessionFastPath(server.fast_path, caller, write, tasks)
-        in_flight = _InFlight()
-        answers = _Responses(stream, in_flight, fast_path)
+        client = Session(server, stream, send, tasks, caller or Caller(), bounds, write)
 
         async def drive() -> None:
             await serve_dual_era_loop(
                 server.sdk,
                 receive,
-                answers,
+                client,
                 lifespan_state=server.lifespan_state,
                 init_options=server.initialization,
             )
@@ -80,36 +85,33 @@ async def session(
 
         tasks.start_soon(drive)
         async with send:
-            inward = _Inward(server, send, tasks, fast_path, caller)
-            yield Session(inward, answers, in_flight, bounds)
+            yield client
 
 
-@dataclass(frozen=True, slots=True)
-class _Inward:
-    """Where messages of the `caller` go: into the SDK's loop, or past it into tasks beside it."""
+@dataclass(eq=False)
+class Session(ObjectSendStream[SessionMessage]):
+    """Takes the messages of one client; the SDK's loop writes its answers to it."""
 
     server: HostedServer
+    stream: WriteStream[SessionMessage]
     loop: MemoryObjectSendStream[SessionMessage | Exception]
+    """Into the SDK's loop."""
     tasks: TaskGroup
-    fast_path: SessionFastPath | None
+    """Of what runs beside the loop."""
     caller: Caller
-
-
-class Session:
-    """Takes the messages of one client."""
-
-    def __init__(
-        self,
-        inward: _Inward,
-        answers: _Responses,
-        in_flight: _InFlight,
-        bounds: Bounds | None,
-    ) -> None:
-        self._inward = inward
-        self._answers = answers
-        self._in_flight = in_flight
-        self._bounds = bounds
-        self._opened = False
+    bounds: Bounds | None
+    write: Write | None
+    _opened: bool = False
+    _version: str | None = None
+    """The version that the connection speaks; None until that is settled."""
+    _initialize_id: jsonrpc.RequestId | None = None
+    """Of the request that agrees on a version."""
+    _plain: dict[jsonrpc.RequestId, anyio.CancelScope] = field(default_factory=dict)
+    """The plain calls that run."""
+    _in_flight: dict[Hashable, int] = field(default_factory=dict)
+    """The bytes of each message by its id, or by a mark where it has none."""
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something that was in flight is over."""
 
     async def take(self, data: bytes) -> None:
         """Begin what the message in `data` asks for, or answer that it is none.
@@ -132,186 +134,151 @@ class Session:
     async def refuse(
         self, request_id: jsonrpc.RequestId | None, code: int, message: str, data: Any = None
     ) -> None:
-        """Answer with an error what is not taken."""
-        error = ErrorData(code=code, message=message, data=data)
-        await self._answers.write(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+        """Answer with an error what is not taken, and so is not in flight."""
+        error = ErrorData(code=code, message=message, data=jsonrpc.error_data(code, data))
+        await self.stream.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error)))
 
     async def settled(self, seconds: float) -> None:
         """Wait until nothing is in flight, at most `seconds`."""
-        await self._in_flight.settled(seconds)
+        with anyio.move_on_after(seconds):
+            while self._in_flight:
+                self._ended.clear()
+                await self._ended.wait()
+
+    async def send(self, item: SessionMessage) -> None:
+        """Write what the SDK answers or reports."""
+        message = item.message
+        if isinstance(message, JSONRPCResponse) and message.id == self._initialize_id:
+            self._initialize_id, self._version = None, message.result.get("protocolVersion")
+        if isinstance(message, JSONRPCError):
+            message.error.data = jsonrpc.error_data(message.error.code, message.error.data)
+        try:
+            await self.stream.send(item)
+        finally:
+            if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+                self._end(message.id)
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
 
     async def _request(self, request: jsonrpc.Request, size: int) -> None:
         if request.id in self._in_flight:
             words = "Invalid request: a request with this `id` is still in flight"
             await self.refuse(request.id, jsonrpc.INVALID_REQUEST, words)
-        elif self._bounds is not None and self._in_flight.would_exceed(self._bounds, size):
-            await self._refuse_for_now(request.id, self._bounds)
-        else:
-            self._in_flight.add(request.id, size)
-            await self._begin(request)
-
-    async def _begin(self, request: jsonrpc.Request) -> None:
-        fast_path = self._inward.fast_path
-        if fast_path is not None and fast_path.start(request, self._in_flight.discard):
+            return
+        if self.bounds is not None and self._would_exceed(self.bounds, size):
+            words = (
+                f"Too much is in flight on this connection, where {self.bounds.calls} calls may be, with "
+                f"messages of {self.bounds.bytes} bytes together. Read answers before you send more."
+            )
+            details = {"limit_calls": self.bounds.calls, "limit_bytes": self.bounds.bytes}
+            data = {"error_type": "too_many_calls", "details": details}
+            await self.refuse(request.id, jsonrpc.TOO_MANY_CALLS, words, data)
+            return
+        self._in_flight[request.id] = size
+        if self._starts_plain(request):
             return
         if not self._opened:
             await self._open(request)
         if request.method == _INITIALIZE:
-            self._answers.await_version(request.id)
+            self._initialize_id, self._version = request.id, None
         await self._pass(
             JSONRPCRequest(jsonrpc="2.0", id=request.id, method=request.method, params=request.params)
         )
 
     async def _open(self, request: jsonrpc.Request) -> None:
-        """Note the era that the first request opens, and open the SDK's loop where no handshake comes."""
+        """Note the era of the first request, as the SDK sees it; where no handshake comes, open the loop."""
         self._opened = True
-        version = None
-        if _has_envelope(request):
-            version = LATEST_MODERN_VERSION
-        elif request.method != _INITIALIZE:
-            version = LATEST_HANDSHAKE_VERSION
+        meta = request.params.get("_meta") if request.params else None
+        if request.method == _INITIALIZE:
+            return
+        if isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta:
+            self._version = LATEST_MODERN_VERSION
+        else:
             await self._pass(JSONRPCNotification(jsonrpc="2.0", method=_INITIALIZED))
-        if self._inward.fast_path is not None:
-            self._inward.fast_path.version = version
-
-    async def _refuse_for_now(self, request_id: jsonrpc.RequestId, bounds: Bounds) -> None:
-        words = (
-            f"Too much is in flight on this connection, where {bounds.calls} calls may be, with messages of "
-            f"{bounds.bytes} bytes together. Read answers before you send more."
-        )
-        details = {"limit_calls": bounds.calls, "limit_bytes": bounds.bytes}
-        data = {"error_type": "too_many_calls", "details": details}
-        await self.refuse(request_id, TOO_MANY_CALLS, words, data)
+            self._version = LATEST_HANDSHAKE_VERSION
 
     async def _notification(self, notification: jsonrpc.Notification, size: int) -> None:
-        handler = self._inward.server.notification_handlers.get(notification.method)
+        handler = self.server.notification_handlers.get(notification.method)
         if handler is not None:
             # Not by the SDK, which would run any number of them at once and tells nobody when they end.
-            self._start_handler(handler, notification, size)
+            if self.bounds is not None and self._would_exceed(self.bounds, size):
+                log.info("Passed over a notification: too much is in flight")
+                return
+            mark = object()
+            self._in_flight[mark] = size
+
+            async def run() -> None:
+                await handler(notification.params, self.caller)
+                self._end(mark)
+
+            self.tasks.start_soon(run)
             return
-        if notification.method == _CANCELLED and self._inward.fast_path is not None:
-            self._inward.fast_path.cancel(notification)
+        if notification.method == _CANCELLED:
+            given_up = cancelled_request_id_from_params(notification.params)
+            # A client may write an id as a number here and as a string there; the SDK has one key for both.
+            if given_up is not None and (scope := self._plain.get(coerce_request_id(given_up))) is not None:
+                scope.cancel()
         await self._pass(
             JSONRPCNotification(jsonrpc="2.0", method=notification.method, params=notification.params)
         )
 
-    def _start_handler(
-        self, handler: NotificationHandler, notification: jsonrpc.Notification, size: int
-    ) -> None:
-        if self._bounds is not None and self._in_flight.would_exceed(self._bounds, size):
-            log.info("Passed over a notification: too much is in flight")
-            return
-        mark = object()
-        self._in_flight.add(mark, size)
-
-        async def run() -> None:
-            await handler(notification.params, self._inward.caller)
-            self._in_flight.discard(mark)
-
-        self._inward.tasks.start_soon(run)
-
     async def _pass(self, message: JSONRPCRequest | JSONRPCNotification) -> None:
         async def unanswered() -> None:
             if isinstance(message, JSONRPCRequest):
-                self._in_flight.discard(message.id)
+                self._end(message.id)
 
         metadata = ServerMessageMetadata(
-            request_context=self._inward.caller, on_request_unanswered=unanswered, can_send_request=False
+            request_context=self.caller, on_request_unanswered=unanswered, can_send_request=False
         )
-        await self._inward.loop.send(SessionMessage(message, metadata))
+        await self.loop.send(SessionMessage(message, metadata))
 
-
-def _has_envelope(request: jsonrpc.Request) -> bool:
-    """Whether the request opens a connection of 2026-07-28, as the SDK sees it."""
-    meta = request.params.get("_meta") if request.params else None
-    return request.method != _INITIALIZE and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
-
-
-class _InFlight:
-    """What is in flight: the bytes of each message by its id, or by a mark where it has none."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[Hashable, int] = {}
-        self._bytes = 0
-        self._settled = asyncio.Event()
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._sizes
-
-    def would_exceed(self, bounds: Bounds, size: int) -> bool:
+    def _would_exceed(self, bounds: Bounds, size: int) -> bool:
         """Whether a message of `size` bytes is too much beside what is in flight."""
-        return len(self._sizes) >= bounds.calls or self._bytes + size > bounds.bytes
+        in_flight = self._in_flight
+        return len(in_flight) >= bounds.calls or sum(in_flight.values()) + size > bounds.bytes
 
-    def add(self, key: Hashable, size: int) -> None:
-        """Note that a message of `size` bytes has been taken."""
-        self._sizes[key] = size
-        self._bytes += size
+    def _end(self, key: Hashable) -> None:
+        """The work of a message is over, answered or not."""
+        self._in_flight.pop(key, None)
+        self._ended.set()
 
-    def discard(self, key: Hashable) -> None:
-        """Note that its work is over, answered or not."""
-        self._bytes -= self._sizes.pop(key, 0)
-        self._settled.set()
+    # --- plain calls ------------------------------------------------------------------------------
 
-    async def settled(self, seconds: float) -> None:
-        """Wait until nothing is in flight, at most `seconds`."""
-        with anyio.move_on_after(seconds):
-            while self._sizes:
-                self._settled.clear()
-                await self._settled.wait()
+    def _starts_plain(self, request: jsonrpc.Request) -> bool:
+        """Run the call past the SDK's loop if it is a plain one."""
+        fast_path, write = self.server.fast_path, self.write
+        if fast_path is None or write is None or self._version is None:
+            return False
+        # There are no headers here that could disagree with the message.
+        name = (request.params or {}).get("name")
+        headers = {MCP_METHOD_HEADER: request.method, MCP_NAME_HEADER: name if type(name) is str else ""}
+        plain = fast_path.match(request, self._version, headers)
+        if plain is None:
+            return False
+        # Known before it runs: the message that cancels it may have been read already.
+        scope = self._plain[coerce_request_id(request.id)] = anyio.CancelScope()
+        self.tasks.start_soon(self._run_plain, fast_path, write, plain, scope)
+        return True
 
-
-class _Responses:
-    """The SDK's write stream: a response ends its request, and that to `initialize` settles the version."""
-
-    def __init__(
-        self, stream: WriteStream[SessionMessage], in_flight: _InFlight, fast_path: SessionFastPath | None
+    async def _run_plain(
+        self, fast_path: FastPath, write: Write, request: FastRequest, scope: anyio.CancelScope
     ) -> None:
-        self._stream = stream
-        self._in_flight = in_flight
-        self._fast_path = fast_path
-        self._initialize_id: jsonrpc.RequestId | None = None
-
-    def await_version(self, initialize_id: jsonrpc.RequestId) -> None:
-        """The request of this id agrees on a version; until it is answered none is known."""
-        self._initialize_id = initialize_id
-        if self._fast_path is not None:
-            self._fast_path.version = None
-
-    async def write(self, message: JSONRPCError) -> None:
-        """Write an error that answers nothing in flight."""
-        message.error.data = jsonrpc.error_data(message.error.code, message.error.data)
-        await self._stream.send(SessionMessage(message))
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Write what the SDK answers or tells."""
-        message = item.message
-        if isinstance(message, JSONRPCResponse):
-            self._note_version(message)
+        answering = False
         try:
-            if isinstance(message, JSONRPCError):
-                await self.write(message)
-            else:
-                await self._stream.send(item)
+            with suppress(anyio.BrokenResourceError), scope:
+                body = await fast_path.answer(request, self.caller)
+                answering = True
+                await write(body)
+        except anyio.get_cancelled_exc_class():
+            if not answering:  # a second answer would be worse than none
+                with (
+                    anyio.move_on_after(_LAST_WRITE_SECONDS, shield=True),
+                    suppress(anyio.BrokenResourceError),
+                ):
+                    await write(jsonrpc.error_bytes(request.id, CONNECTION_CLOSED, "Connection closed"))
+            raise
         finally:
-            if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                self._in_flight.discard(message.id)
-
-    def _note_version(self, response: JSONRPCResponse) -> None:
-        if self._initialize_id is not None and response.id == self._initialize_id:
-            self._initialize_id = None
-            if self._fast_path is not None:
-                self._fast_path.version = response.result.get("protocolVersion")
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> _Responses:
-        return self
-
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+            if self._plain.get(key := coerce_request_id(request.id)) is scope:
+                del self._plain[key]
+            self._end(request.id)

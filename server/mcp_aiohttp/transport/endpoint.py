@@ -31,16 +31,21 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from multidict import CIMultiDictProxy
 
-from mcp_aiohttp.fastpath.fast_path import FastPath, FastRequest
+from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.guard import CALLER, asks_for_websocket
 from mcp_aiohttp.options import STALLED_SECONDS, BodyLimits, HostingOptions
 from mcp_aiohttp.protocol.eras import envelope_version, era_of, header_mismatch
 from mcp_aiohttp.protocol.jsonrpc import (
+    BODY_TIMEOUT,
     INVALID_REQUEST,
+    MESSAGE_TOO_LARGE,
+    METHOD_NOT_ALLOWED,
     PARSE_ERROR,
+    UNSUPPORTED_MEDIA_TYPE,
     InvalidRequestError,
     Notification,
     ParseError,
+    Refusal,
     Request,
     as_message,
     error_bytes,
@@ -48,13 +53,6 @@ from mcp_aiohttp.protocol.jsonrpc import (
     parse_in_thread_if_long,
 )
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.refusal import (
-    BODY_TIMEOUT,
-    MESSAGE_TOO_LARGE,
-    METHOD_NOT_ALLOWED,
-    UNSUPPORTED_MEDIA_TYPE,
-    Refusal,
-)
 from mcp_aiohttp.transport.websocket import SocketPlaces, WebSockets
 
 DEFAULT_VERSION = "2025-03-26"

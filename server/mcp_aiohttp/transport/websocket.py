@@ -25,22 +25,28 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import anyio
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from anyio.abc import ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from mcp_aiohttp.guard import CALLER, TrustedProxies
+from mcp_aiohttp.guard import CALLER, TrustedProxies, route_of
 from mcp_aiohttp.options import STALLED_SECONDS, Bounds, SocketLimits
-from mcp_aiohttp.protocol.jsonrpc import error_bytes, notification_bytes, result_bytes
+from mcp_aiohttp.protocol.jsonrpc import (
+    BAD_HANDSHAKE,
+    TOO_MANY_CONNECTIONS,
+    Refusal,
+    error_bytes,
+    notification_bytes,
+    result_bytes,
+)
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.protocol.refusal import BAD_HANDSHAKE, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.session import Session, session
 
 log = logging.getLogger(__name__)
@@ -74,10 +80,20 @@ class SocketPlaces:
         """
         address = self._proxies.client_of(http) or http.remote or ""
         owner = self._limits.owner_of(address) if self._proxies.is_bounded(address) else None
-        if self._open >= (limit := self._limits.open):
-            raise _no_place(f"{limit} WebSockets are open, as many as this server keeps.", limit)
-        if owner is not None and self._of[owner] >= (limit := self._limits.per_address):
-            raise _no_place(f"{limit} WebSockets are open from your address.", limit)
+        limit, words = self._limits.open, "are open, as many as this server keeps."
+        full = self._open >= limit
+        if not full and owner is not None:
+            limit, words = self._limits.per_address, "are open from your address."
+            full = self._of[owner] >= limit
+        if full:
+            raise Refusal(
+                503,
+                TOO_MANY_CONNECTIONS,
+                "too_many_websockets",
+                f"{limit} WebSockets {words} Close some, or send messages by POST.",
+                headers={hdrs.RETRY_AFTER: str(_RETRY_SECONDS)},
+                details={"limit": limit},
+            )
         self._open += 1
         if owner is not None:
             self._of[owner] += 1
@@ -91,31 +107,15 @@ class SocketPlaces:
                     del self._of[owner]
 
 
-def _no_place(words: str, limit: int) -> Refusal:
-    return Refusal(
-        503,
-        TOO_MANY_CONNECTIONS,
-        "too_many_websockets",
-        f"{words} Close some, or send messages by POST.",
-        headers={hdrs.RETRY_AFTER: str(_RETRY_SECONDS)},
-        details={"limit": limit},
-    )
-
-
 class WebSockets:
     """The open connections of one endpoint."""
 
-    def __init__(
-        self,
-        server: HostedServer,
-        limits: SocketLimits | None = None,
-        places: SocketPlaces | None = None,
-    ) -> None:
+    def __init__(self, server: HostedServer, limits: SocketLimits, places: SocketPlaces) -> None:
         # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
         # there.
         logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
         self._server = server
-        self._limits = limits or SocketLimits()
+        self._limits = limits
         self._places = places
         self._open: set[_Connection] = set()
         self._grace: float | None = None
@@ -127,30 +127,27 @@ class WebSockets:
         Raises:
             Refusal: 426 or 400, the handshake is not one of RFC 6455; 503, too many are open.
         """
-        with self._places.taken(http) if self._places is not None else nullcontext():
-            return await self._serve(http, max_bytes)
-
-    async def _serve(self, http: web.Request, max_bytes: int) -> web.StreamResponse:
-        # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
-        socket = _Socket(
-            timeout=CLOSE_SECONDS,
-            autoping=False,
-            heartbeat=self._limits.heartbeat,
-            protocols=(SUBPROTOCOL,),
-            compress=False,
-            max_msg_size=max_bytes + 1,
-            writer_limit=_NEVER,
-        )
-        _check_handshake(http, socket)
-        connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
-        self._open.add(connection)
-        if self._grace is not None:
-            connection.stop(self._grace)  # its upgrade was under way when the others were stopped
-        try:
-            await connection.serve(self._server, self._limits.bounds)
-        finally:
-            self._open.discard(connection)
-        return socket
+        with self._places.taken(http):
+            # aiohttp refuses a message as long as its limit, and without compression there are no bombs.
+            socket = _Socket(
+                timeout=CLOSE_SECONDS,
+                autoping=False,
+                heartbeat=self._limits.heartbeat,
+                protocols=(SUBPROTOCOL,),
+                compress=False,
+                max_msg_size=max_bytes + 1,
+                writer_limit=_NEVER,
+            )
+            _check_handshake(http, socket)
+            connection = _Connection(http, socket, _Outbox(http, socket, await socket.prepare(http)))
+            self._open.add(connection)
+            if self._grace is not None:
+                connection.stop(self._grace)  # its upgrade was under way when the others were stopped
+            try:
+                await connection.serve(self._server, self._limits.bounds)
+            finally:
+                self._open.discard(connection)
+            return socket
 
     def stop(self, seconds: float) -> None:
         """Take no further message; calls in flight may end within `seconds`, then connections are closed."""
@@ -164,16 +161,13 @@ def _check_handshake(http: web.Request, socket: _Socket) -> None:
         words = "Open the WebSocket with `Sec-WebSocket-Version: 13`."
         headers: dict[str, str] = {hdrs.SEC_WEBSOCKET_VERSION: VERSION, hdrs.UPGRADE: "websocket"}
         raise Refusal(426, BAD_HANDSHAKE, "upgrade_required", words, headers=headers)
-    if not _is_handshake(http, socket):
+    try:
+        is_handshake = bool(socket.can_prepare(http))
+    except ValueError:  # a key that is not even ASCII
+        is_handshake = False
+    if not is_handshake:
         words = "This is no WebSocket handshake: `Connection: Upgrade` or a `Sec-WebSocket-Key` is missing."
         raise Refusal(400, BAD_HANDSHAKE, "bad_handshake", words)
-
-
-def _is_handshake(http: web.Request, socket: _Socket) -> bool:
-    try:
-        return bool(socket.can_prepare(http))
-    except ValueError:  # a key that is not even ASCII
-        return False
 
 
 class _Socket(web.WebSocketResponse):
@@ -199,7 +193,7 @@ _NEVER = 1 << 62
 """As a limit of aiohttp's writer: that it never waits. `_Outbox` does, before it writes and in one place."""
 
 
-class _Outbox:
+class _Outbox(ObjectSendStream[SessionMessage]):
     """The way back to the client: one message at a time, each when the one before it has nearly left."""
 
     def __init__(self, http: web.Request, socket: _Socket, writer: Any) -> None:
@@ -209,23 +203,26 @@ class _Outbox:
         self._turn = asyncio.Lock()
         self._draining: asyncio.Task[None] | None = None
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Send a message of the SDK's.
 
         Raises:
             anyio.BrokenResourceError: nobody reads any more.
         """
-        await self.write_text(_encoded(item))
+        message = item.message
+        match message:
+            case JSONRPCResponse():
+                data = result_bytes(message.id, message.result)
+            case JSONRPCError():
+                error = message.error
+                data = error_bytes(message.id, error.code, error.message, error.data)
+            case JSONRPCNotification():
+                data = notification_bytes(message.method, message.params)
+            case JSONRPCRequest():
+                raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
+        await self.write(data)
 
-    async def write_text(self, data: bytes) -> None:
-        """Send a message.
-
-        Raises:
-            anyio.BrokenResourceError: nobody reads any more.
-        """
-        await self.write(data, WSMsgType.TEXT)
-
-    async def write(self, data: bytes, kind: WSMsgType) -> None:
+    async def write(self, data: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:
         """Send a frame.
 
         Raises:
@@ -263,31 +260,6 @@ class _Outbox:
 
     async def aclose(self) -> None:
         """Nothing: the connection is closed by who opened it."""
-
-    async def __aenter__(self) -> _Outbox:
-        return self
-
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-def _encoded(item: SessionMessage) -> bytes:
-    message = item.message
-    match message:
-        case JSONRPCResponse():
-            return result_bytes(message.id, message.result)
-        case JSONRPCError():
-            error = message.error
-            return error_bytes(message.id, error.code, error.message, error.data)
-        case JSONRPCNotification():
-            return notification_bytes(message.method, message.params)
-        case JSONRPCRequest():
-            raise anyio.BrokenResourceError  # a client is sent no requests: its answer would be dropped
 
 
 @dataclass(eq=False, slots=True)
@@ -335,20 +307,16 @@ class _Connection:
         The headers of the upgrade stand for all calls: a correlation id of theirs is that of each which names
         none itself.
         """
-        caller = self.http[CALLER]
-        outbox = self.outbox
-        async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write_text) as client:
-            code = await self._read(client)
+        caller, outbox = self.http[CALLER], self.outbox
+        async with session(server, outbox, caller=caller, bounds=bounds, write=outbox.write) as client:
+            try:
+                code = await self._read(client)
+            except anyio.BrokenResourceError:
+                code = WSCloseCode.OK  # nobody is there to be answered
             await client.settled(self.grace)
         return code
 
     async def _read(self, client: Session) -> int:
-        try:
-            return await self._read_on(client)
-        except anyio.BrokenResourceError:
-            return WSCloseCode.OK  # nobody is there to be answered
-
-    async def _read_on(self, client: Session) -> int:
         while not self.stopping:
             with anyio.CancelScope() as self.reading:
                 message = await self.socket.receive()
@@ -377,9 +345,8 @@ class _Connection:
         await self.socket.close(code=code)
 
     def _fields(self) -> dict[str, Any]:
-        resource = self.http.match_info.route.resource
         return {
-            "route": resource.canonical if resource is not None else "",
+            "route": route_of(self.http),
             "code": self.code or self.socket.close_code,
             "messages": self.taken,
             "seconds": round(perf_counter() - self.began, 3),

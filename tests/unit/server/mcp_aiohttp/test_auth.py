@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from mcp_aiohttp.guard import KeyCheck, TrustedProxies, credential
-from mcp_aiohttp.protocol.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Refusal
 
 KEY = "a-secret-key"
 

@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 
 from mcp_aiohttp.guard import OriginCheck
 from mcp_aiohttp.options import HostingOptions
-from mcp_aiohttp.protocol.refusal import Refusal
+from mcp_aiohttp.protocol.jsonrpc import Refusal
 
 
 def status(*, host: str | None = "localhost:3000", origin: str | None = None, **settings: Any) -> int:

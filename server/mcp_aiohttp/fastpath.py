@@ -1,0 +1,194 @@
+"""The fast path of `tools/call` and `tools/list`: the answer of the SDK's kernel, without the kernel.
+
+The kernel validates a request twice, builds a context and a session for it, and filters the result through
+pydantic; for a plain call all of that ends where it began. The fast path takes the requests for which this is
+known beforehand, and only those: a known tool, no members but `name`, `arguments` and `_meta`, no progress to
+report, an envelope that the SDK's own models accept (validated once for each that is seen). All others are
+left to the kernel. A server offers its tools to the fast path as `PlainTools`; whoever does so holds the two
+to the same answers with a differential test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mcp_types as types
+import msgspec
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER
+from mcp_types import PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
+from mcp_types.methods import validate_client_request
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from mcp_aiohttp.protocol.caller import Caller
+from mcp_aiohttp.protocol.jsonrpc import Request, RequestId, error_bytes
+
+CALL, LIST = "tools/call", "tools/list"
+
+_CALL_MEMBERS = frozenset({"name", "arguments", "_meta"})
+_LIST_MEMBERS = frozenset({"_meta"})
+_CHANGING = ("correlation_id", "traceparent")
+"""Members of `_meta` that change with every call, and that no model of the SDK's looks at."""
+_PROGRESS = frozenset({"progressToken", "progress_token"})
+_MAX_ENVELOPES = 512
+_MAX_ENVELOPE_BYTES = 4096
+_PARAMS: dict[str, tuple[dict[str, Any], type[types.RequestParams]]] = {
+    CALL: ({"name": "any"}, types.CallToolRequestParams),
+    LIST: ({}, types.PaginatedRequestParams),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What a tool answered: `encoded` is the JSON of its result, or of an error the caller can act on."""
+
+    encoded: bytes
+    is_error: bool = False
+
+    def as_result(self) -> dict[str, Any]:
+        """The result as `tools/call` answers it: the JSON as text, and as structured content."""
+        # `resultType` belongs to 2026-07-28; the SDK leaves it out where it is not known.
+        result: dict[str, Any] = {
+            "content": [{"type": "text", "text": self.encoded.decode()}],
+            "isError": self.is_error,
+            "resultType": "complete",
+        }
+        if not self.is_error:
+            result["structuredContent"] = msgspec.json.decode(self.encoded)
+        return result
+
+
+class PlainTools(Protocol):
+    """Tools whose answer is one JSON object. Their list never changes."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools there are; read once."""
+        ...
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None, caller: Caller
+    ) -> ToolOutcome:
+        """Call a tool; `meta` is `_meta` of the request.
+
+        Raises:
+            MCPError: the call is answered with this error of the protocol.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FastRequest:
+    """A request that the fast path answers."""
+
+    id: RequestId
+    modern: bool
+    meta: Mapping[str, Any] | None = None
+    tool: str = ""
+    arguments: Mapping[str, Any] | None = None
+    listing: bytes | None = None
+    """The result, where the request is for the list of tools."""
+
+
+class FastPath:
+    """Answers the plain requests to one server."""
+
+    def __init__(self, tools: PlainTools, sdk: Server[Any]) -> None:
+        self._tools = tools
+        self._names = frozenset(tools.names)
+        self._schema_with_headers = sdk.get_tool_input_schema or (lambda _name: None)
+        stamp = msgspec.json.encode({SERVER_INFO_META_KEY: sdk.server_info_stamp})
+        self._modern_end = b',"resultType":"complete","_meta":' + stamp + b"}}"
+        self._listings: dict[str, bytes] = {}
+        self._accepted: set[tuple[str, str, bytes]] = set()
+
+    def remember_listing(self, version: str, listing: Mapping[str, Any]) -> None:
+        """Keep the kernel's answer to `tools/list` at `version`."""
+        if version not in self._listings:
+            self._listings[version] = msgspec.json.encode(listing)
+
+    def match(self, request: Request, version: str, headers: Mapping[str, str]) -> FastRequest | None:
+        """`request`, sent at `version`, as one for the fast path; None: it is the kernel's.
+
+        A routing header that comes twice was refused before.
+        """
+        modern = version in MODERN_PROTOCOL_VERSIONS
+        if not modern and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return None
+        params = request.params or {}
+        meta = params.get("_meta")
+        if not self._is_plain(request.method, version, params, meta):
+            return None
+        if modern and (
+            meta is None
+            or meta.get(PROTOCOL_VERSION_META_KEY) != version
+            or headers.get(MCP_METHOD_HEADER) != request.method
+        ):
+            return None  # the envelope and the routing headers must agree to the letter
+        if request.method == LIST:
+            listing = self._listings.get(version)
+            if listing is None or not params.keys() <= _LIST_MEMBERS:
+                return None
+            return FastRequest(request.id, modern, listing=listing)
+        name, arguments = params.get("name"), params.get("arguments", {})
+        if not params.keys() <= _CALL_MEMBERS or type(arguments) is not dict:
+            return None
+        if type(name) is not str or name not in self._names:
+            return None
+        if modern and (headers.get(MCP_NAME_HEADER) != name or self._schema_with_headers(name) is not None):
+            return None
+        return FastRequest(request.id, modern, meta, name, arguments)
+
+    async def answer(self, request: FastRequest, caller: Caller) -> bytes:
+        """The JSON-RPC response to a request that matched."""
+        head = b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request.id) + b',"result":'
+        if request.listing is not None:
+            return head + request.listing + b"}"
+        try:
+            outcome = await self._tools.call(request.tool, request.arguments or {}, request.meta, caller)
+        except MCPError as fault:
+            return error_bytes(request.id, fault.error.code, fault.error.message, fault.error.data)
+        encoded = outcome.encoded
+        return b"".join(
+            (
+                head,
+                b'{"content":[{"type":"text","text":',
+                msgspec.json.encode(encoded.decode()),
+                b'}],"isError":true' if outcome.is_error else b'}],"isError":false,"structuredContent":',
+                b"" if outcome.is_error else encoded,
+                self._modern_end if request.modern else b"}}",
+            )
+        )
+
+    def _is_plain(self, method: str, version: str, params: Mapping[str, Any], meta: Any) -> bool:
+        """Whether `_meta` asks for nothing beside the answer, and is one that the SDK's models accept."""
+        if method not in _PARAMS:
+            return False
+        if meta is None:
+            return "_meta" not in params
+        if type(meta) is not dict or not _PROGRESS.isdisjoint(meta):
+            return False
+        known = {key: value for key, value in meta.items() if key not in _CHANGING or type(value) is not str}
+        encoded = msgspec.json.encode(known)
+        seen = (method, version, encoded)
+        if seen in self._accepted:
+            return True
+        if version not in MODERN_PROTOCOL_VERSIONS and PROTOCOL_VERSION_META_KEY in known:
+            return False
+        if len(encoded) > _MAX_ENVELOPE_BYTES:
+            return False
+        others, model = _PARAMS[method]
+        enveloped = {**others, "_meta": known}
+        try:  # whether the kernel would let a request with this `_meta` through
+            validate_client_request(method, version, enveloped)
+            model.model_validate(enveloped, by_name=False)
+        except (ValidationError, KeyError):
+            return False
+        if len(self._accepted) >= _MAX_ENVELOPES:
+            self._accepted.clear()  # clients are few; what fills the set is not worth an order of eviction
+        self._accepted.add(seen)
+        return True

@@ -1,1 +1,0 @@
-"""Plain tool calls answered past the kernel of the SDK, and equal to its answers."""

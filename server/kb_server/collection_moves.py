@@ -19,13 +19,11 @@ from typing import Protocol
 
 from kb_contracts.api.models import Document, TagsRequest
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, REMOVE_TAG, WITHOUT_CHUNKS
-from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.collection_tags import PREFIX, collections_in, split_tags, tag_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
-from kb_server.engine_client.retries import jittered
-from kb_server.shielding import to_its_end
 from kb_server.tool import ToolError
+from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered, to_its_end
 
 logger = logging.getLogger(__name__)
 

@@ -54,12 +54,19 @@ class ToolError(Exception):
         return {"error": self.code, "message": self.message, **self.details}
 
 
-def refuse_blank(parameter: str, text: str) -> None:
-    """Raise ToolError `invalid_parameter` for a text of blanks alone, which no schema forbids."""
-    if not text.strip():
-        raise ToolError(
-            INVALID, f"The parameter `{parameter}` takes words; got only blanks.", parameter=parameter
-        )
+WORDS = {"words": True}
+"""`Meta(extra=WORDS)` of a parameter that no text of blanks alone fits, which no schema forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWords:
+    """How a toolset speaks of the engine's faults: messages over those of `engine_faults`, by the fault's
+    code or the reason of a refusal, and codes of its own."""
+
+    messages: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
+    flattened: str = "filters."
+    """Stands before parameters that the engine takes in an object and the tools take flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +123,14 @@ class Tool(ABC, Generic[A, R]):
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
     lean_result: ClassVar[bool] = False
     """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
+    engine_words: ClassVar[EngineWords] = EngineWords()
+    """How faults of the engine that leave `run` are reported."""
     error_members: ClassVar[Mapping[str, Any]] = {}
     """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
 
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
-        """Do the work; raise `ToolError` for what the caller can act on."""
+        """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""

@@ -30,9 +30,6 @@ from enum import Enum, auto
 from ipaddress import IPv6Address, ip_address
 from typing import cast
 
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
-
 log = logging.getLogger(__name__)
 
 CONNECTIONS = 4096
@@ -439,6 +436,10 @@ class _Malformed(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is of something else."""
+        # Imported here: settings name bounds of this module, and a stdio server must import no HTTP server.
+        from aiohttp.http_exceptions import HttpProcessingError
+        from aiohttp.web_protocol import RequestPayloadError
+
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError | RequestPayloadError):
             return True

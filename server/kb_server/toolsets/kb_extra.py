@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -19,10 +19,18 @@ from kb_contracts.api.operations import (
 from kb_server import collection_moves, collection_tags
 from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import Annotations, Call, Toolset
-from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
+from kb_server.toolsets.kb.tool import KbTool
 from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
-from kb_server.toolsets.service_tool import ServiceTool
+
+A = TypeVar("A", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class _ExtraTool(KbTool[A, R]):
+    """One that stands in no list for all agents, and can say more of its results."""
+
+    lean_result = False
 
 
 class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,7 +38,7 @@ class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     collection: Annotated[Collection, Meta(description="where it shall be, and nowhere else")]
 
 
-class KbMoveTool(ServiceTool[KbMoveArguments, DocumentView]):
+class KbMoveTool(_ExtraTool[KbMoveArguments, DocumentView]):
     """Moves any document."""
 
     name = "kb_move"
@@ -44,17 +52,16 @@ Example: {"document_id": 42, "collection": "memory"}"""
     arguments = KbMoveArguments
     result = DocumentView
 
-    async def run(self, arguments: KbMoveArguments, call: Call) -> DocumentView:
+    async def run(self, arguments: KbMoveArguments, _call: Call) -> DocumentView:
         """Removes the old collection's tag, then adds the new one's."""
         collection_tags.tag_of(arguments.collection)
-        with engine_call(call, document_id=arguments.document_id):
-            document = await self.engine.call(
-                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
-            )
-            moved = await collection_moves.move(
-                self.engine, document, arguments.collection, clock=self.services.clock
-            )
-            return document_view(moved)
+        document = await self.engine.call(
+            GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
+        )
+        moved = await collection_moves.move(
+            self.engine, document, arguments.collection, clock=self.services.clock
+        )
+        return document_view(moved)
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -70,7 +77,7 @@ class KbDeleteResult(msgspec.Struct, kw_only=True):
     bytes: int
 
 
-class KbDeleteTool(ServiceTool[KbDeleteArguments, KbDeleteResult]):
+class KbDeleteTool(_ExtraTool[KbDeleteArguments, KbDeleteResult]):
     """Removes a document for good."""
 
     name = "kb_delete"
@@ -83,10 +90,9 @@ Example: {"document_id": 42}"""
     arguments = KbDeleteArguments
     result = KbDeleteResult
 
-    async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
+    async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
         """`DELETE /documents/{id}`."""
-        with engine_call(call, document_id=arguments.document_id):
-            removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
+        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
         return KbDeleteResult(
             document_id=arguments.document_id,
             documents=removed.documents,
@@ -126,7 +132,7 @@ class KbTagsResult(msgspec.Struct, kw_only=True):
     hint: str
 
 
-class KbTagsTool(ServiceTool[KbTagsArguments, KbTagsResult]):
+class KbTagsTool(_ExtraTool[KbTagsArguments, KbTagsResult]):
     """Lists collections and tags."""
 
     name = "kb_tags"
@@ -138,11 +144,10 @@ collection and tags for kb_search, and to tag alike what belongs together."""
     arguments = KbTagsArguments
     result = KbTagsResult
 
-    async def run(self, arguments: KbTagsArguments, call: Call) -> KbTagsResult:
+    async def run(self, arguments: KbTagsArguments, _call: Call) -> KbTagsResult:
         """`GET /tags`."""
         query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
-        with engine_call(call):
-            found = await self.engine.call(LIST_TAGS, query=query)
+        found = await self.engine.call(LIST_TAGS, query=query)
         following = arguments.offset + len(found.tags)
         more = found.total - following
         return KbTagsResult(
@@ -169,7 +174,7 @@ class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     job_id: JobId
 
 
-class KbCancelJobTool(ServiceTool[KbCancelJobArguments, JobView]):
+class KbCancelJobTool(_ExtraTool[KbCancelJobArguments, JobView]):
     """Cancels a job."""
 
     name = "kb_cancel_job"
@@ -181,17 +186,16 @@ job that has ended cannot be cancelled: remove its document with kb_delete."""
     arguments = KbCancelJobArguments
     result = JobView
 
-    async def run(self, arguments: KbCancelJobArguments, call: Call) -> JobView:
+    async def run(self, arguments: KbCancelJobArguments, _call: Call) -> JobView:
         """`DELETE /jobs/{id}`."""
-        with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
+        return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     job_id: JobId
 
 
-class KbRetryJobTool(ServiceTool[KbRetryJobArguments, JobView]):
+class KbRetryJobTool(_ExtraTool[KbRetryJobArguments, JobView]):
     """Queues a failed job again."""
 
     name = "kb_retry_job"
@@ -206,10 +210,9 @@ Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     arguments = KbRetryJobArguments
     result = JobView
 
-    async def run(self, arguments: KbRetryJobArguments, call: Call) -> JobView:
+    async def run(self, arguments: KbRetryJobArguments, _call: Call) -> JobView:
         """`POST /jobs/{id}/retry`."""
-        with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
+        return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -223,7 +226,7 @@ class KbUploadAbortResult(msgspec.Struct, kw_only=True):
     filename: str
 
 
-class KbUploadAbortTool(ServiceTool[KbUploadAbortArguments, KbUploadAbortResult]):
+class KbUploadAbortTool(_ExtraTool[KbUploadAbortArguments, KbUploadAbortResult]):
     """Gives up an upload."""
 
     name = "kb_upload_abort"

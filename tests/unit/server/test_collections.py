@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
 from kb_server import collection_moves
-from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
@@ -25,9 +24,11 @@ from kb_server.collection_tags import (
     tags_for_submission,
     validate_tags,
 )
-from kb_server.engine_client import Engine, EngineFailed, Refused
-from kb_server.tool import Call, ToolError
-from kb_server.toolsets.kb.errors import engine_call
+from kb_server.engine_client import Engine, EngineFailed, EngineFault, Refused
+from kb_server.engine_faults import tool_error
+from kb_server.tool import ToolError
+from kb_server.toolsets.kb.errors import ENGINE_WORDS
+from kb_server.waiting import Clock
 from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
@@ -57,8 +58,10 @@ def in_collections(simulated: SimulatedEngine) -> list[str]:
 
 async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
     """A move whose pauses take no time, as a tool makes it."""
-    with engine_call(Call(), document_id=document.id):
+    try:
         return await collection_moves.move(engine, document, target, clock=JumpingClock().clock())
+    except EngineFault as fault:
+        raise tool_error(fault, ENGINE_WORDS, document_id=document.id) from fault
 
 
 class Distant:
@@ -388,7 +391,7 @@ class TestMove:
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         document = simulated.add("collection:documents")
-        simulated.state.delete(document.id)
+        simulated.state.documents.remove([document.id], now=0)
         with pytest.raises(ToolError, match="Document 1 was not found"):
             await move(engine, document, "memory")
 

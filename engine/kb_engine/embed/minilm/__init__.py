@@ -12,10 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kb_config.installing import install_command
-from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, Vectors
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights, Vectors
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -31,7 +30,7 @@ class _Parts(NamedTuple):
     tokenizer: Tokenizer
 
 
-class MiniLM:
+class MiniLM(Embedder):
     """sentence-transformers/all-MiniLM-L6-v2, 384 dimensions, reads 256 tokens of a text.
 
     Loaded on first use. Each call runs on the thread that makes it, so as many threads as there are
@@ -42,8 +41,6 @@ class MiniLM:
     revision = "int8"
     dimensions = 384
     max_tokens = 256
-    device = "cpu"
-    batch_size = 4  # a stop is heard in between, and no thread is gone for long
     queries_at_once = min(4, os.cpu_count() or 1)
     # Measured on Cranfield (1,400 abstracts, 225 queries) with FTS5 `porter unicode61`, title twice:
     # nDCG@10 of keywords alone 0.362, of vectors alone 0.377, fused 0.416; it stays within 0.41 to 0.416
@@ -56,14 +53,7 @@ class MiniLM:
     def __init__(self) -> None:
         self._lock = Lock()
         self._parts: _Parts | None = None
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the model is in memory."""
-        return self._parts is not None
-
-    def expect(self, dimensions: int) -> None:
-        """Its dimensions are fixed."""
+        self.loaded = False
 
     def load(self) -> None:
         """Load tokenizer and model, about 23 MB read and checked; does nothing the second time."""
@@ -83,19 +73,12 @@ class MiniLM:
             row[:] = _embed_one(parts, text, self.max_tokens)
         return vectors
 
-    def embed_query(self, text: str) -> NDArray[np.float32]:
-        """As a passage: the model was trained on pairs of both."""
-        vector: NDArray[np.float32] = self.embed([text])[0]
-        return vector
-
-    def close(self) -> None:
-        """Nothing is held outside this process."""
-
     def _ready(self) -> _Parts:
         if (parts := self._parts) is None:
             with self._lock:
                 if (parts := self._parts) is None:
                     parts = self._parts = _Parts(_load_session(), _load_tokenizer())
+                    self.loaded = True
         return parts
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.settings import OwnSettings
+from kb_engine.embed.protocol import OwnSettings
 
 OPENAI = "openai"
 """The value of `KB_EMBEDDER` that names an endpoint which speaks OpenAI's API."""
@@ -70,14 +70,27 @@ class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
     ] = ""
 
     def check(self) -> None:
-        """Raises SettingsError where these settings name no endpoint that could be called."""
         for variable, value, example in (
             ("KB_EMBEDDING_URL", self.embedding_url, _EXAMPLE),
             ("KB_EMBEDDING_MODEL", self.embedding_model, "nomic-embed-text"),
         ):
             if not value.strip():
                 raise SettingsError(f"KB_EMBEDDER={OPENAI} needs {variable}, for example {example}")
-        _check_url(self.embedding_url)
+        named = f"KB_EMBEDDING_URL={self.embedding_url!r}"
+        try:
+            parts = urlsplit(self.embedding_url)
+            _ = parts.port
+        except ValueError as error:
+            raise SettingsError(f"KB_EMBEDDING_URL: {error}; write it like {_EXAMPLE}") from error
+        if parts.username is not None or parts.password is not None:
+            raise SettingsError(
+                "KB_EMBEDDING_URL: holds a user or a password; put the key into OPENAI_API_KEY"
+            )
+        printable = self.embedding_url.isprintable() and " " not in self.embedding_url
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not printable:
+            raise SettingsError(f"{named}: is no http or https URL; write it like {_EXAMPLE}")
+        if parts.query or parts.fragment:
+            raise SettingsError(f"{named}: ends in a query or a fragment; give the base URL alone")
         if not self.embedding_model.isprintable():
             raise SettingsError(f"KB_EMBEDDING_MODEL={self.embedding_model!r}: is no name of a model")
         # A header takes nothing else, and the message does not repeat the key.
@@ -92,11 +105,13 @@ class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
         return base if base.endswith(_PATH) else base + _PATH
 
     def warnings(self, *, chosen: bool) -> Iterator[str]:
-        """What is wrong with these settings without being refused; `chosen`: this embedder is used."""
         parts = urlsplit(self.embedding_url)
         if not chosen and self.embedding_url:
             yield f"KB_EMBEDDING_URL is not used: set KB_EMBEDDER={OPENAI} for that"
-        local = _is_this_machine(parts.hostname or "")
+        try:
+            local = ip_address(parts.hostname or "").is_loopback
+        except ValueError:
+            local = parts.hostname == "localhost"
         if chosen and self.embedding_key and parts.scheme == "http" and not local:
             yield "OPENAI_API_KEY is sent without encryption; give KB_EMBEDDING_URL with https"
 
@@ -116,28 +131,6 @@ class OpenAISettings(OwnSettings, frozen=True, kw_only=True):
             if not 0 <= found[name] <= most or (name == "k" and not 0 < found[name] < most):
                 raise _unscored(self.embedding_scoring, f"{name} is from 0 to 1, and k is above 0")
         return found
-
-
-def _check_url(url: str) -> None:
-    named = f"KB_EMBEDDING_URL={url!r}"
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise SettingsError(f"KB_EMBEDDING_URL: {error}; write it like {_EXAMPLE}") from error
-    if parts.username is not None or parts.password is not None:
-        raise SettingsError("KB_EMBEDDING_URL: holds a user or a password; put the key into OPENAI_API_KEY")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isprintable() or " " in url:
-        raise SettingsError(f"{named}: is no http or https URL; write it like {_EXAMPLE}")
-    if parts.query or parts.fragment:
-        raise SettingsError(f"{named}: ends in a query or a fragment; give the base URL alone")
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _unscored(value: str, why: str) -> SettingsError:

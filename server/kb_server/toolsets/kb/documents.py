@@ -12,7 +12,6 @@ from kb_contracts.api.operations import GET_DOCUMENT, LIST_DOCUMENTS, DocumentQu
 from kb_contracts.semantics.search import longest_prefix
 from kb_server import collection_moves
 from kb_server.tool import Annotations, Call, ToolError
-from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import DocumentId, MaxChars
 from kb_server.toolsets.kb.tool import KbTool
 from kb_server.toolsets.kb.views import (
@@ -96,32 +95,30 @@ Examples: {"document_id": 42}; {"source_path": "memory/feedback.md"}"""
     result = KbGetResult
     max_result_chars = 400_000
 
-    async def run(self, arguments: KbGetArguments, call: Call) -> KbGetResult:
+    async def run(self, arguments: KbGetArguments, _call: Call) -> KbGetResult:
         """`GET /documents/{id}` or `GET /documents`."""
         match arguments.document_id, arguments.source_path:
             case int() as document_id, None:
-                return await self._by_id(document_id, arguments, call)
+                return await self._by_id(document_id, arguments)
             case None, str() as source_path:
-                return await self._by_source(source_path, arguments, call)
+                return await self._by_source(source_path, arguments)
         raise ToolError(
             "contradiction" if arguments.source_path is not None else "missing_required_parameter",
             "kb_get takes either document_id or source_path, one of the two.",
         )
 
-    async def _by_id(self, document_id: int, arguments: KbGetArguments, call: Call) -> KbGetResult:
+    async def _by_id(self, document_id: int, arguments: KbGetArguments) -> KbGetResult:
         query = DocumentQuery(chunk_offset=arguments.chunk_offset, chunk_limit=arguments.chunk_limit)
-        with engine_call(call, document_id=document_id):
-            document = await self.engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=query)
-            repaired = await collection_moves.repair(self.engine, document)
+        document = await self.engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=query)
+        repaired = await collection_moves.repair(self.engine, document)
         if repaired is not None:
             document = msgspec.structs.replace(document, tags=repaired.tags, version=repaired.version)
         return _detail(document, arguments)
 
-    async def _by_source(self, source_path: str, arguments: KbGetArguments, call: Call) -> KbGetResult:
+    async def _by_source(self, source_path: str, arguments: KbGetArguments) -> KbGetResult:
         query = DocumentsQuery(source_path=source_path, offset=arguments.offset)
-        with engine_call(call):
-            found = await self.engine.call(LIST_DOCUMENTS, query=query)
-            documents = [await collection_moves.repair(self.engine, each) or each for each in found.documents]
+        found = await self.engine.call(LIST_DOCUMENTS, query=query)
+        documents = [await collection_moves.repair(self.engine, each) or each for each in found.documents]
         listed = fitting([document_entry(document) for document in documents], arguments.max_chars)
         following = arguments.offset + len(listed)
         more = found.total - following if listed else 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kb_server.engine_faults import EngineWords
+from kb_server.tool import EngineWords
 
-_WORDS = EngineWords(
+ENGINE_WORDS = EngineWords(
     {
         "engine_timeout": (
             "The engine took the request and then kept silent. {detail} Try again; for a note or a file, "
@@ -24,5 +24,3 @@ _WORDS = EngineWords(
         ),
     }
 )
-
-engine_call, tool_error = _WORDS.engine_call, _WORDS.tool_error

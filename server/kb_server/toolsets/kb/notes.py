@@ -19,7 +19,6 @@ from kb_contracts.api.operations import (
 from kb_server import collection_moves, collection_tags
 from kb_server.engine_client import EngineFault
 from kb_server.tool import Annotations, Call, ToolError
-from kb_server.toolsets.kb.errors import engine_call, tool_error
 from kb_server.toolsets.kb.parameters import (
     Collection,
     DocumentId,
@@ -74,10 +73,9 @@ Example: {"text": "User prefers concise responses", "collection": "memory", "tag
             source_path=arguments.source_path,
             dedup_scope=tags[0],
         )
-        with engine_call(call):
-            job = await self.engine.call(CREATE_JOB, body=note)
-            call.log["job_id"] = job.id
-            return await followed(self.engine, job, _name(tags[0]), arguments.wait_seconds)
+        job = await self.engine.call(CREATE_JOB, body=note)
+        call.log["job_id"] = job.id
+        return await followed(self.engine, job, _name(tags[0]), arguments.wait_seconds)
 
 
 class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -126,32 +124,29 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
         patch = m.NotePatch(
             text=arguments.text, title=arguments.title, expected_version=arguments.expected_version
         )
-        with engine_call(call, document_id=arguments.document_id):
-            document = await self.engine.call(
-                PATCH_NOTE,
-                path={"document_id": arguments.document_id},
-                query=NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
-                body=patch,
-            )
-            if isinstance(document, m.Job):
-                call.log["job_id"] = document.id
-                return await self._going_on(document, arguments)
-            if arguments.collection is not None:
-                document = await self._moved(document, arguments.collection, call)
-            else:
-                document = await collection_moves.repair(self.engine, document) or document
+        document = await self.engine.call(
+            PATCH_NOTE,
+            path={"document_id": arguments.document_id},
+            query=NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
+            body=patch,
+        )
+        if isinstance(document, m.Job):
+            call.log["job_id"] = document.id
+            return await self._going_on(document, arguments)
+        if arguments.collection is not None:
+            document = await self._moved(document, arguments.collection)
+        else:
+            document = await collection_moves.repair(self.engine, document) or document
         return KbUpdateNoteResult(**document_members(document), job_id=None, hint="")
 
-    async def _moved(self, document: m.Document, collection: str, call: Call) -> m.Document:
+    async def _moved(self, document: m.Document, collection: str) -> m.Document:
         try:
-            with engine_call(call, document_id=document.id):
-                return await collection_moves.move(
-                    self.engine, document, collection, clock=self.services.clock
-                )
-        except ToolError as error:
+            return await collection_moves.move(self.engine, document, collection, clock=self.services.clock)
+        except (EngineFault, ToolError) as fault:
+            error = fault if isinstance(fault, ToolError) else self.error_of(fault, document_id=document.id)
             raise ToolError(
                 error.code, f"The text was updated. {error.message}", **error.details, text_updated=True
-            ) from error
+            ) from fault
 
     async def _going_on(self, job: m.Job, arguments: KbUpdateNoteArguments) -> KbUpdateNoteResult:
         """The note as it is meanwhile. The job's id is never lost to what goes wrong from here on."""
@@ -170,7 +165,7 @@ Example: {"document_id": 42, "text": "User prefers bullet points"}"""
                 GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
             )
         except EngineFault as fault:
-            error = tool_error(fault, document_id=arguments.document_id)
+            error = self.error_of(fault, document_id=arguments.document_id)
             raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault
         if arguments.collection is not None:
             hint += f" It has not been moved to {arguments.collection!r}: pass collection again afterwards."

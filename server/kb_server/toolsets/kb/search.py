@@ -12,8 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
 from kb_contracts.semantics.search import contradict, within_budget
 from kb_server import collection_moves, collection_tags
-from kb_server.tool import Annotations, Call, ToolError, refuse_blank
-from kb_server.toolsets.kb.errors import engine_call
+from kb_server.tool import WORDS, Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import MaxChars
 from kb_server.toolsets.kb.tool import KbTool
 
@@ -53,7 +52,7 @@ Example: {"query": "pension revaluation", "top": 5}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for")]
+    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for", extra=WORDS)]
     top: Top | None = None
     top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None
     collection: Annotated[str, Meta(description="only this collection")] | None = None
@@ -148,11 +147,10 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
     async def run(self, arguments: KbSearchArguments, call: Call) -> KbSearchResult:
         """`POST /search`."""
         request = search_request(arguments)
-        with engine_call(call):
-            response = await self.engine.call(SEARCH, body=request)
-            places = [collection_tags.split_tags(result.tags) for result in response.results]
-            if any(place.is_conflicting for place in places):
-                await self._repair(response, places)
+        response = await self.engine.call(SEARCH, body=request)
+        places = [collection_tags.split_tags(result.tags) for result in response.results]
+        if any(place.is_conflicting for place in places):
+            await self._repair(response, places)
         call.log["results"] = len(response.results)
         # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
@@ -193,7 +191,6 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `invalid_parameter`, `contradiction`, `invalid_collection` or `invalid_tag`.
     """
-    refuse_blank("query", arguments.query)
     top, top_n = arguments.top, arguments.top_n
     if top is not None and top_n is not None and top != top_n:
         raise ToolError(

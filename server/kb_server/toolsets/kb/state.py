@@ -11,10 +11,9 @@ from msgspec import Meta
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS, LIST_JOBS, JobsQuery
 from kb_server.engine_client import MIN_ENGINE_VERSION, EngineTooOld
-from kb_server.engine_client.version import check_version
+from kb_server.engine_client.port import check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
 from kb_server.toolsets.kb.submissions import document_of, why_empty
 from kb_server.toolsets.kb.tool import KbTool
@@ -62,10 +61,9 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
     arguments = NoArguments
     result = KbStatusResult
 
-    async def run(self, _arguments: NoArguments, call: Call) -> KbStatusResult:
+    async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
         """`GET /status`."""
-        with engine_call(call):
-            status = await self.engine.call(GET_STATUS)
+        status = await self.engine.call(GET_STATUS)
         return KbStatusResult(
             version=status.version,
             server_version=f"v{SERVER_VERSION}",
@@ -112,12 +110,11 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
     arguments = KbJobsArguments
     result = KbJobsResult
 
-    async def run(self, arguments: KbJobsArguments, call: Call) -> KbJobsResult:
+    async def run(self, arguments: KbJobsArguments, _call: Call) -> KbJobsResult:
         """`GET /jobs` or `GET /jobs/{id}`."""
         _check(arguments)
         if arguments.job_id is not None:
-            with engine_call(call, job_id=arguments.job_id):
-                job = await self.engine.wait_for_job(arguments.job_id, arguments.wait_seconds)
+            job = await self.engine.wait_for_job(arguments.job_id, arguments.wait_seconds)
             document = await document_of(self.engine, job)
             hint = (
                 why_empty(document) if document is not None and document.status == "empty" else _retry([job])
@@ -126,8 +123,7 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
         query = JobsQuery(
             status=arguments.status, limit=arguments.limit or JobsQuery().limit, offset=arguments.offset
         )
-        with engine_call(call):
-            found = await self.engine.call(LIST_JOBS, query=query)
+        found = await self.engine.call(LIST_JOBS, query=query)
         jobs = [job_entry(job) for job in found.jobs]
         if arguments.limit is None:
             jobs = fitting(jobs[:_PAGE], _PAGE_BYTES)

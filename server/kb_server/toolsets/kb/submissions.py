@@ -10,7 +10,8 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
 from kb_server.engine_client import Engine, EngineFault
-from kb_server.toolsets.kb.errors import tool_error
+from kb_server.engine_faults import tool_error
+from kb_server.toolsets.kb.errors import ENGINE_WORDS
 from kb_server.toolsets.kb.views import JobFailure, failure_of
 
 
@@ -40,7 +41,8 @@ async def followed(engine: Engine, job: m.Job, collection: str, wait: float) -> 
         try:
             job = await engine.wait_for_job(job.id, wait)
         except EngineFault as fault:
-            return _submission(job, collection, f"Accepted, but not followed: {tool_error(fault).message}")
+            why = tool_error(fault, ENGINE_WORDS).message
+            return _submission(job, collection, f"Accepted, but not followed: {why}")
     document = await document_of(engine, job)
     hint = _hint(job) if job.status != "completed" else _hint_of_completed(job, document)
     return _submission(job, collection, hint, document)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kb_server.toolsets.kb.errors import ENGINE_WORDS
 from kb_server.toolsets.service_tool import ServiceTool
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -16,3 +17,4 @@ class KbTool(ServiceTool[A, R]):
     """Stands in the list that most agents read first, and that stays under 16 KB."""
 
     lean_result = True
+    engine_words = ENGINE_WORDS

@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api.operations import GET_JOB
 from kb_server import collection_tags
 from kb_server.tool import Annotations, Call
-from kb_server.toolsets.kb.errors import engine_call
 from kb_server.toolsets.kb.parameters import (
     Collection,
     Metadata,
@@ -165,12 +164,11 @@ when that has completed (kb_jobs, or wait_seconds). Missing pieces are named and
     async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
         """`POST /jobs` as multipart, streamed from disk."""
         call.log["upload_id"] = arguments.upload_id[:64]
-        with engine_call(call):
-            finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
-            call.log["job_id"] = finished.job_id
-            job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
-            collection = finished.upload.collection.removeprefix(collection_tags.PREFIX)
-            return await followed(self.engine, job, collection, arguments.wait_seconds)
+        finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
+        call.log["job_id"] = finished.job_id
+        job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
+        collection = finished.upload.collection.removeprefix(collection_tags.PREFIX)
+        return await followed(self.engine, job, collection, arguments.wait_seconds)
 
 
 def _next(filename: str, url: str | None) -> str:

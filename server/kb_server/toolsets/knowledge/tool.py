@@ -10,6 +10,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_server.settings import MEBIBYTE
+from kb_server.toolsets.knowledge.errors import ENGINE_WORDS
 from kb_server.toolsets.service_tool import ServiceTool
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -29,6 +30,7 @@ class Success(msgspec.Struct, kw_only=True):
 class KnowledgeTool(ServiceTool[A, R]):
     """A tool whose errors say `success: false`."""
 
+    engine_words = ENGINE_WORDS
     error_members: ClassVar[Mapping[str, Any]] = {"success": False}
 
 

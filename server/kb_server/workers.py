@@ -28,11 +28,10 @@ from typing import Any
 
 import msgspec
 
+from kb_server.processes import ChildProcess, Worker, encode_settings
 from kb_server.services import http_base
 from kb_server.settings import ServerSettings
 from kb_server.uploads.staging import Staging
-from kb_server.workers.child import ChildProcess
-from kb_server.workers.link import Worker, encode_settings
 from mcp_aiohttp.transport.http import CannotListen, PortInUse
 from mcp_aiohttp.transport.signals import on_stop_signal
 

@@ -83,7 +83,7 @@ def run(
         (home / "pytest.ini").write_text("[pytest]\n")
         command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
         command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
-        # Differences in full: to whoever reads the report, pytest's advice to raise its verbosity is of no use.
+        # Differences in full: pytest's advice to raise its verbosity is of no use to a report's reader.
         command += ["-o", "verbosity_assertions=2"]
         command += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
         command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]

@@ -17,7 +17,7 @@ from kb_contracts.api.operations import (
     NoteQuery,
 )
 from kb_server import collection_moves, collection_tags
-from kb_server.engine_client import EngineFault
+from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import Annotations, Call, ToolError
 from kb_server.toolsets.kb.parameters import (
     Collection,

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS, LIST_JOBS, JobsQuery
-from kb_server.engine_client import MIN_ENGINE_VERSION, EngineTooOld
-from kb_server.engine_client.port import check_version
+from kb_server.engine_client.errors import EngineTooOld
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb.parameters import JobId, WaitSeconds

@@ -9,7 +9,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
-from kb_server.engine_client import Engine, EngineFault
+from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.toolsets.kb.errors import ENGINE_WORDS
 from kb_server.toolsets.kb.views import JobFailure, failure_of

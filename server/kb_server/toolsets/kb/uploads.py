@@ -23,7 +23,8 @@ from kb_server.toolsets.kb.parameters import (
 )
 from kb_server.toolsets.kb.submissions import Submission, followed
 from kb_server.toolsets.kb.tool import KbTool
-from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload, Started
+from kb_server.uploads.service import Started
+from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
 
 class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

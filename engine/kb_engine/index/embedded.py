@@ -1,8 +1,12 @@
-"""Exact vectors in memory: a float32 matrix, one row a chunk (1,536 bytes at 384 dimensions).
+"""The index of a SQLite base: words in FTS5, in the base itself, and vectors exactly, in memory.
 
-Published rows never change, so a snapshot needs no lock and cannot be torn: new rows go behind the
-last one, removed ones are only marked, and compacting builds new arrays. At 100,000 chunks of 384 the
-matrix takes 150 MB and a full pass about 8 ms.
+It takes part in the store's transactions instead of following them: one commit, synced once, makes rows,
+words and vectors visible together, and a search reads all three in one state.
+
+The vectors are a float32 matrix, one row a chunk (1,536 bytes at 384 dimensions). Published rows never
+change, so a snapshot needs no lock and cannot be torn: new rows go behind the last one, removed ones are only
+marked, and compacting builds new arrays. At 100,000 chunks of 384 the matrix takes 150 MB and a full pass
+about 8 ms.
 
 A change is staged inside the store's transaction (memory is found, or the transaction fails) and published
 after the commit. A reader takes a snapshot under `guard` together with the snapshot of its SQL transaction,
@@ -13,13 +17,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.index.port import Ids, Vectors
+from kb_engine.index.port import Candidates, Ids, IndexQuery, Vectors
+from kb_engine.index.ranking import select
+from kb_engine.index.words import Corpus, Words
 
 Rows = NDArray[np.intp]
 
@@ -72,10 +78,6 @@ class Snapshot:
             return np.flatnonzero(self.alive)
         return np.flatnonzero(self.alive & np.isin(self.document_ids[: self.count], documents))
 
-    def chunks(self, rows: Rows) -> Ids:
-        """The chunk ids of the rows, ascending."""
-        return self.chunk_ids[rows]
-
     def cosines(self, vector: NDArray[np.float32], rows: Rows) -> NDArray[np.float32]:
         """Exactly, for each of the rows."""
         if not rows.size:
@@ -113,23 +115,15 @@ class ExactVectors:
     """The latest state, and how the next one is made. `dimensions` 0: those of the first vectors."""
 
     def __init__(self, dimensions: int, capacity: int = FIRST_CAPACITY) -> None:
-        self._lock = threading.Lock()
-        self._latest = empty(dimensions, capacity=max(capacity, FIRST_CAPACITY))
-
-    @property
-    def guard(self) -> AbstractContextManager[object]:
+        self.guard = threading.Lock()
         """Held while a commit and its change become visible together, and to take a snapshot."""
-        return self._lock
+        self.snapshot = empty(dimensions, capacity=max(capacity, FIRST_CAPACITY))
+        """The latest published state."""
 
     @property
     def dimensions(self) -> int:
         """How many numbers a vector has; 0 before the first vectors."""
-        return int(self._latest.matrix.shape[1])
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The latest published state."""
-        return self._latest
+        return int(self.snapshot.matrix.shape[1])
 
     def stage(self, changes: Changes) -> Snapshot:
         """The state after the changes, visible to nobody yet.
@@ -137,18 +131,18 @@ class ExactVectors:
         Raises:
             ValueError: vectors of another shape, or chunk ids that do not grow.
         """
-        state = self._latest
+        state = self.snapshot
         if changes.cleared:
             state = empty(self.dimensions, state.generation)
         if changes.removed:
             state = _without(state, changes.removed)
         for batch in changes.added:
             state = self._with(state, batch)
-        return replace(state, generation=self._latest.generation + 1)
+        return replace(state, generation=self.snapshot.generation + 1)
 
     def publish(self, staged: Snapshot) -> None:
         """Make a staged state the latest."""
-        self._latest = staged
+        self.snapshot = staged
 
     def _with(self, state: Snapshot, batch: Batch) -> Snapshot:
         if not state.matrix.shape[1]:
@@ -200,3 +194,27 @@ def _compacted(state: Snapshot) -> Snapshot:
         document_ids=state.document_ids[kept],
         alive=np.ones(len(kept), np.bool_),
     )
+
+
+def search(
+    db: apsw.Connection, vectors: Snapshot, words: Words, documents: Ids | None, query: IndexQuery
+) -> Candidates:
+    """The best chunks of these documents (None: of all), best first.
+
+    The scores of all chunks are computed, not those of some candidates: words and vectors are arrays over
+    the same rows. Cosines and filters are exact; of a question's words those within a budget count
+    (`kb_engine.index.words`), so that where a large base holds frequent words the ranking is not that of a
+    full BM25.
+
+    `db` and `vectors` are of the same state of the base.
+    """
+    rows = vectors.rows(documents)
+    chunk_ids = vectors.chunk_ids[rows]  # ascending
+    cosines = bm25 = None
+    if query.mode != "fts":
+        assert query.vector is not None, "the mode needs one"
+        cosines = vectors.cosines(query.vector, rows).astype(np.float64)
+    if query.mode != "vector":
+        corpus = Corpus(len(chunk_ids), vectors.size, vectors.generation, chunk_ids)
+        bm25 = words.scores(db, query.text, corpus)
+    return select(chunk_ids, cosines, bm25, query)

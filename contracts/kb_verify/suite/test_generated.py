@@ -88,7 +88,9 @@ def before_call(_context: Any, case: Any, _kwargs: dict[str, Any]) -> None:
 def filter_body(_context: Any, body: Any) -> bool:
     """Whether the end of a search's dates does not come before their start."""
     filters = body.get("filters") if isinstance(body, dict) else None
-    dates: list[Any] = [filters.get(name) for name in ("date_from", "date_to")] if isinstance(filters, dict) else []
+    dates: list[Any] = (
+        [filters.get(name) for name in ("date_from", "date_to")] if isinstance(filters, dict) else []
+    )
     moments = []
     try:
         for text, hour in zip(dates, (time.min, time.max), strict=True):

@@ -18,8 +18,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, AnyOperation
-from kb_server.engine_client import FileSource
 from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.port import FileSource
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
 from kb_simulator.engine import documents
 from kb_simulator.engine.state import State

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kb_server.uploads import Limits, NewUpload, Uploads
-from kb_server.uploads.service import _SPARE_BYTES
+from kb_server.uploads.service import _SPARE_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Staging
+from kb_server.uploads.upload import NewUpload
 from tests.support.server_fixtures import JumpingClock, ManualClock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 

@@ -47,14 +47,16 @@ from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.registry import index_from
+from kb_engine.index.port import index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.store import Store, open_sqlite
 from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.repository import jobs
+from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.store import Store
 from kb_engine.turns import places
 from kb_readers import Limits
 
@@ -226,8 +228,8 @@ async def _open_postgres(
 
 async def _start(engine: Engine) -> None:
     engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
-    again = await engine.store.release_all()
-    swept = await engine.spool.sweep(engine.store.spooled)
+    again = await engine.store.write(jobs.release)
+    swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
     engine.kept.start()
     engine.workers.start()
     engine.encoder.begin_loading()

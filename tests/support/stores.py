@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
-from kb_engine.store import (
+from kb_engine.index.port import Scoring, Selection, Vectors
+from kb_engine.store.port import (
     EmbedderIdentity,
     Found,
     Idempotency,
@@ -26,13 +27,11 @@ from kb_engine.store import (
     Prepared,
     PreparedChunk,
     Query,
-    Scoring,
-    Selection,
-    SqliteStore,
-    Vectors,
-    open_sqlite,
 )
 from kb_engine.store.postgres.store import PostgresStore, open_postgres
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository.transaction import answer_to
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database
@@ -55,12 +54,10 @@ class TestClock:
         return self.now
 
     def move(self, **by: float) -> None:
-        """Onwards, or back."""
         self.now += timedelta(**by)
 
 
 def axis(number: int) -> NDArray[np.float32]:
-    """The unit vector along one dimension."""
     return np.eye(DIMENSIONS, dtype=np.float32)[number]
 
 
@@ -70,19 +67,16 @@ def between(first: int, second: int, cosine: float) -> NDArray[np.float32]:
 
 
 def meaning(text: str) -> NDArray[np.float32]:
-    """A unit vector that depends on the text alone."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     vector = np.random.default_rng(seed).normal(size=DIMENSIONS)
     return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
 
 
 def digest(text: str) -> str:
-    """What tells that two texts are the same."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def new_note(text: str, /, **changes: Any) -> NewJob:
-    """A note to accept."""
     fields: dict[str, Any] = {
         "id": str(uuid4()),
         "kind": "note",
@@ -123,7 +117,6 @@ def prepared(
 
 
 def pieces(*texts: str) -> list[PreparedChunk]:
-    """Chunks that follow one another."""
     chunks, start = [], 0
     for text in texts:
         tokens = len(text.split())
@@ -135,7 +128,6 @@ def pieces(*texts: str) -> list[PreparedChunk]:
 
 
 def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> Idempotency:
-    """An idempotency key of one caller."""
     return Idempotency(key=name, credential="caller", operation=operation, fingerprint=fingerprint)
 
 
@@ -149,12 +141,10 @@ class Base:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite base."""
         assert isinstance(self.place, Path)
         return self.place
 
     async def count(self, table: str) -> int:
-        """How many rows a table has, by a look past the store."""
         sql = f"SELECT count(*) FROM {table}"
         if isinstance(self.place, Path):
             return int(await self.store._readers.run(lambda db: db.execute(sql).get))
@@ -162,15 +152,14 @@ class Base:
 
     async def lease(self, job: NewJob) -> LeasedJob:
         """Accept a job and take it; nothing else may wait."""
-        await self.store.accept(job, None)
-        leased = await self.store.take(f"lease of {job.id}")
+        await self.store.once(None, jobs.accept, job)
+        leased = await self.store.write(jobs.take, f"lease of {job.id}")
         assert leased is not None
         assert leased.job.id == job.id
         return leased
 
     async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
-        """A job from acceptance to its end."""
-        done = await self.store.commit(await self.lease(job), made)
+        done = await self.store.write(documents.commit, await self.lease(job), made)
         assert done is not None
         return done
 
@@ -185,32 +174,30 @@ class Base:
     ) -> m.Document:
         """A note's update from acceptance to its end; nothing else may wait."""
         patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
-        taken = await self.store.accept_update(document_id, patch, once)
+        taken = await self.store.write(documents.accept_update, document_id, patch, once)
         if isinstance(taken, m.Document):
             return taken
-        leased = await self.store.take(f"lease of {taken.id}")
+        leased = await self.store.write(jobs.take, f"lease of {taken.id}")
         assert leased is not None
         assert leased.job.id == taken.id
-        assert await self.store.commit(leased, made) is not None
-        return msgspec.json.decode(await self.store.replayed(once), type=m.Document)
+        assert await self.store.write(documents.commit, leased, made) is not None
+        return msgspec.json.decode(await self.store.read(answer_to, once), type=m.Document)
 
     async def note(
         self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
     ) -> m.Document:
-        """A note with one chunk a text."""
         job = new_note("".join(texts), **changes)
         return await self._document(
             await self.ingest(job, prepared(*texts, title=job.title, vectors=vectors))
         )
 
     async def file(self, *texts: str, **changes: Any) -> m.Document:
-        """A file with one chunk a text."""
         job = new_file("".join(texts), **changes)
         return await self._document(await self.ingest(job, prepared(*texts, title=job.title)))
 
     async def _document(self, job: m.Job) -> m.Document:
         assert job.document_id is not None
-        return await self.store.document(job.document_id)
+        return await self.store.read(documents.detail, job.document_id)
 
     async def find(self, text: str, mode: m.Mode = "fts", **changes: Any) -> Found:
         """A search; by meaning along `vector`."""
@@ -219,7 +206,6 @@ class Base:
         return await self.store.search(Query(text=text, mode=mode, selection=selection, **asked))
 
     async def titles(self, text: str, mode: m.Mode = "fts", **changes: Any) -> list[str]:
-        """The titles that a search finds, best first."""
         return [result.document.title for result in (await self.find(text, mode, **changes)).results]
 
 
@@ -228,7 +214,6 @@ _SELECTS = set(Selection.__dataclass_fields__)
 
 @asynccontextmanager
 async def opened(place: Place, clock: TestClock | None = None, **options: Any) -> AsyncIterator[Base]:
-    """A base, closed in the end."""
     clock = clock or TestClock()
     store = await open_store(place, **{"embedder": EMBEDDER, "clock": clock, **options})
     try:
@@ -238,7 +223,6 @@ async def opened(place: Place, clock: TestClock | None = None, **options: Any) -
 
 
 async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStore:
-    """The store that belongs to a place."""
     if isinstance(place, Path):
         return await open_sqlite(place, **options)
     return await open_postgres(place.address, wait=0, **options)
@@ -269,7 +253,6 @@ def left_by_a_crash(base: Base, folder: Path) -> Path:
 
 
 async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
-    """The documents of a base, by id."""
     defaults: Mapping[str, Any] = {
         "source_path": None,
         "tag": None,
@@ -279,4 +262,4 @@ async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
         "limit": 1000,
         "offset": 0,
     }
-    return await base.store.documents(**{**defaults, **filters})
+    return await base.store.read(documents.page, **{**defaults, **filters})

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from kb_config.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
-from kb_engine.index.registry import INDEXES
+from kb_engine.index.port import INDEXES
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
 from tests.support.remote_index import RemoteIndex, Server

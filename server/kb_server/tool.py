@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -109,16 +109,16 @@ class Call:
 
 
 class Tool(ABC, Generic[A, R]):
-    """One tool. The protocol id comes first; the class is its PascalCase name plus `Tool`."""
+    """One tool of the arguments `A` and the result `R`. The class is its name in PascalCase, and `Tool`."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
     arguments: ClassVar[type[msgspec.Struct]]
-    """The model of the arguments; unknown fields are forbidden. Its portable schema is `inputSchema`."""
+    """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
-    """The model of the result. Its portable schema is `outputSchema`."""
+    """`R`. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
     lean_result: ClassVar[bool] = False
@@ -127,6 +127,13 @@ class Tool(ABC, Generic[A, R]):
     """How faults of the engine that leave `run` are reported."""
     error_members: ClassVar[Mapping[str, Any]] = {}
     """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            match get_args(base):
+                case type() as arguments, type() as result:
+                    cls.arguments, cls.result = arguments, result
 
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:

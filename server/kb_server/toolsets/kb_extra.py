@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CANCEL_JOB,
     DELETE_DOCUMENT,
@@ -16,21 +17,18 @@ from kb_contracts.api.operations import (
     WITHOUT_CHUNKS,
     TagsQuery,
 )
-from kb_server import collection_moves, collection_tags
+from kb_server import collection_moves
+from kb_server.collection_tags import PREFIX, tag_of
 from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import Annotations, Call, Toolset
-from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
-from kb_server.toolsets.kb.tool import KbTool
-from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
-
-A = TypeVar("A", bound=msgspec.Struct)
-R = TypeVar("R", bound=msgspec.Struct)
+from kb_server.tool import A, Annotations, Call, R, Toolset
+from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
+from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.state import JobView, job_view
 
 
-class _ExtraTool(KbTool[A, R]):
-    """One that stands in no list for all agents, and can say more of its results."""
-
-    lean_result = False
+class _ExtraTool(ServiceTool[A, R]):
+    engine_words = ENGINE_WORDS
 
 
 class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,8 +37,6 @@ class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class KbMoveTool(_ExtraTool[KbMoveArguments, DocumentView]):
-    """Moves any document."""
-
     name = "kb_move"
     title = "Move a document"
     description = """\
@@ -49,19 +45,16 @@ and its other tags stay.
 
 Example: {"document_id": 42, "collection": "memory"}"""
     annotations = Annotations(idempotent=True)
-    arguments = KbMoveArguments
-    result = DocumentView
 
     async def run(self, arguments: KbMoveArguments, _call: Call) -> DocumentView:
-        """Removes the old collection's tag, then adds the new one's."""
-        collection_tags.tag_of(arguments.collection)
+        tag_of(arguments.collection)
         document = await self.engine.call(
             GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
         )
         moved = await collection_moves.move(
             self.engine, document, arguments.collection, clock=self.services.clock
         )
-        return document_view(moved)
+        return DocumentView(**shown(moved))
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -78,8 +71,6 @@ class KbDeleteResult(msgspec.Struct, kw_only=True):
 
 
 class KbDeleteTool(_ExtraTool[KbDeleteArguments, KbDeleteResult]):
-    """Removes a document for good."""
-
     name = "kb_delete"
     title = "Delete a document"
     description = """\
@@ -87,11 +78,8 @@ Remove a document with all its chunks. This cannot be undone: make sure with kb_
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KbDeleteArguments
-    result = KbDeleteResult
 
     async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
-        """`DELETE /documents/{id}`."""
         removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
         return KbDeleteResult(
             document_id=arguments.document_id,
@@ -115,37 +103,24 @@ class CollectionCount(msgspec.Struct, kw_only=True):
     chunks: int
 
 
-class TagCount(msgspec.Struct, kw_only=True):
-    """How much carries a tag."""
-
-    tag: str
-    documents: int
-    chunks: int
-
-
 class KbTagsResult(msgspec.Struct, kw_only=True):
     """In alphabetical order; `total` counts collections and tags together."""
 
     collections: list[CollectionCount]
-    tags: list[TagCount]
+    tags: list[m.TagCount]
     total: int
     hint: str
 
 
 class KbTagsTool(_ExtraTool[KbTagsArguments, KbTagsResult]):
-    """Lists collections and tags."""
-
     name = "kb_tags"
     title = "Collections and tags"
     description = """\
 List the collections and tags in use, with how many documents and chunks each has. Use it to choose the \
 collection and tags for kb_search, and to tag alike what belongs together."""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = KbTagsArguments
-    result = KbTagsResult
 
     async def run(self, arguments: KbTagsArguments, _call: Call) -> KbTagsResult:
-        """`GET /tags`."""
         query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
         found = await self.engine.call(LIST_TAGS, query=query)
         following = arguments.offset + len(found.tags)
@@ -153,18 +128,14 @@ collection and tags for kb_search, and to tag alike what belongs together."""
         return KbTagsResult(
             collections=[
                 CollectionCount(
-                    collection=each.tag.removeprefix(collection_tags.PREFIX),
+                    collection=each.tag.removeprefix(PREFIX),
                     documents=each.documents,
                     chunks=each.chunks,
                 )
                 for each in found.tags
-                if each.tag.startswith(collection_tags.PREFIX)
+                if each.tag.startswith(PREFIX)
             ],
-            tags=[
-                TagCount(tag=each.tag, documents=each.documents, chunks=each.chunks)
-                for each in found.tags
-                if not each.tag.startswith(collection_tags.PREFIX)
-            ],
+            tags=[each for each in found.tags if not each.tag.startswith(PREFIX)],
             total=found.total,
             hint=f"{more} more: offset={following}." if more > 0 else "",
         )
@@ -175,19 +146,14 @@ class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class KbCancelJobTool(_ExtraTool[KbCancelJobArguments, JobView]):
-    """Cancels a job."""
-
     name = "kb_cancel_job"
     title = "Cancel a job"
     description = """\
 Cancel a job that has not ended; nothing of it is kept, and a note that it was to update stays as it is. A \
 job that has ended cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KbCancelJobArguments
-    result = JobView
 
     async def run(self, arguments: KbCancelJobArguments, _call: Call) -> JobView:
-        """`DELETE /jobs/{id}`."""
         return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
@@ -196,8 +162,6 @@ class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
 
 
 class KbRetryJobTool(_ExtraTool[KbRetryJobArguments, JobView]):
-    """Queues a failed job again."""
-
     name = "kb_retry_job"
     title = "Try a failed job again"
     description = """\
@@ -207,11 +171,8 @@ again: mend what its error names first.
 
 Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()
-    arguments = KbRetryJobArguments
-    result = JobView
 
     async def run(self, arguments: KbRetryJobArguments, _call: Call) -> JobView:
-        """`POST /jobs/{id}/retry`."""
         return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
 
 
@@ -227,19 +188,14 @@ class KbUploadAbortResult(msgspec.Struct, kw_only=True):
 
 
 class KbUploadAbortTool(_ExtraTool[KbUploadAbortArguments, KbUploadAbortResult]):
-    """Gives up an upload."""
-
     name = "kb_upload_abort"
     title = "Abort an upload"
     description = """\
 Give up an upload that is not finished: what has arrived of it is removed, and its room is free for others. \
 After kb_upload_finish use kb_cancel_job instead."""
     annotations = Annotations(destructive=True)
-    arguments = KbUploadAbortArguments
-    result = KbUploadAbortResult
 
     async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
-        """Nothing is asked of the engine."""
         call.log["upload_id"] = arguments.upload_id[:64]
         upload = await self.services.uploads.abort(arguments.upload_id)
         return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
@@ -256,12 +212,5 @@ def build(services: Services) -> Toolset:
             "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
             "and uploads, try failed jobs again."
         ),
-        tools=(
-            KbMoveTool(services),
-            KbDeleteTool(services),
-            KbTagsTool(services),
-            KbCancelJobTool(services),
-            KbRetryJobTool(services),
-            KbUploadAbortTool(services),
-        ),
+        tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

@@ -10,8 +10,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_server.settings import MEBIBYTE
+from kb_server.toolsets import ServiceTool
 from kb_server.toolsets.knowledge.errors import ENGINE_WORDS
-from kb_server.toolsets.service_tool import ServiceTool
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)

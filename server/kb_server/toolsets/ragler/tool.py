@@ -8,8 +8,8 @@ import msgspec
 
 from kb_server.engine_client.ragler import Ragler
 from kb_server.tool import ToolError
+from kb_server.toolsets import ServiceTool
 from kb_server.toolsets.ragler.errors import ENGINE_WORDS
-from kb_server.toolsets.service_tool import ServiceTool
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)

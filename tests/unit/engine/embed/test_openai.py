@@ -13,13 +13,9 @@ from numpy.typing import NDArray
 
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.openai.embedder import (
-    QUESTIONS,
-    OpenAIEmbedder,
-    estimated_tokens,
-    weights_for,
-)
+from kb_engine.embed.openai.embedder import OpenAIEmbedder, estimated_tokens
 from kb_engine.embed.openai.settings import OpenAISettings
+from kb_engine.embed.own_model import QUESTIONS, weights_for
 from kb_engine.embed.protocol import EmbedderUnavailable
 from tests.support.embedding_endpoint import (
     MODEL,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kb_server.uploads import Limits, NewUpload, Uploads
-from kb_server.uploads.service import _SPARE_BYTES
+from kb_server.uploads.service import _SPARE_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Staging
+from kb_server.uploads.upload import NewUpload
 from tests.support.server_fixtures import JumpingClock, ManualClock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 
@@ -35,11 +35,9 @@ class Desk:
         return sorted(path.name for path in self.home.rglob("*") if path.is_file() and path.stat().st_size)
 
     def ids(self) -> list[str]:
-        """The uploads there are."""
         return self.uploads._staging.ids()
 
     async def start(self, size: int = 6, caller: str = "me", **members: Any) -> str:
-        """A new upload's id."""
         new = NewUpload(
             **{
                 "filename": "a.txt",
@@ -52,18 +50,15 @@ class Desk:
         return (await self.uploads.start(new, caller)).upload.id
 
     async def send(self, upload_id: str, *chunks: bytes) -> None:
-        """Chunks from 0 on."""
         for index, data in enumerate(chunks):
             await self.uploads.chunk(upload_id, index, encoded(data))
 
 
 def encoded(data: bytes) -> str:
-    """As an agent sends it."""
     return base64.b64encode(data).decode()
 
 
 def sha256(data: bytes) -> str:
-    """As a tool prints it."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -20,8 +20,7 @@ from kb_engine.chunk import chunk
 from kb_readers import ExtractionFailed, xml_files
 from kb_readers.pptx import read_pptx
 from kb_readers.xml_files import unsound
-from tests.support.documents import LOCKED_OFFICE, docx_of
-from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
+from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
 from tests.support.reading import read_damaged, read_path, refusal
 
 refused = partial(refusal, read_pptx)

@@ -20,8 +20,7 @@ from openpyxl.cell.text import InlineFont
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, Limits, xlsx, xml_files
 from kb_readers.xlsx import formatter, read_xlsx
-from tests.support.documents import docx_of
-from tests.support.office_files import rewritten, with_part
+from tests.support.documents import docx_of, rewritten, with_part
 from tests.support.reading import only_text, read_damaged, read_path, refusal
 
 text = partial(only_text, read_xlsx)

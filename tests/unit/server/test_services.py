@@ -8,10 +8,10 @@ import pytest
 
 from kb_config.settings import SettingsError
 from kb_contracts.api.operations import GET_STATUS
-from kb_server.engine_client import EngineUnreachable
+from kb_server.engine_client.errors import EngineUnreachable
 from kb_server.services import Services, http_base
 from kb_server.settings import ServerSettings
-from kb_server.uploads import NewUpload
+from kb_server.uploads.upload import NewUpload
 from tests.support.simulated_engine import simulated_engine
 
 NEW = NewUpload("a.txt", 3, ["collection:documents"], "collection:documents")

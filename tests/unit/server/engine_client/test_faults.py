@@ -17,7 +17,8 @@ from kb_contracts.api.operations import (
     LIST_JOBS,
     JobsQuery,
 )
-from kb_server.engine_client import (
+from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
     EngineFailed,
@@ -25,10 +26,9 @@ from kb_server.engine_client import (
     EngineTimeout,
     EngineUnauthorized,
     EngineUnreachable,
-    FileSource,
     Refused,
 )
-from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.port import FileSource
 from kb_server.engine_client.transport import RetryPolicy
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import simulated_engine

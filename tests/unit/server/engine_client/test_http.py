@@ -29,19 +29,17 @@ from kb_contracts.api.operations import (
     JobsQuery,
     TagsQuery,
 )
-from kb_server.engine_client import (
-    REQUEST_ID,
-    USER,
+from kb_server.engine_client.client import SLICE_SECONDS, HttpEngine
+from kb_server.engine_client.errors import (
     EngineBusy,
     EngineFault,
     EngineTimeout,
     EngineTooOld,
     EngineUnauthorized,
     EngineUnreachable,
-    FileSource,
     Refused,
 )
-from kb_server.engine_client.client import SLICE_SECONDS, HttpEngine
+from kb_server.engine_client.port import REQUEST_ID, USER, FileSource
 from kb_server.waiting import Clock
 from kb_simulator import Stuck
 from kb_simulator.harness.faults import Status

@@ -11,7 +11,7 @@ import pytest
 
 from kb_config.logs import fields_of
 from kb_server.hosting.calls import BrokenToolError, Calls, UnknownToolError
-from kb_server.observability import Metrics
+from kb_server.observability.metrics import Metrics
 from kb_server.tool import Annotations, Call, Tool, ToolError, Toolset
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_server.observability import Metrics
-from kb_server.observability.metrics import MmapCounters
+from kb_server.observability.metrics import Metrics, MmapCounters
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kb_server.observability import Metrics
+from kb_server.observability.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

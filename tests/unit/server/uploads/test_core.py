@@ -8,24 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api.models import FileFields
-from kb_server.engine_client import FileSource
+from kb_server.engine_client.port import FileSource
 from kb_server.engine_client.transport import MultipartFile
 from kb_server.uploads.service import read_blocks
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MAX_CHUNKS,
     STATUS,
-    Event,
     Staged,
     State,
     Upload,
     UploadError,
-    advance,
     check_body,
     check_chunk,
     check_chunk_shape,
     check_filename,
     check_format,
+    check_open,
     check_sha256,
     check_whole,
     missing_chunks,
@@ -43,39 +42,16 @@ def upload(total_size: int = 10) -> Upload:
         deadline=0.0,
         expires_at="2026-01-01T00:10:00Z",
         caller="me",
+        token_sha256="",
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "event", "following"),
-    [
-        (State.OPEN, Event.CHUNK, State.OPEN),
-        (State.OPEN, Event.BODY, State.OPEN),
-        (State.OPEN, Event.FINISH, State.FINISHING),
-        (State.FINISHING, Event.ACCEPTED, State.DONE),
-        (State.FINISHING, Event.FAILED, State.OPEN),
-        (State.DONE, Event.FINISH, State.DONE),
-        (State.OPEN, Event.ABORT, State.ABORTED),
-    ],
-)
-def test_what_may_happen_leads_where_the_table_says(state: State, event: Event, following: State) -> None:
-    assert advance(state, event, "id") is following
-
-
-@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.FINISH, Event.ABORT])
-def test_nothing_is_taken_while_finishing(event: Event) -> None:
-    """A second finish neither: it is told to come back for the job."""
+@pytest.mark.parametrize("state", [State.FINISHING, State.DONE])
+def test_what_is_not_open_is_not_changed_and_says_why(state: State) -> None:
+    check_open(State.OPEN, "id")
     with pytest.raises(UploadError) as refused:
-        advance(State.FINISHING, event, "id")
-    assert refused.value.code == "upload_finishing"
-
-
-@pytest.mark.parametrize("event", [Event.CHUNK, Event.BODY, Event.ABORT])
-def test_nothing_is_added_to_what_is_done(event: Event) -> None:
-    """The file is the engine's by then."""
-    with pytest.raises(UploadError) as refused:
-        advance(State.DONE, event, "id")
-    assert refused.value.code == "upload_done"
+        check_open(state, "id")
+    assert refused.value.code == f"upload_{state}"
 
 
 def test_a_chunk_that_is_replaced_counts_once() -> None:

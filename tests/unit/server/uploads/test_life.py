@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
-from kb_server.uploads.service import WriteBehind
+from kb_server.uploads.service import Limits, Uploads, WriteBehind
 from kb_server.uploads.staging import Entry
-from kb_server.uploads.upload import MEBIBYTE, Upload
+from kb_server.uploads.upload import MEBIBYTE, NewUpload, Upload, UploadError
 from tests.support.uploads import LIMITS, Desk, encoded, sha256
 
 

@@ -12,12 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from kb_server.engine_client import EngineFailed, EngineUnreachable
 from kb_server.engine_client.client import HttpEngine
-from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
-from kb_server.uploads.service import TOKEN_BYTES
+from kb_server.engine_client.errors import EngineFailed, EngineUnreachable
+from kb_server.uploads.service import TOKEN_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Entry, Lock
-from kb_server.uploads.upload import CHUNK_BYTES
+from kb_server.uploads.upload import CHUNK_BYTES, NewUpload, UploadError
 from tests.support.eventually import eventually_async
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import MakeCall

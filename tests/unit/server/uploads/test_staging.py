@@ -329,6 +329,7 @@ def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
                 deadline=0,
                 expires_at="",
                 caller="",
+                token_sha256="",
             ),
             refuses,
         )

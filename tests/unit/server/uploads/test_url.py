@@ -14,9 +14,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from kb_server.uploads import Limits, NewUpload, Started, UploadError, Uploads
 from kb_server.uploads.routes import routes
+from kb_server.uploads.service import Limits, Started, Uploads
 from kb_server.uploads.staging import Entry, Lock
+from kb_server.uploads.upload import NewUpload, UploadError
 from tests.support.eventually import eventually_async
 from tests.support.server_fixtures import JumpingClock, ManualClock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine

@@ -50,20 +50,16 @@ class EmbeddingEndpoint:
 
     @property
     def settings(self) -> Json:
-        """Settings of an engine that embeds here."""
         return {"embedder": "openai", "embedding_url": self.url, "embedding_model": MODEL}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables."""
         return {"KB_EMBEDDER": "openai", "KB_EMBEDDING_URL": self.url, "KB_EMBEDDING_MODEL": MODEL}
 
     def texts(self) -> list[str]:
-        """All texts that it was asked for, in order."""
         return [text for request in self.requests for text in request["input"]]
 
     def start(self) -> None:
-        """Listen."""
         self._do(self._start())
 
     def stop(self) -> None:
@@ -116,12 +112,10 @@ async def _drop_all() -> None:
 
 
 def told(status: int, words: str, **headers: str) -> web.Response:
-    """An error as OpenAI's API puts it."""
     return web.json_response({"error": {"message": words}}, status=status, headers=headers)
 
 
 def always(status: int, words: str = "no", **headers: str) -> Fault:
-    """Every request gets this error."""
 
     async def fault(_request: web.Request, _asked: Json) -> web.StreamResponse:
         return told(status, words, **headers)
@@ -130,7 +124,6 @@ def always(status: int, words: str = "no", **headers: str) -> Fault:
 
 
 def longer_than(most: int, status: int = 400, words: str = "maximum context length") -> Fault:
-    """Requests with a text of more characters get an error."""
 
     async def fault(_request: web.Request, asked: Json) -> web.StreamResponse | None:
         return told(status, words) if any(len(text) > most for text in asked["input"]) else None
@@ -149,14 +142,12 @@ def containing(word: str, status: int) -> Fault:
 
 
 async def hanging(_request: web.Request, _asked: Json) -> web.StreamResponse:
-    """Nothing is ever answered."""
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets")
 
 
 @contextmanager
 def endpoint() -> Iterator[EmbeddingEndpoint]:
-    """One that listens, and is gone afterwards."""
     serving = EmbeddingEndpoint()
     serving.start()
     try:

@@ -16,8 +16,8 @@ import pytest
 from kb_contracts.api.formats import FORMATS, Format
 from kb_readers import ExtractionFailed, Limits, child
 from tests.support.documents import large_pdf, nested_pdf, sentence_of_page
-from tests.support.processes import own_children
 from tests.support.reading import read_path
+from tests.support.stack import own_children
 
 HTML, PDF = FORMATS["html"], FORMATS["pdf"]
 PATIENCE_SECONDS = 30.0

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_readers.docx import read_docx
-from tests.support.documents import LOCKED_OFFICE, docx_of, docx_package
-from tests.support.office_files import encrypted
+from tests.support.documents import LOCKED_OFFICE, docx_of, docx_package, encrypted
 from tests.support.reading import only_text, read_damaged, refusal
 
 text = partial(only_text, read_docx)

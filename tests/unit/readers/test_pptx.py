@@ -17,8 +17,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_engine.chunk import chunk
 from kb_readers import xml_files
 from kb_readers.pptx import read_pptx
-from tests.support.documents import LOCKED_OFFICE, docx_of
-from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
+from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
 from tests.support.reading import read_damaged, read_path, refusal
 
 refused = partial(refusal, read_pptx)

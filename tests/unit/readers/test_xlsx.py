@@ -21,8 +21,7 @@ from openpyxl.cell.text import InlineFont
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, Limits, xlsx, xml_files
 from kb_readers.xlsx import formatter, read_xlsx
-from tests.support.documents import LOCKED_OFFICE, docx_of
-from tests.support.office_files import encrypted, laughs, outside, rewritten, with_part
+from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
 from tests.support.reading import only_text, read_damaged, read_path, refusal
 
 text = partial(only_text, read_xlsx)

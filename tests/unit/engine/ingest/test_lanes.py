@@ -12,8 +12,8 @@ from kb_engine.store.repository import jobs, state
 from kb_engine.turns import SHORT_BYTES
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
-from tests.support.processes import own_children
 from tests.support.scans import drawn, pdf_of_sheets, scan
+from tests.support.stack import own_children
 
 SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(30)])
 

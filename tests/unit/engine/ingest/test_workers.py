@@ -20,8 +20,8 @@ from kb_engine.store.sqlite.store import SqliteStore
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
-from tests.support.processes import own_children
 from tests.support.scans import pdf_of_sheets, scan
+from tests.support.stack import own_children
 
 
 @pytest.fixture

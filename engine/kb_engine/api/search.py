@@ -32,21 +32,9 @@ class SearchApi:
     async def search(self, incoming: Incoming) -> m.SearchResponse:
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
-        found = await self._store.search(await self._query(request))
-        results, omitted = within_budget(found.results, request.max_chars)
-        return m.SearchResponse(
-            results=results,
-            total=found.total,
-            mode=mode_of(request),
-            took_ms=round((time.perf_counter() - started) * 1000, 3),
-            weak=found.weak,
-            omitted=omitted,
-        )
-
-    async def _query(self, request: m.SearchRequest) -> Query:
         mode = mode_of(request)
         selection = selection_of(request)
-        return Query(
+        query = Query(
             text=request.query,
             mode=mode,
             vector=None if mode == "fts" else await self._encoder.query(request.query),
@@ -56,6 +44,16 @@ class SearchApi:
             min_score=request.min_score,
             neighbors=request.neighbors,
             explain=request.explain,
+        )
+        found = await self._store.search(query)
+        results, omitted = within_budget(found.results, request.max_chars)
+        return m.SearchResponse(
+            results=results,
+            total=found.total,
+            mode=mode,
+            took_ms=round((time.perf_counter() - started) * 1000, 3),
+            weak=found.weak,
+            omitted=omitted,
         )
 
 

@@ -111,7 +111,7 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
     try:
         return await read_in_child(source, fmt, _SCANS, limits, on_progress, known)
     except ExtractionFailed as failed:
-        # What is known stays where it is half of the pages or more: a few figures are not worth the whole text.
+        # What is known stays where it is half of the pages or more: a few figures are not worth the text.
         silent = _silent(known)
         if 2 * len(silent) > len(known.pages):
             raise

@@ -120,7 +120,8 @@ def as_markdown(lines: Iterable[Line]) -> str:
         if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # other columns are lines of their own
             texts[-1] += f" {line.text}"
         else:
-            texts += [""] * (line.top - before.bottom > _PARAGRAPH_GAP * line.height)
+            if line.top - before.bottom > _PARAGRAPH_GAP * line.height:
+                texts.append("")
             texts.append(line.text)
         before = line
     return "\n".join(map(escaped, texts))

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from kb_config.logs import fields_of
-from kb_server.observability import Metrics
+from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, NoArguments
 from kb_simulator import AfterTime
 from mcp_aiohttp.fastpath import FastPath, FastRequest

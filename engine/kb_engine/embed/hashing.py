@@ -30,7 +30,6 @@ class HashEmbedder(Embedder):
     """Feature hashing of words and of the character trigrams within them, signed, L2-normalised."""
 
     name = "hash-256"
-    revision = "1"
     dimensions = _DIMENSIONS
     max_tokens = 256
     loaded = True

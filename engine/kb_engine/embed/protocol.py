@@ -81,8 +81,6 @@ class Embedder:
 
     name: str
     """The model as its publisher calls it."""
-    revision: str
-    """Which build of the model; vectors of two revisions are not to be compared."""
     dimensions: int
     """How many numbers a vector has; 0 where only the first use will tell."""
     max_tokens: int

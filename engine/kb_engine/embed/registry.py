@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 from kb_config.settings import Setting, Settings
+from kb_engine.embed.onnx import OnnxSettings
 from kb_engine.embed.openai.settings import OpenAISettings
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EMBEDDERS = {
     "minilm": "kb_engine.embed.minilm:MiniLM",
     "hash": "kb_engine.embed.hashing:HashEmbedder",
+    "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
     "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",
 }
 """Imported when the setting names it."""
@@ -28,6 +30,7 @@ class EmbedderSettings(Settings, frozen=True, kw_only=True):
     """Which embedder, and the settings of those that have any, each in the field of its name."""
 
     embedder: Annotated[str, Setting("KB_EMBEDDER", f"the embedder: {', '.join(EMBEDDERS)}")] = "minilm"
+    onnx: OnnxSettings = OnnxSettings()
     openai: OpenAISettings = OpenAISettings()
 
     def __post_init__(self) -> None:

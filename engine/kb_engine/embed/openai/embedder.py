@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai.endpoint import (
     BadAnswer,
     NoAnswer,
@@ -30,7 +29,8 @@ from kb_engine.embed.openai.endpoint import (
     words_of,
 )
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
+from kb_engine.embed.own_model import PASSAGES, QUESTIONS, weights_for
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,18 @@ _WEIGHTS = (
     (3, re.compile(r"[\uac00-\ud7a3]")),
     (4, re.compile(r"[\U00010000-\U0010ffff]")),
 )
+_BATCH_CHARS = 100_000
+_QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
+_REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
+_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
+_BYTES_BESIDE = 256 * 1024
+_LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
+_SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
+_PROBE = "kb"
+_BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
+# What endpoints say with a status of 500 of a text that is longer than they can take, and of one that their
+# model makes numbers of that are none.
+_ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
 
 
 def estimated_tokens(text: str) -> int:
@@ -70,86 +82,6 @@ def cut(text: str, most: int) -> str:
     return text
 
 
-# The constants of the score for a model that nobody measured: from how near its vectors lie.
-#
-# Models differ in what a cosine says. With MiniLM two texts on different subjects have 0.1; with e5 they have
-# 0.75, and a floor of 0.3 would call everything near. So eight questions and eight passages, a pair on each
-# of eight subjects, are embedded once at loading:
-#
-#     far    median cosine of a question and a passage on another subject
-#     near   median cosine of a question and the passage that answers it
-#
-#     cosine_floor  between them, where MiniLM's lies that was measured on Cranfield
-#     w             so large that the step from far to near counts as much as with MiniLM
-#     k             MiniLM's: it belongs to the words
-#     floor         as MiniLM's follows from its cosine floor
-#
-# MiniLM itself gets its own constants this way, and so does a model that cannot tell the pairs apart.
-QUESTIONS = (
-    "How do bees keep warm in winter?",
-    "What makes bread dough rise?",
-    "Why did the bridge collapse in the storm?",
-    "How is a broken arm treated?",
-    "How are passwords stored safely?",
-    "Which taxes does a small shop pay?",
-    "How do sailors find their way at night?",
-    "When should tomatoes be planted?",
-)
-PASSAGES = (
-    "In the cold months the colony gathers in a cluster, and the insects shiver to heat the hive.",
-    "Yeast turns sugar into carbon dioxide, whose bubbles are held by the gluten of the flour.",
-    "The wind made the deck swing ever wider until the cables tore and the span fell into the river.",
-    "The bone is set straight under anaesthesia and held in plaster for six weeks until it has healed.",
-    "A server keeps only a salted hash of the secret, made by a function that is slow on purpose.",
-    "A retailer owes value added tax on its sales and income tax on what is left at the end of the year.",
-    "With a sextant they measured the height of known stars above the horizon and worked out their place.",
-    "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
-)
-
-_BASE = MiniLM.weights
-_FLOOR_SHARE = 0.6
-"""How far MiniLM's cosine floor lies on the way from far to near."""
-_BASE_STEP = 0.45
-"""From far to near with MiniLM: 0.03 to 0.48."""
-_LEAST_STEP = 0.03
-_MOST_W = 0.85
-_WORDS_AT_FLOOR = (_BASE.floor - _BASE.w * _BASE.cosine_floor) / (1 - _BASE.w)
-"""What the words contribute where MiniLM's score is at its floor."""
-
-
-def weights_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> ScoreWeights:
-    """The constants from the cosines of QUESTIONS (rows) and PASSAGES; those in `chosen` stand over them."""
-    w, cosine_floor = _BASE.w, _BASE.cosine_floor
-    if cosines is not None:
-        same = np.eye(len(QUESTIONS), dtype=np.bool_)
-        far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
-        if (step := near - far) >= _LEAST_STEP:
-            w = min(_MOST_W, max(_BASE.w, _BASE_STEP / (_BASE_STEP + step)))
-            cosine_floor = max(0.0, far + _FLOOR_SHARE * step)
-    w = chosen.get("w", round(w, 2))
-    cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
-    return ScoreWeights(
-        w=w,
-        k=chosen.get("k", _BASE.k),
-        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * _WORDS_AT_FLOOR, 2)),
-        cosine_floor=cosine_floor,
-    )
-
-
-_BATCH_CHARS = 100_000
-_QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
-_REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
-_BYTES_A_NUMBER = 48  # sign, 17 digits, exponent, comma, and the indent of an endpoint that likes to show
-_BYTES_BESIDE = 256 * 1024
-_LESS_AT_ONCE = 4  # a batch that took too long is tried again in so many parts
-_SHORTEST = 64  # a text that is refused at fewer characters is not refused for its length
-_PROBE = "kb"
-_BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing in particular
-# What endpoints say with a status of 500 of a text that is longer than they can take, and of one that their
-# model makes numbers of that are none.
-_ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
-
-
 class _Refused(Exception):
     """The endpoint does not take these texts, and may take others, or parts of them.
 
@@ -169,7 +101,6 @@ class OpenAIEmbedder(Embedder):
     then.
     """
 
-    revision = ""
     device = "remote"
     queries_at_once = 16
 

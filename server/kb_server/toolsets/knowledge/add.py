@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server.collection_tags import tags_for_submission, validate_tags
-from kb_server.engine_client import EngineFault
+from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import INVALID, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge import KnowledgeTool, Success, name_of
 from kb_server.toolsets.knowledge.files import TAKE_OCR, format_of, open_below, source, unreadable

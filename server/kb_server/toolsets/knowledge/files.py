@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from kb_contracts.api import formats
-from kb_server.engine_client import FileSource
+from kb_server.engine_client.port import FileSource
 from kb_server.settings import MEBIBYTE
 from kb_server.tool import INVALID, ToolError
 from kb_server.toolsets.knowledge import megabytes

@@ -137,7 +137,8 @@ class EngineClient:
         if not response.is_success:
             raise self._refused(response)
         try:
-            return msgspec.json.decode(response.content, type=operation.model_of(response.status_code))
+            model = operation.models.get(response.status_code, operation.response_model)
+            return msgspec.json.decode(response.content, type=model)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._no_engine(f"its answer does not fit: {error}") from error
 

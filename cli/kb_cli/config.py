@@ -109,7 +109,9 @@ def all_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.en
     for part, kind in _parts().items():
         for entry in kind.describe(environ, file=file):
             new = Row(entry.variable, entry.value, entry.source, entry.help, [])
-            rows.setdefault(entry.variable, new).parts.append(part)
+            parts = rows.setdefault(entry.variable, new).parts
+            if part not in parts:
+                parts.append(part)
     return [rows[variable] for variable in sorted(rows)]
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from kb_cli.config import is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_config.installing import install_command
+from kb_server.processes import ParentLink
 from kb_server.settings import ServerSettings
-from kb_server.workers.link import ParentLink
 
 if TYPE_CHECKING:
     from kb_engine.embed.protocol import Vectors
@@ -51,7 +51,7 @@ def engine(options: argparse.Namespace, _out: Output) -> None:
     settings = read(EngineSettings, options)
     from kb_engine.__main__ import start
     from kb_engine.app import StartError
-    from kb_engine.store import BaseRefused
+    from kb_engine.store.port import BaseRefused
 
     try:
         start(settings, on_ready=ParentLink.open(options.supervised).report_ready)
@@ -84,7 +84,8 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
     settings = read(EngineSettings, options)
     from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
     from kb_engine.embed.registry import embedder_from
-    from kb_engine.store import BaseRefused, EmbedderIdentity, reindex_sqlite
+    from kb_engine.store.port import BaseRefused, EmbedderIdentity
+    from kb_engine.store.sqlite.opening import reindex_sqlite
 
     def embed(texts: Sequence[str]) -> Vectors:
         for wait in _WAITS:
@@ -111,7 +112,7 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
                 count = reindex_sqlite(settings.database, embedder=identity, embed=embed, progress=progress)
             else:
                 try:
-                    from kb_engine.store.postgres.reindex import reindex_postgres
+                    from kb_engine.store.postgres.opening import reindex_postgres
                 except ModuleNotFoundError as error:
                     needed = f"the package {error.name} is not installed; install it with: "
                     raise CliError(Exit.FAILED, needed + install_command("postgres")) from error

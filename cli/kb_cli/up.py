@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from kb_cli.config import config_file, is_set, read
 from kb_cli.output import CliError, Exit, Output
 from kb_engine.settings import EngineSettings
+from kb_server.processes import ChildProcess
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import checked_names
-from kb_server.workers.child import ChildProcess
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - what to ask where everything is listened on
 

@@ -1,7 +1,8 @@
 """Typed settings: a Struct whose fields name their environment variables.
 
-Flags stand over the environment, the environment over the file `kb.toml`, the file over the defaults.
-A part declares one class; `read` fills it and refuses a wrong value with the variable's name.
+Flags stand over the environment, the environment over the file `kb.toml`, the file over the defaults. A part
+declares one class; `read` fills it and refuses a wrong value with the variable's name. A field whose type is
+such a class holds the settings of something that declares its own.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values of the settings that are secrets, which no log line may hold."""
-        return tuple(getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
+        own = (getattr(self, name) for name, setting, _ in _fields(type(self)) if setting.secret)
+        return (*own, *(secret for name in _nested(type(self)) for secret in getattr(self, name).secrets))
 
     @classmethod
     def read(
@@ -76,9 +78,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[SettingValue]:
         """Each setting with its value and where that came from (flag, environment, file, default)."""
         settings, sources = cls._gather(environ, file, flags)
-        rows = []
-        for name, setting, _ in _fields(cls):
-            value = getattr(settings, name)
+        return settings._rows(sources)
+
+    def _rows(self, sources: Mapping[str, str]) -> list[SettingValue]:
+        rows = [row for name in _nested(type(self)) for row in getattr(self, name)._rows(sources)]
+        for name, setting, _ in _fields(type(self)):
+            value = getattr(self, name)
             if setting.secret:
                 text = "set" if value else "not set"
             elif isinstance(value, list):
@@ -92,9 +97,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _gather(
         cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[S, dict[str, str]]:
+        """The settings, and where the value of each field came from; names are not used twice."""
         from_file = _read_file(file)
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
+        for name, kind in _nested(cls).items():
+            values[name], of_kind = kind._gather(environ, file, flags)
+            sources |= of_kind
         for name, setting, annotation in _fields(cls):
             if flags.get(name) is not None:
                 raw, source = flags[name], "flag"
@@ -122,6 +131,11 @@ def _fields(cls: type[Settings]) -> Iterator[tuple[str, Setting, Any]]:
             setting = next((item for item in get_args(annotation) if isinstance(item, Setting)), None)
             if setting is not None:
                 yield name, setting, annotation
+
+
+def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
+    hints = get_type_hints(cls).items()
+    return {name: kind for name, kind in hints if isinstance(kind, type) and issubclass(kind, Settings)}
 
 
 def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:

@@ -17,7 +17,7 @@ from kb_config.logs import configure_logging
 from kb_config.settings import SettingsError
 from kb_engine.app import StartError, serve
 from kb_engine.settings import EngineSettings
-from kb_engine.store import BaseRefused
+from kb_engine.store.port import BaseRefused
 
 logger = logging.getLogger("kb_engine")
 

@@ -29,15 +29,17 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from kb_config.installing import install_command
-from kb_contracts.api.errors import EngineError
-from kb_contracts.http.admission import Admission, admitting, listen
-from kb_contracts.http.connection_limits import ConnectionLimits, connections_within_descriptors, is_loopback
-from kb_contracts.http.connection_log import connection_log
-from kb_contracts.http.cross_origin import reject_cross_origin
-from kb_contracts.http.draining import LINGER_SECONDS, ArrivingBodies, stop_listening, watch
-from kb_contracts.http.mount import build_application, handlers_of, is_probe, no_room, problem_response
-from kb_contracts.semantics.idempotency import KeysInUse
-from kb_contracts.semantics.rate_windows import RateWindows
+from kb_contracts.http.admission import LINGER_SECONDS, stop_listening
+from kb_contracts.http.connections import (
+    ConnectionLimits,
+    ConnectionTable,
+    connection_log,
+    connections_within_descriptors,
+    is_loopback,
+    listen,
+)
+from kb_contracts.http.mount import build_application, engine_admission, handlers_of
+from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_engine.address import Address
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
@@ -45,14 +47,16 @@ from kb_engine.api.search import RaglerApi, SearchApi
 from kb_engine.embed.protocol import Embedder
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.registry import index_from
+from kb_engine.index.port import index_from
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, StoreEventHandler, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import FolderSpool, Spool
-from kb_engine.store import Store, open_sqlite
 from kb_engine.store.port import EmbedderIdentity
+from kb_engine.store.repository import jobs
+from kb_engine.store.sqlite.store import open_sqlite
+from kb_engine.store.store import Store
 from kb_engine.turns import places
 from kb_readers import Limits
 
@@ -85,8 +89,6 @@ class AccessLogger(AbstractAccessLogger):
 logger = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 10.0
-_RESTART_SECONDS = 5.0
-"""When to come back to an engine that stops."""
 
 
 class StartError(Exception):
@@ -127,12 +129,11 @@ async def create_app(settings: EngineSettings) -> web.Application:
     app = build_application(
         handlers_of(*(api(engine) for api in apis)),
         api_key=settings.api_key,
+        host=settings.host,
         keys=KeysInUse(),
         rates=RateWindows(),
     )
-    if not settings.api_key:
-        app.middlewares.append(reject_cross_origin(settings.host))
-    watch(app, ArrivingBodies(_unfinished))
+    engine_admission().install(app)
     app.on_startup.append(lambda _: _start(engine))
     app.on_shutdown.append(lambda _: _refuse(engine))
     app.on_cleanup.append(lambda _: _stop(engine))
@@ -149,7 +150,6 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
         logger.warning("anybody who reaches this address may read and change the base; set KB_API_KEY")
     async with _stop_signal() as stop:
         app = await create_app(settings)
-        app.middlewares.insert(0, admitting(no_room, is_probe=is_probe))
         runner = web.AppRunner(
             app,
             access_log_class=AccessLogger,
@@ -228,19 +228,13 @@ async def _open_postgres(
 
 async def _start(engine: Engine) -> None:
     engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
-    again = await engine.store.release_all()
-    swept = await engine.spool.sweep(engine.store.spooled)
+    again = await engine.store.write(jobs.release)
+    swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
     engine.kept.start()
     engine.workers.start()
     engine.encoder.begin_loading()
     engine.phase = Phase.READY
     logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
-
-
-def _unfinished(_request: web.Request) -> web.Response:
-    """The answer to a request whose body has not arrived whole by the time the engine stops."""
-    words = "The engine is stopping, and the request had not arrived whole: nothing was kept. Send it again."
-    return problem_response(EngineError("not_ready", words, retry_after=_RESTART_SECONDS))
 
 
 async def _refuse(engine: Engine) -> None:
@@ -289,7 +283,7 @@ async def _listening(runner: web.AppRunner, settings: EngineSettings) -> AsyncIt
     most = connections_within_descriptors(settings.max_connections)
     limits = ConnectionLimits(most, most, settings.header_timeout)
     try:
-        listener = await listen(Admission(make, limits), settings.host, settings.port)
+        listener = await listen(ConnectionTable(make, limits), settings.host, settings.port)
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         if error.errno == errno.EADDRINUSE:

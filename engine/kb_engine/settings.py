@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_contracts.http.connection_limits import HEADER_SECONDS
+from kb_contracts.http.connections import HEADER_SECONDS
 from kb_engine.address import Address, NotAnAddress, address_of, is_postgres, printable
 from kb_engine.embed.registry import EmbedderSettings
-from kb_engine.index.registry import INDEXES
+from kb_engine.index.port import INDEXES
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE

@@ -65,7 +65,10 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 def headings(text: str) -> Iterator[Heading]:
-    """The headings in order, `#` and underlined ones. Linear in the length of the text."""
+    """The headings in order, `#` and underlined ones; what stands in a fence or front matter is none.
+
+    Linear in the length of the text.
+    """
     fence = ""
     front_matter = _FRONT_MATTER.match(text)
     last_end = front_matter.end() if front_matter else 0

@@ -42,7 +42,10 @@ _REFERENCE = re.compile(rb"(\d{1,10})\s+\d{1,5}\s+R\b")
 
 @contextmanager
 def open_pdf(data: bytes) -> Iterator[Any]:
-    """A `pypdfium2.PdfDocument`, which has no types.
+    """A PDF checked and opened: a `pypdfium2.PdfDocument`, which has no types.
+
+    PDFium comes in the package pypdfium2 (Apache-2.0 or BSD-3-Clause; PDFium is BSD-3-Clause). It is C++ and
+    reads hostile files: use it in a process that may be killed.
 
     Raises ExtractionFailed: no PDF, cut off, damaged or locked.
     """

@@ -26,6 +26,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "docx": Reader("kb_readers.docx", "read_docx"),
         "pptx": Reader("kb_readers.pptx", "read_pptx"),
         "xlsx": Reader("kb_readers.xlsx", "read_xlsx"),
+        "csv": Reader("kb_readers.delimited", "read_delimited"),
         "html": Reader("kb_readers.html", "read_html"),
         "svg": Reader("kb_readers.svg", "read_svg"),
     }

@@ -12,8 +12,8 @@ import sys
 
 from kb_config.settings import SettingsError
 from kb_server.app import StartError, start
+from kb_server.processes import ParentLink, Worker, read_settings
 from kb_server.settings import ServerSettings
-from kb_server.workers.link import ParentLink, Worker, read_settings
 
 
 def main() -> int:

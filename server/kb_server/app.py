@@ -17,18 +17,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from kb_config.logs import configure_logging
-from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_contracts.http.connections import connections_within_descriptors
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
-from kb_server.hosting.serve import serve as serve_app
+from kb_server.hosting.http import serve as serve_app
+from kb_server.hosting.toolset_server import mount
 from kb_server.observability.metrics import Metrics, MmapCounters
 from kb_server.observability.tracing import exporting
+from kb_server.processes import Worker
 from kb_server.services import Services, http_base, misses_public_url
 from kb_server.settings import RAGLER, ServerSettings
 from kb_server.toolsets import build_toolset, checked_names, offered
 from kb_server.uploads.routes import routes
-from kb_server.workers.link import Worker
-from kb_server.workers.supervisor import WorkerSupervisor
+from kb_server.workers import WorkerSupervisor
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from kb_contracts.api.models import Document, TagsRequest
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, REMOVE_TAG, WITHOUT_CHUNKS
-from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.collection_tags import PREFIX, collections_in, split_tags, tag_of
 from kb_server.engine_client.errors import EngineFault, Refused
 from kb_server.engine_client.port import Engine
-from kb_server.engine_client.retries import jittered
-from kb_server.shielding import to_its_end
 from kb_server.tool import ToolError
+from kb_server.waiting import SYSTEM_CLOCK, Clock, jittered, to_its_end
 
 logger = logging.getLogger(__name__)
 
@@ -33,22 +30,6 @@ _ROUNDS = 8
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 _ATTEMPTS = 3
 _FAULTS = 1
-
-
-class Tagged(Protocol):
-    """A document as far as collections go."""
-
-    @property
-    def id(self) -> int:
-        """Its number."""
-
-    @property
-    def tags(self) -> list[str]:
-        """Its tags, in the order in which they were added."""
-
-    @property
-    def version(self) -> int:
-        """Raised by every change."""
 
 
 async def move(
@@ -73,24 +54,25 @@ async def move(
     return await to_its_end(_Move(engine, tag_of(target), document.id, clock, jitter).run(document))
 
 
-async def repair(engine: Engine, document: Tagged) -> Document | None:
-    """Take a document out of all collections but the one added last; None where nothing was to be done.
+async def repair(engine: Engine, document_id: int, tags: Sequence[str], version: int) -> Document | None:
+    """Take the document of these tags, as they were added, out of all collections but the last of them.
+
+    None where nothing was to be done.
 
     For a caller that came for something else: a failure is logged and is not the caller's. Something else
     that changed the document meanwhile has the last word, and whoever sees it next repairs it.
     """
-    version: int = document.version
     repaired: Document | None = None
     try:
-        for surplus in collections_in(document.tags)[:-1]:
+        for surplus in collections_in(tags)[:-1]:
             repaired = await engine.call(
-                REMOVE_TAG, path={"document_id": document.id, "tag": surplus}, if_match=version
+                REMOVE_TAG, path={"document_id": document_id, "tag": surplus}, if_match=version
             )
             version = repaired.version
     except EngineFault as fault:
         logger.warning(
             "a document in several collections could not be repaired",
-            extra={"document_id": document.id, "error": fault.code},
+            extra={"document_id": document_id, "error": fault.code},
         )
     return repaired
 
@@ -118,20 +100,17 @@ class _Move:
                 faults += 0 if _is_conflict(fault) else 1
                 if faults > _FAULTS or _is_final(fault):
                     return await self._given_up(fault)
-            await self.clock.sleep(self._pause(made))
+            if made < _ROUNDS:  # after the last round it is only looked at
+                pause = jittered(made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=self.jitter)
+                await self.clock.sleep(pause)
             try:
                 document = await self._read()
             except EngineFault as fault:
                 return await self._given_up(fault)
         raise self._failure("other changes of the document kept coming in between.", document)
 
-    def _pause(self, made: int) -> float:
-        """Seconds between two rounds, after `made` of them."""
-        if made == _ROUNDS:
-            return 0.0  # what follows is only a look
-        return jittered(made, base=_PAUSE_SECONDS, cap=_LONGEST_PAUSE_SECONDS, random=self.jitter)
-
     async def _once(self, document: Document) -> Document:
+        """Swap the tags; where the target cannot be added for good, back where it came from."""
         for tag in collections_in(document.tags):
             if tag != self.target:
                 self.came_from = tag
@@ -140,10 +119,6 @@ class _Move:
                 )
         if self.target in document.tags:
             return document
-        return await self._added(document)
-
-    async def _added(self, document: Document) -> Document:
-        """Add the target; where that fails for good, put the document back where it came from."""
         fault: EngineFault | None = None
         for _ in range(_ATTEMPTS):
             try:

@@ -1,20 +1,21 @@
 """From a fault of the engine to the error that an agent sees: the mechanism, and the words that name no tool.
 
-Each toolset has its own module `errors`, which adds what only it can say, such as the tool to call next. The
-engine's client knows faults alone, and neither tools nor agents.
+Hosting reports the faults that leave a tool in the words of its toolset (`Tool.engine_words`), which add what
+only they can say, such as the tool to call next. The engine's client knows faults alone, and neither tools
+nor agents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from kb_server.engine_client.errors import EngineFault, EngineUnreachable, Refused
-from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
-from kb_server.tool import Call, ToolError
+import msgspec
+
+from kb_contracts.api.ragler import WINDOW_SECONDS
+from kb_server.engine_client.errors import EngineFault, EngineUnreachable, RateLimited, Refused
+from kb_server.tool import EngineWords, ToolError
 
 MESSAGES: Mapping[str, str] = {
     "engine_unreachable": (
@@ -45,71 +46,45 @@ MESSAGES: Mapping[str, str] = {
 }
 """By the fault's code, or by the reason of a refusal; a refusal for another one is `engine_refused`."""
 
-_FLATTENED = "filters."
-"""Stands before parameters that the engine takes in an object and the tools take flat."""
-
 _PUBLIC_MEMBERS = ("parameter", "current_version")
 
 
-@contextmanager
-def reported(call: Call, to_error: Callable[[EngineFault], ToolError]) -> Iterator[None]:
-    """Call the engine for `call`: its id, its trace and whom it is for go along, and a fault comes out as
-    the `ToolError` that `to_error` makes of it."""
-    request_id, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
-    user = USER.set(call.user)
-    try:
-        yield
-    except EngineFault as fault:
-        error = to_error(fault)
-        if not isinstance(fault, Refused):  # the words of a refusal may be the caller's own
-            call.log["reason"] = error.message
-        raise error from fault
-    finally:
-        REQUEST_ID.reset(request_id)
-        TRACE.reset(trace)
-        USER.reset(user)
+_SUBJECTS = ("document_id", "job_id", "task_id", "collection_id")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineWords:
-    """How one toolset speaks of the engine's faults: messages over `MESSAGES`, and codes of its own."""
-
-    messages: Mapping[str, str]
-    codes: Mapping[str, str] = field(default_factory=dict)
-
-    def engine_call(self, call: Call, **subject: Any) -> AbstractContextManager[None]:
-        """Call the engine for `call`; faults come out as `tool_error` has them."""
-        return reported(call, partial(self.tool_error, **subject))
-
-    def tool_error(self, fault: EngineFault, **subject: Any) -> ToolError:
-        """The error that an agent sees; `subject` is the one id that the call is about, such as `job_id`."""
-        error = tool_error(fault, {**MESSAGES, **self.messages}, **subject)
-        error.code = self.codes.get(error.code, error.code)
-        return error
+def subject_of(arguments: msgspec.Struct | None) -> dict[str, Any]:
+    """The id that a call with these arguments is about, by its name; empty where it is about none."""
+    ids = {name: getattr(arguments, name, None) for name in _SUBJECTS}
+    return {name: value if isinstance(value, int) else str(value) for name, value in ids.items() if value}
 
 
-def tool_error(fault: EngineFault, messages: Mapping[str, str] = MESSAGES, **subject: Any) -> ToolError:
+def tool_error(fault: EngineFault, words: EngineWords = EngineWords(), **subject: Any) -> ToolError:  # noqa: B008
     """What an agent reads of `fault`: a stable code, what happened, and what to do next.
 
-    `subject` (`document_id`, `job_id`, `task_id`) is named in the message and stands in the error beside it.
+    `subject` (`document_id`, `job_id`, `task_id`, `collection_id`) is named in the message and stands in the
+    error beside it.
     """
     wait = fault.retry_after
-    words = {
+    if wait is None and isinstance(fault, RateLimited):
+        wait = WINDOW_SECONDS  # it did not say; by then the next window has begun
+    members = {
         "detail": fault.detail,
         "url": fault.url if isinstance(fault, EngineUnreachable) else "",
-        "wait": f"{max(1, round(wait))} s" if wait is not None else "a few seconds",
+        "wait": f"{max(1, math.ceil(wait))} s" if wait is not None else "a few seconds",
         "document": f"Document {subject['document_id']}" if "document_id" in subject else "The document",
         "job": f"Job {subject['job_id']}" if "job_id" in subject else "The job",
+        "collection": subject.get("collection_id"),
         "id": next(iter(subject.values()), ""),
     }
     details = dict(subject)
     if wait is not None:
-        details["retry_after"] = wait
+        details["retry_after"] = max(1, math.ceil(wait))
     code = fault.code
     if isinstance(fault, Refused):
         code = fault.reason
         details |= {name: fault.members[name] for name in _PUBLIC_MEMBERS if name in fault.members}
         if isinstance(parameter := details.get("parameter"), str):
-            details["parameter"] = parameter.removeprefix(_FLATTENED)
-    message = messages.get(code, messages["engine_refused"]).format_map(words)
-    return ToolError(code, f"{message} {fault.aftermath}".rstrip(), **details)
+            details["parameter"] = parameter.removeprefix(words.flattened)
+    messages = {**MESSAGES, **words.messages}
+    message = messages.get(code, messages["engine_refused"]).format_map(members)
+    return ToolError(words.codes.get(code, code), f"{message} {fault.aftermath}".rstrip(), **details)

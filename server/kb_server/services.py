@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from kb_config.settings import SettingsError
-from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.settings import ServerSettings
+from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from kb_server.engine_client.http import HttpEngine
+    from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
     from kb_server.uploads import Uploads
@@ -85,7 +85,7 @@ class Services:
     def engine(self) -> Engine:
         """The engine client; it connects when it is first called."""
         # Imported here: aiohttp takes longer to import than a stdio server may take to start.
-        from kb_server.engine_client.http import HttpEngine
+        from kb_server.engine_client.client import HttpEngine
 
         settings = self.settings
         silence = settings.request_timeout_ms / 1000

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 import msgspec
 
 from kb_config.settings import Setting, Settings, SettingsError
-from kb_contracts.http.connection_limits import CONNECTIONS, HEADER_SECONDS
+from kb_contracts.http.connections import CONNECTIONS, HEADER_SECONDS
 
 MEBIBYTE = 1024 * 1024
 RAGLER = "ragler"

@@ -28,8 +28,7 @@ def start(settings: ServerSettings) -> None:
 
 
 async def _serve(settings: ServerSettings, names: list[str]) -> None:
-    from kb_server.hosting.mounts import combine
-    from kb_server.hosting.toolset_server import hosted
+    from kb_server.hosting.toolset_server import combine, hosted
     from mcp_aiohttp.transport.stdio import serve_stdio
 
     async with Services(settings) as services:

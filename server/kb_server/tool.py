@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -54,12 +54,19 @@ class ToolError(Exception):
         return {"error": self.code, "message": self.message, **self.details}
 
 
-def refuse_blank(parameter: str, text: str) -> None:
-    """Raise ToolError `invalid_parameter` for a text of blanks alone, which no schema forbids."""
-    if not text.strip():
-        raise ToolError(
-            INVALID, f"The parameter `{parameter}` takes words; got only blanks.", parameter=parameter
-        )
+WORDS = {"words": True}
+"""`Meta(extra=WORDS)` of a parameter that no text of blanks alone fits, which no schema forbids."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWords:
+    """How a toolset speaks of the engine's faults: messages over those of `engine_faults`, by the fault's
+    code or the reason of a refusal, and codes of its own."""
+
+    messages: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
+    flattened: str = "filters."
+    """Stands before parameters that the engine takes in an object and the tools take flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +109,35 @@ class Call:
 
 
 class Tool(ABC, Generic[A, R]):
-    """One tool. The protocol id comes first; the class is its PascalCase name plus `Tool`."""
+    """One tool of the arguments `A` and the result `R`. The class is its name in PascalCase, and `Tool`."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     description: ClassVar[str]
     annotations: ClassVar[Annotations]
     arguments: ClassVar[type[msgspec.Struct]]
-    """The model of the arguments; unknown fields are forbidden. Its portable schema is `inputSchema`."""
+    """`A`; unknown fields are forbidden. Its portable schema is `inputSchema`."""
     result: ClassVar[type[msgspec.Struct]]
-    """The model of the result. Its portable schema is `outputSchema`."""
+    """`R`. Its portable schema is `outputSchema`."""
     max_result_chars: ClassVar[int | None] = None
     """Published as `_meta["anthropic/maxResultSizeChars"]` where a result may be large."""
     lean_result: ClassVar[bool] = False
     """Publish of the result its types alone, without descriptions and bounds: for a long list of tools."""
+    engine_words: ClassVar[EngineWords] = EngineWords()
+    """How faults of the engine that leave `run` are reported."""
     error_members: ClassVar[Mapping[str, Any]] = {}
     """JSON members that open every error of this tool, refused arguments included (`success: false`)."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            match get_args(base):
+                case type() as arguments, type() as result:
+                    cls.arguments, cls.result = arguments, result
+
     @abstractmethod
     async def run(self, arguments: A, call: Call) -> R:
-        """Do the work; raise `ToolError` for what the caller can act on."""
+        """Do the work; raise `ToolError` for what the caller can act on, or let a fault of the engine out."""
 
     async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """What is told of arguments that do not fit the model: `error`, or words of the tool's own."""

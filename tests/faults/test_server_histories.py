@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from kb_contracts.api.models import Document
-from kb_server.engine_client.breaker import Breaker
-from kb_server.engine_client.retries import RetryPolicy
+from kb_server.engine_client.transport import Breaker, RetryPolicy
 from kb_server.testing import MODES, Mode
 from kb_simulator.harness.faults import RateLimit
 from tests.faults.matrix import Bench, Machine, machine

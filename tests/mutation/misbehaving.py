@@ -10,7 +10,7 @@ from aiohttp import web
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import mount, parsing
+from kb_contracts.http import mount
 from kb_contracts.http.mount import Handler, Incoming
 from kb_simulator.engine.documents import Documents
 from kb_simulator.engine.handlers import CURRENT
@@ -86,6 +86,10 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
 
+whole_query, whole_body = mount.convert_query, mount.decode_body
+"""Bound before a mutant takes their places."""
+
+
 def mismatch_taken(self: Answers, retry: Retry, _now: int) -> Any:
     given = self._given.get((retry.credential, retry.operation, retry.key))
     return given.answer if given else None
@@ -100,11 +104,11 @@ def shared_between_operations(self: Answers, retry: Retry, _now: int) -> Any:
 
 def unknown_passed_over(pairs: list[tuple[str, str]], model: Any) -> Any:
     known = set(model.__struct_fields__)
-    return parsing.convert_query([pair for pair in pairs if pair[0] in known], model)
+    return whole_query([pair for pair in pairs if pair[0] in known], model)
 
 
 def last_one_wins(pairs: list[tuple[str, str]], model: Any) -> Any:
-    return parsing.convert_query(list(dict(pairs).items()), model)
+    return whole_query(list(dict(pairs).items()), model)
 
 
 def unknown_members_passed_over(raw: bytes, model: Any) -> Any:
@@ -112,8 +116,8 @@ def unknown_members_passed_over(raw: bytes, model: Any) -> Any:
         value = msgspec.json.decode(raw)
         known = {key: part for key, part in value.items() if key in model.__struct_fields__}
     except (msgspec.DecodeError, AttributeError):
-        return parsing.decode_body(raw, model)
-    return parsing.decode_body(msgspec.json.encode(known), model)
+        return whole_body(raw, model)
+    return whole_body(msgspec.json.encode(known), model)
 
 
 plain_problem_response = mount.problem_response
@@ -170,7 +174,7 @@ whole_adapt = mount._adapt
 async def any_body(operation: Any, request: web.Request) -> Any:
     if operation.body is None or request.content_type == "multipart/form-data":
         return None
-    return parsing.decode_body(await request.read(), operation.body)
+    return whole_body(await request.read(), operation.body)
 
 
 def key_begins_right(namespace: Any, request: web.Request) -> EngineError | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.http import cross_origin, mount, multipart
+from kb_contracts.http import mount, multipart
 from kb_simulator.engine import documents, handlers, state
 from kb_simulator.engine.jobs import Answers
 from kb_simulator.harness import app
@@ -268,7 +268,7 @@ _UPDATES = [
 
 _ADAPTER = [
     _m("of two keys one is looked at", PROTOCOL, "a_header_that_tells_who_asks_stands_once",
-       replaced(cross_origin, "_ONCE", ())),
+       replaced(mount, "_ONCE", ())),
     _m("an unknown query parameter is passed over", PROTOCOL, "an_unknown_query_parameter_is_refused",
        replaced(mount, "convert_query", mis.unknown_passed_over)),
     _m("the last of two parameters wins", PROTOCOL, "a_query_parameter_twice_is_refused",

@@ -16,9 +16,8 @@ import aiohttp
 import pytest
 from mcp import StdioServerParameters
 
-from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import Mount, mount
-from kb_server.hosting.serve import serve
+from kb_server.hosting.http import build_app, serve
+from kb_server.hosting.toolset_server import Mount, mount
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from mcp_aiohttp.options import HostingOptions

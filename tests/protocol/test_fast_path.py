@@ -29,8 +29,7 @@ from kb_server.engine_client import Refused
 from kb_server.engine_client.errors import RateLimited
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
-from kb_server.hosting.toolset_server import hosted
+from kb_server.hosting.toolset_server import hosted, mount
 from kb_server.observability import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from kb_config.logs import fields_of
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
+from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness, serve
 from tests.protocol.conftest import BOUND, ServeToolset, serving
@@ -239,16 +239,6 @@ async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
         await serve(app, "192.0.2.1", 0)
-
-
-async def test_a_socket_that_is_bound_already_is_served_on(http: aiohttp.ClientSession, fake: Fake) -> None:
-    bound = socket.create_server(("127.0.0.1", 0))
-    port = bound.getsockname()[1]
-    app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
-    async with serving(app, sock=bound) as served:
-        assert served.port == port
-        async with http.get(f"{served.base}/healthz") as response:
-            assert response.status == 200
 
 
 async def test_a_server_without_a_key_warns_at_start(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:

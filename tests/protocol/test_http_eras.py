@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kb_server.hosting.mounts import mount
+from kb_server.hosting.toolset_server import mount
 from tests.protocol.conftest import ServeToolset
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (

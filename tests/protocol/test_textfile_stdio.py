@@ -18,7 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
+from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from kb_server.toolsets.textfile import TextFile, build_over
 from tests.support.stack import clean_environment
@@ -254,7 +254,8 @@ def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> No
         "import sys\n"
         "from kb_cli.main import main\n"
         f"main(['stdio', '--toolset', 'textfile', '--file', {str(notes)!r}, '--log-level', 'error'])\n"
-        "print(*(name for name in ('aiohttp', 'httpx', 'rich', 'kb_server.engine_client.http', 'kb_engine') "
+        "print(*(name for name in ('aiohttp', 'httpx', 'rich', 'kb_server.engine_client.client', "
+        "'kb_engine') "
         "if name in sys.modules), file=sys.stderr)\n"
     )
     done = subprocess.run(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
+from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.options import BodyLimits, HostingOptions
 from mcp_aiohttp.protocol import jsonrpc

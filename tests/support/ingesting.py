@@ -18,7 +18,9 @@ from kb_engine.encoder import Encoder
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.spool import FolderSpool
-from kb_engine.store import EmbedderIdentity, NewJob, SqliteStore, open_sqlite
+from kb_engine.store.port import EmbedderIdentity, NewJob
+from kb_engine.store.repository import jobs
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
 from kb_readers import Limits
 
@@ -104,12 +106,12 @@ class Parts:
 
     async def ended(self, job_id: str) -> m.Job:
         """The job after its end."""
-        job = await self.ends.wait(job_id, SECONDS, self.store.job)
+        job = await self.ends.wait(job_id, SECONDS, lambda job_id: self.store.read(jobs.find, job_id))
         assert job.finished_at is not None, job
         return job
 
     async def _queue(self, job: NewJob) -> str:
-        await self.store.accept(job, None)
+        await self.store.once(None, jobs.accept, job)
         self.workers.wake()
         return job.id
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from kb_server.clock import Clock
-from kb_server.hosting.calls import Calls
-from kb_server.observability.metrics import Metrics
-from kb_server.schema import output_schema
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
-from kb_server.tool import Call, Toolset
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from kb_simulator import ControlClient, Simulator, SimulatorSettings, in_thread
+from tests.support.server_fixtures import ToolCaller
 
 SEVEN = (
     "knowledge-add",
@@ -36,51 +30,27 @@ SEVEN = (
 )
 
 
-@dataclass
-class Knowledge:
-    """The seven tools; `root` is the one folder whose files may be added, `engine` steers the engine."""
+class Knowledge(ToolCaller):
+    """The seven tools; `root` is the one folder whose files may be added, `engine` steers the engine.
 
-    toolset: Toolset
-    services: Services
-    root: Path
-    engine: ControlClient
-    told: list[tuple[float, float | None, str | None]] = field(default_factory=list)
-    """The progress that the calls reported."""
-    reported: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a call has reported progress: its job is accepted then."""
+    `told` is the progress that the calls reported; once there is any (`reported`), their job is accepted.
+    """
 
-    def __post_init__(self) -> None:
-        self._calls = Calls(self.toolset, Metrics())
-        self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
+    def __init__(self, services: Services, root: Path, engine: ControlClient) -> None:
+        super().__init__(build_toolset("knowledge", services), progress=self._note)
+        self.services, self.root, self.engine = services, root, engine
+        self.told: list[tuple[float, float | None, str | None]] = []
+        self.reported = asyncio.Event()
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result of `tools/call` as it came."""
-
-        async def note(progress: float, total: float | None = None, message: str | None = None) -> None:
-            self.told.append((progress, total, message))
-            self.reported.set()
-
-        outcome = await self._calls.outcome(name, arguments, Call(credential="me", progress=note))
-        return outcome.as_result()
-
-    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of a result that is no error; held against the published schema."""
-        result = await self.call(name, _named(arguments))
-        assert result["isError"] is False, result
-        told = _told(result)
-        assert result["structuredContent"] == told
-        jsonschema.validate(told, self._results[name])
-        return told
+    async def _note(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        self.told.append((progress, total, message))
+        self.reported.set()
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of an error."""
-        result = await self.call(name, _named(arguments))
-        assert result["isError"] is True, result
-        assert "structuredContent" not in result
-        told = _told(result)
-        assert told["success"] is False
-        assert isinstance(told["message"], str)
-        return told
+        """Its errors say `success: false`."""
+        answer = await super().refused(name, **arguments)
+        assert answer["success"] is False
+        return answer
 
     def file(
         self, name: str, content: str | bytes = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
@@ -116,20 +86,7 @@ async def knowledge_before(
     )
     clock = clock or Clock(now=lambda: datetime.fromisoformat(engine.clock.read().now))
     async with Services(configured, clock=clock) as services:
-        yield Knowledge(build_toolset("knowledge", services), services, root, engine)
-
-
-def _told(result: dict[str, Any]) -> dict[str, Any]:
-    """The JSON in the one text of a result."""
-    (block,) = result["content"]
-    assert block["type"] == "text"
-    told: dict[str, Any] = json.loads(block["text"])
-    return told
-
-
-def _named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`async` is a word of Python's."""
-    return {name.removesuffix("_"): value for name, value in arguments.items()}
+        yield Knowledge(services, root, engine)
 
 
 # --- fixtures, for the conftest of a folder ---------------------------------------------------------

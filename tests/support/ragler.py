@@ -13,19 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kb_server.engine_client.ragler_http import HttpRagler
-from kb_server.hosting.calls import Calls
-from kb_server.observability.metrics import Metrics
-from kb_server.schema import output_schema
 from kb_server.services import Services, ragler_key
 from kb_server.settings import ServerSettings
-from kb_server.tool import Call, Toolset
 from kb_server.toolsets import build_toolset
-from tests.support.server_fixtures import JumpingClock
+from tests.support.server_fixtures import JumpingClock, ToolCaller
 
 THREE = ("search_knowledge", "list_collections", "get_collection_info")
 DESCRIPTIONS = {
@@ -153,42 +148,12 @@ async def backend_running() -> AsyncIterator[Backend]:
     await server.close()
 
 
-@dataclass
-class RaglerTools:
-    """The three tools; `last` is what came with the last call, its log fields among it."""
+class RaglerTools(ToolCaller):
+    """The three tools, and the time of their services."""
 
-    toolset: Toolset
-    services: Services
-    time: JumpingClock
-    metrics: Metrics = field(default_factory=Metrics)
-    last: Call = field(default_factory=Call)
-
-    def __post_init__(self) -> None:
-        self._calls = Calls(self.toolset, self.metrics)
-        self._results = {tool.name: output_schema(tool.result) for tool in self.toolset.tools}
-
-    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The result of `tools/call` as it came."""
-        self.last = Call(correlation_id="call-1", credential="me")
-        return (await self._calls.outcome(name, arguments, self.last)).as_result()
-
-    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of a result that is no error; held against the published schema."""
-        result = await self.call(name, **arguments)
-        assert result["isError"] is False, result
-        told: dict[str, Any] = json.loads(result["content"][0]["text"])
-        assert result["structuredContent"] == told
-        jsonschema.validate(told, self._results[name])
-        return told
-
-    async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of an error."""
-        result = await self.call(name, **arguments)
-        assert result["isError"] is True, result
-        assert "structuredContent" not in result
-        told: dict[str, Any] = json.loads(result["content"][0]["text"])
-        assert told["message"]
-        return told
+    def __init__(self, services: Services, time: JumpingClock) -> None:
+        super().__init__(build_toolset("ragler", services))
+        self.services, self.time = services, time
 
 
 @asynccontextmanager
@@ -212,5 +177,5 @@ async def tools_before(url: str, home: Path, **settings: Any) -> AsyncIterator[R
         jitter=lambda: 1.0,
     )
     async with Services(configured, ragler=client, clock=time.clock()) as services:
-        yield RaglerTools(build_toolset("ragler", services), services, time)
+        yield RaglerTools(services, time)
     await client.close()

@@ -22,8 +22,8 @@ from kb_engine.index.port import (
     IndexUnavailable,
     Selection,
 )
-from kb_engine.index.postgres.postings import Tokenizer
 from kb_engine.index.ranking import select
+from kb_engine.index.words import Tokenizer
 
 K1, B = 1.2, 0.75
 

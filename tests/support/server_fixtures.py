@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,16 +12,16 @@ from typing import Any
 from uuid import uuid4
 
 import jsonschema
-import msgspec
-import pytest
 
 from kb_contracts.api import models as m
-from kb_server.clock import Clock
-from kb_server.schema import output_schema
+from kb_server.hosting.calls import Calls
+from kb_server.hosting.toolset_server import combine
+from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
-from kb_server.tool import Call, ToolError, Toolset
+from kb_server.tool import Call, Progress, Toolset, no_progress
 from kb_server.toolsets import build_toolset
+from kb_server.waiting import Clock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine
 
 MOMENT = "2026-01-02T03:04:05Z"
@@ -103,31 +104,56 @@ class JumpingClock:
 
 
 class ToolCaller:
-    """Calls tools as hosting does: arguments through the model, results against the published schema.
-
-    `around` is that of the engine's client.
+    """Calls the tools of toolsets as hosting does. `last` is what came with the last call, its log fields
+    among it; `around` is that of the engine's client.
     """
 
-    def __init__(self, *toolsets: Toolset, client: InterruptedEngine | None = None) -> None:
+    def __init__(
+        self, *toolsets: Toolset, client: InterruptedEngine | None = None, progress: Progress = no_progress
+    ) -> None:
         self.around = {} if client is None else client.around
-        self.tools = {tool.name: tool for toolset in toolsets for tool in toolset.tools}
+        self.metrics = Metrics()
         self.last = Call()
+        self._progress = progress
+        self.toolset = combine(toolsets)
+        self._calls = Calls(self.toolset, self.metrics)
+        self._results = {tool["name"]: tool["outputSchema"] for tool in self._calls.listing()}
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of `tools/call` as it came."""
+        self.last = Call(correlation_id="call-1", credential="me", progress=self._progress)
+        return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The structured content of a call that must succeed."""
-        tool = self.tools[name]
-        self.last = Call(correlation_id="call-1", credential="me")
-        result = await tool.run(msgspec.convert(arguments, tool.arguments), self.last)
-        content: dict[str, Any] = msgspec.to_builtins(result)
-        jsonschema.validate(content, output_schema(tool.result))
-        return content
+        """The JSON of a result that is no error, held against the published schema."""
+        result = await self.call(name, _named(arguments))
+        assert result["isError"] is False, result
+        answer = _json(result)
+        assert result["structuredContent"] == answer
+        jsonschema.validate(answer, self._results[name])
+        return answer
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The error object of a call that must be refused."""
-        tool = self.tools[name]
-        with pytest.raises(ToolError) as refused:
-            await tool.run(msgspec.convert(arguments, tool.arguments), Call(credential="me"))
-        return refused.value.payload()
+        """The JSON of an error."""
+        result = await self.call(name, _named(arguments))
+        assert result["isError"] is True, result
+        assert "structuredContent" not in result
+        answer = _json(result)
+        assert isinstance(answer["message"], str)
+        assert answer["message"]
+        return answer
+
+
+def _json(result: dict[str, Any]) -> dict[str, Any]:
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    answer: dict[str, Any] = json.loads(block["text"])
+    return answer
+
+
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """`async` is a word of Python's."""
+    return {name.removesuffix("_"): value for name, value in arguments.items()}
 
 
 @asynccontextmanager

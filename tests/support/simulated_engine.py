@@ -19,7 +19,7 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, AnyOperation
 from kb_server.engine_client import FileSource
-from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.client import HttpEngine
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
 from kb_simulator.engine import documents
 from kb_simulator.engine.state import State
@@ -107,9 +107,10 @@ class SimulatedEngine:
 
     def set_tags(self, *tags: str, document_id: int = 1) -> None:
         """Change a document's tags, as somebody else would between two calls."""
+        now = self.namespace.clock.microseconds()
         for tag in self.document(document_id).tags:
-            self.state.remove_tag(document_id, tag, None)
-        self.state.add_tags(document_id, [*tags], None)
+            self.state.documents.remove_tag(document_id, tag, None, now)
+        self.state.documents.add_tags(document_id, [*tags], None, now)
 
 
 @asynccontextmanager

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
-from kb_engine.store import (
+from kb_engine.index.port import Scoring, Selection, Vectors
+from kb_engine.store.port import (
     EmbedderIdentity,
     Found,
     Idempotency,
@@ -26,13 +27,11 @@ from kb_engine.store import (
     Prepared,
     PreparedChunk,
     Query,
-    Scoring,
-    Selection,
-    SqliteStore,
-    Vectors,
-    open_sqlite,
 )
 from kb_engine.store.postgres.store import PostgresStore, open_postgres
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository.transaction import answer_to
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from tests.support.postgres import Database, new_database
 
 Place = Path | Database
@@ -162,15 +161,15 @@ class Base:
 
     async def lease(self, job: NewJob) -> LeasedJob:
         """Accept a job and take it; nothing else may wait."""
-        await self.store.accept(job, None)
-        leased = await self.store.take(f"lease of {job.id}")
+        await self.store.once(None, jobs.accept, job)
+        leased = await self.store.write(jobs.take, f"lease of {job.id}")
         assert leased is not None
         assert leased.job.id == job.id
         return leased
 
     async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
         """A job from acceptance to its end."""
-        done = await self.store.commit(await self.lease(job), made)
+        done = await self.store.write(documents.commit, await self.lease(job), made)
         assert done is not None
         return done
 
@@ -185,14 +184,14 @@ class Base:
     ) -> m.Document:
         """A note's update from acceptance to its end; nothing else may wait."""
         patch, once = m.NotePatch(text=text, expected_version=version), idempotency or key(str(uuid4()))
-        taken = await self.store.accept_update(document_id, patch, once)
+        taken = await self.store.write(documents.accept_update, document_id, patch, once)
         if isinstance(taken, m.Document):
             return taken
-        leased = await self.store.take(f"lease of {taken.id}")
+        leased = await self.store.write(jobs.take, f"lease of {taken.id}")
         assert leased is not None
         assert leased.job.id == taken.id
-        assert await self.store.commit(leased, made) is not None
-        return msgspec.json.decode(await self.store.replayed(once), type=m.Document)
+        assert await self.store.write(documents.commit, leased, made) is not None
+        return msgspec.json.decode(await self.store.read(answer_to, once), type=m.Document)
 
     async def note(
         self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
@@ -210,7 +209,7 @@ class Base:
 
     async def _document(self, job: m.Job) -> m.Document:
         assert job.document_id is not None
-        return await self.store.document(job.document_id)
+        return await self.store.read(documents.detail, job.document_id)
 
     async def find(self, text: str, mode: m.Mode = "fts", **changes: Any) -> Found:
         """A search; by meaning along `vector`."""
@@ -279,4 +278,4 @@ async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
         "limit": 1000,
         "offset": 0,
     }
-    return await base.store.documents(**{**defaults, **filters})
+    return await base.store.read(documents.page, **{**defaults, **filters})

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from kb_contracts.api.models import DocType
+DocType: TypeAlias = Literal[
+    "note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "csv", "image"
+]
+"""What a document is in a search's filter: a note, or by the format of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ _ALL = (
     Format("docx", "DOCX", (".docx",), f"{_OPEN_XML}wordprocessingml.document", "docx"),
     Format("pptx", "PPTX", (".pptx",), f"{_OPEN_XML}presentationml.presentation", "pptx"),
     Format("xlsx", "XLSX", (".xlsx",), f"{_OPEN_XML}spreadsheetml.sheet", "xlsx"),
+    Format("csv", "CSV", (".csv", ".tsv"), "text/csv", "csv"),
     Format("html", "HTML", (".html", ".htm"), "text/html", "html"),
     Format("svg", "SVG", (".svg",), "image/svg+xml", "image"),
     Format("jpg", "JPG", (".jpg", ".jpeg"), "image/jpeg", "image", takes_ocr=True),

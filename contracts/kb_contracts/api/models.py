@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from kb_contracts.api.formats import FORMATS
+from kb_contracts.api.formats import DocType as DocType
+
 Mode = Literal["hybrid", "fts", "vector"]
-DocType = Literal["note", "text", "markdown", "html", "pdf", "docx", "pptx", "xlsx", "image"]
 JobKind = Literal["note", "file", "update"]
 JobStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 FINAL_STATUSES: frozenset[JobStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -85,7 +87,7 @@ class Filters(Request):
             list[str],
             Meta(
                 max_length=20,
-                description="any of these, in any case: pdf, docx, pptx, xlsx, html, svg, jpg, png, md, txt",
+                description=f"any of these, in any case: {', '.join(FORMATS)}",
             ),
         ]
         | None

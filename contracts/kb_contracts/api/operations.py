@@ -184,8 +184,10 @@ class Operation(Generic[B, R]):
     on_behalf: bool = False
     """True: `X-User-ID` says for whom, so that an engine can let its callers take turns."""
     surface: ApiSurface = ApiSurface.ENGINE
+    models: Mapping[int, type[R]] = field(init=False)
+    """The models of its responses by status; decided once, as what follows is, and read with each request."""
     mutates: bool = field(init=False)
-    """Whether it honours `Idempotency-Key`; decided once, as the next two are, and read with each request."""
+    """Whether it honours `Idempotency-Key`."""
     excludes_retries: bool = field(init=False)
     """Whether a retry is refused as `in_progress` while the first request runs."""
     names_user: bool = field(init=False)
@@ -193,6 +195,8 @@ class Operation(Generic[B, R]):
 
     def __post_init__(self) -> None:
         set_once = partial(object.__setattr__, self)
+        accepted = {} if self.accepted is None else {HTTPStatus.ACCEPTED: self.accepted}
+        set_once("models", {self.status: self.response_model, **accepted})
         set_once("mutates", not (self.reads or self.method is Method.GET))
         set_once("excludes_retries", self.mutates and self.accepted is None)
         set_once("names_user", self.on_behalf or self.surface is ApiSurface.RAGLER)
@@ -211,10 +215,6 @@ class Operation(Generic[B, R]):
             if value in (".", ".."):
                 raise PathStepError(name, str(value))
         return self.path.format_map({name: quote(str(value), safe="") for name, value in values.items()})
-
-    def model_of(self, status: int) -> type[R]:
-        """The model of a response with this status, one of 2xx."""
-        return self.accepted if self.accepted and status == HTTPStatus.ACCEPTED else self.response_model
 
 
 class PathStepError(ValueError):

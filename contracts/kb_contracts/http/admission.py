@@ -1,413 +1,149 @@
-"""Which connections a server keeps open, so that nobody can use up its descriptors and lock everybody out.
+"""The requests under way: which are answered while connections are short, and what a stop does to them.
 
-```
-              ┌── a request came whole ──▶ ACTIVE ── it is answered ──▶ IDLE
-  AWAITING ───┤                                                          │
-   ▲          └── none within the time of a header ──▶ closed            │
-   └───────────────────────── bytes of the next one ─────────────────────┘
-```
+    signal to stop ─▶ listen no more ─▶ bodies may arrive ─▶ what has not arrived is refused ─▶ clean up
 
-aiohttp has a time-out for a connection that waits between requests, and none for a header that never ends.
-Connections are bounded in all and for each address. Where a bound is reached, a new connection takes the
-place of the one that has been AWAITING longest, else of the one that has been IDLE longest: holding
-connections open without asking for anything keeps nobody out. Those that have only just come keep their place
-for a moment, and the next ones wait in the kernel. Where all are ACTIVE the new one is a surplus connection:
-a few of these are kept, to answer probes, and to say that there is no room.
+A request tells the table of connections that its own is ACTIVE, and IDLE after it. Where there is no room for
+it, it is refused. Once a runner is cleaned up aiohttp drops what arrives: a request whose body is still
+arriving would be waited for in vain, and then cut. Whoever sent it would not know whether to send it again;
+an answer says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from enum import Enum, auto
+from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from kb_contracts.http.connection_limits import ConnectionLimits, owner_of
+from kb_contracts.http.connections import Connection, State
 
 RETRY_SECONDS = 5
 """How long a caller is asked to wait before it tries again."""
-BACKLOG = 4096
-"""Connections that the kernel keeps waiting."""
 
-_SURPLUS = 64
-PATIENCE_SECONDS = 0.25
-"""How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
-_AT_ONCE = 8
-"""Connections that begin, and that end, in one turn of the loop."""
-_TURNS = 6
-"""Turns of the loop after which what a new connection had sent at once has surely been read."""
-_SWEEP_SECONDS = 1.0
+ARRIVING_SECONDS = 5.0
+"""How long bodies may still arrive once a server has to stop."""
 
-
-class _State(Enum):
-    AWAITING = auto()
-    ACTIVE = auto()
-    IDLE = auto()
-    CLOSED = auto()
-
-
-class Connection(asyncio.Protocol):
-    """One connection: aiohttp's protocol, and what the admission has to know of it."""
-
-    __slots__ = (
-        "_protocol",
-        "admission",
-        "bounded",
-        "client",
-        "peer",
-        "since",
-        "state",
-        "surplus",
-        "transport",
-    )
-
-    def __init__(self, admission: Admission, protocol: asyncio.Protocol) -> None:
-        self.admission = admission
-        self._protocol = protocol
-        self.state = _State.AWAITING
-        self.since = 0.0
-        """When it began to wait for a header, in the loop's time."""
-        self.surplus = False
-        self.peer = ""
-        self.bounded = False
-        """Whether its peer's address has a bound."""
-        self.client: str | None = None
-        """The address for which a proxy sent the request that is being handled."""
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._protocol.connection_made(transport)
-        self.admission.add(self, address)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.admission.remove(self)
-        self.admission.end_in_turn(self._protocol, error)
-
-    def data_received(self, data: bytes) -> None:
-        if self.state is _State.IDLE:
-            self.admission.await_header(self)
-        self._protocol.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-    def is_sending(self) -> bool:
-        """Whether an answer is still leaving."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+LINGER_SECONDS = 2.0
+"""How long a runner reads on in a body that was refused: a connection closed while its sender still sends is
+reset, and the answer may be lost. A stop waits as long for what such a body has begun to be undone."""
 
 
 class Admission:
-    """Makes the protocols of new connections, and closes those for which there is no room."""
+    """Stands before all else in one application that is served by a `ConnectionTable`."""
 
     def __init__(
         self,
-        make: Callable[[], asyncio.Protocol],
-        limits: ConnectionLimits | None = None,
+        no_room: Callable[[web.Request], web.Response],
+        unfinished: Callable[[web.Request], web.Response],
+        *,
+        is_probe: Callable[[web.Request], bool],
+        client_of: Callable[[web.Request], str | None] | None = None,
+        is_futile: Callable[[web.Request], bool] = lambda _request: False,
     ) -> None:
-        """`make` is aiohttp's server."""
-        self._make = make
-        self._limits = limits or ConnectionLimits()
-        self._open = 0
-        self._of: Counter[str] = Counter()
-        self._awaiting: OrderedDict[Connection, None] = OrderedDict()
-        self._idle: OrderedDict[Connection, None] = OrderedDict()
-        self._surplus: OrderedDict[Connection, None] = OrderedDict()
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._turns: deque[float] = deque(maxlen=_TURNS)
-        self._lost: deque[tuple[asyncio.Protocol, Exception | None]] = deque()
-        self._before = 0.0
-        """Since when a connection must be AWAITING for another to take its place."""
+        """`no_room` and `unfinished` make the responses to what is refused.
 
-    def __call__(self) -> Connection:
-        """The protocol of a connection that was just accepted."""
-        return Connection(self, self._make())
-
-    def add(self, connection: Connection, address: str) -> None:
-        """Give a new connection a place, where need be that of another one."""
-        connection.bounded = self._limits.is_bounded(address)
-        connection.peer = owner_of(address)
-        if not self._take_place(connection, self._before):
-            connection.surplus = True
-            self._surplus[connection] = None
-            if len(self._surplus) > _SURPLUS:
-                self._close(next(iter(self._surplus)))
-        self.await_header(connection)
-
-    def acceptable(self, most: int) -> int:
-        """For how many connections, `most` at the most, there is a place now."""
-        now = asyncio.get_running_loop().time()
-        self._turns.append(now)
-        before = self._before = min(now - PATIENCE_SECONDS, self._turns[0])
-        found = self._limits.connections - self._open + len(self._idle) + _SURPLUS - len(self._surplus)
-        for connection in self._awaiting:
-            if found >= most or connection.since > before:
-                break
-            found += 1
-        return max(0, min(found, most))
-
-    def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
-        if connection.state is _State.CLOSED:
-            return
-        if connection.client is not None:
-            self._give_back(connection.client)
-            connection.client = None
-        connection.state = _State.CLOSED
-        self._awaiting.pop(connection, None)
-        self._idle.pop(connection, None)
-        if connection.surplus:
-            del self._surplus[connection]
-            return
-        self._open -= 1
-        if connection.bounded:
-            self._give_back(connection.peer)
-
-    def end_in_turn(self, protocol: asyncio.Protocol, error: Exception | None) -> None:
-        """Report lost connections to aiohttp, a few in each turn of the loop.
-
-        What thousands that close at once had begun is cancelled, and others would wait for all of it.
+        A probe is answered where there is no room, too. `client_of` gives the address for which a proxy sends
+        a request. A futile one is refused at once when the server stops: what would come of it ends with the
+        server anyway.
         """
-        if not self._lost:
-            asyncio.get_running_loop().call_soon(self._end_some)
-        self._lost.append((protocol, error))
+        self._no_room = no_room
+        self._unfinished = unfinished
+        self._is_probe = is_probe
+        self._client_of = client_of
+        self._is_futile = is_futile
+        self._arriving: dict[asyncio.Task[Any], web.Request] = {}
+        self._refused: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
 
-    def _end_some(self) -> None:
-        for _ in range(min(_AT_ONCE, len(self._lost))):
-            protocol, error = self._lost.popleft()
-            protocol.connection_lost(error)
-        if self._lost:
-            asyncio.get_running_loop().call_soon(self._end_some)
-
-    def await_header(self, connection: Connection) -> None:
-        """The connection has the time of a header from now on."""
-        self._idle.pop(connection, None)
-        if connection.state is _State.CLOSED:
-            return
-        loop = asyncio.get_running_loop()
-        connection.state, connection.since = _State.AWAITING, loop.time()
-        self._awaiting[connection] = None
-        if self._sweeping is None:
-            self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
-
-    def begin(self, connection: Connection, client: str | None) -> bool:
-        """A request of the connection is being answered from now on; False where there is no room for it.
-
-        `client` is the address for which a proxy sends it.
-        """
-        if connection.state is _State.CLOSED:
-            return True
-        self._awaiting.pop(connection, None)
-        self._idle.pop(connection, None)
-        connection.state = _State.ACTIVE
-        if connection.surplus and self._take_place(connection, asyncio.get_running_loop().time()):
-            connection.surplus = False
-            del self._surplus[connection]
-        if client is not None and self._limits.is_bounded(client):
-            client = owner_of(client)
-            if self._of[client] >= self._limits.per_address:
-                return False
-            self._of[client] += 1
-            connection.client = client
-        return not connection.surplus
-
-    def end(self, connection: Connection) -> None:
-        """The request of the connection has been answered."""
-        if connection.client is not None:
-            self._give_back(connection.client)
-            connection.client = None
-        if connection.state is not _State.CLOSED:
-            connection.state = _State.IDLE
-            if not connection.surplus:
-                self._idle[connection] = None
-
-    def _take_place(self, connection: Connection, before: float) -> bool:
-        """Count a connection; where there is no room, in place of one AWAITING since `before`, or IDLE."""
-        full = connection.bounded and self._of[connection.peer] >= self._limits.per_address
-        if (full or self._open >= self._limits.connections) and not self._evict(
-            connection.peer if full else None, before
-        ):
-            return False
-        self._open += 1
-        if connection.bounded:
-            self._of[connection.peer] += 1
-        return True
-
-    def _evict(self, peer: str | None, before: float) -> bool:
-        """Close the connection of `peer`, or of anybody, that can best be spared; whether there is one."""
-        for connection in self._awaiting:
-            if connection.since > before:
-                break
-            if not connection.surplus and peer in (None, connection.peer):
-                self._close(connection)
-                return True
-        for connection in self._idle:
-            if peer in (None, connection.peer) and not connection.is_sending():
-                self._close(connection)
-                return True
-        return False
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - self._limits.header_seconds
-        while self._awaiting and (connection := next(iter(self._awaiting))).since <= oldest:
-            self._close(connection)
-        self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep) if self._awaiting else None
-
-    def _close(self, connection: Connection) -> None:
-        self.remove(connection)
-        if connection.transport is not None:
-            connection.transport.abort()  # its descriptor is wanted now
-
-    def _give_back(self, address: str) -> None:
-        self._of[address] -= 1
-        if not self._of[address]:
-            del self._of[address]
-
-
-class Intake:
-    """Takes connections from a socket, by turns, as far as the admission has places for them.
-
-    `take` gives the next, None where there is none, and raises OSError where there is no descriptor for it. A
-    server of asyncio's accepts all that wait before the first of them is counted.
-    """
-
-    def __init__(
-        self, admission: Admission, source: socket.socket, take: Callable[[], socket.socket | None]
-    ) -> None:
-        self._admission = admission
-        self._source = source
-        self._take = take
-        self._beginning: set[asyncio.Task[None]] = set()
-        self._resuming: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Take connections from now on."""
-        asyncio.get_running_loop().add_reader(self._source.fileno(), self._turn)
-
-    def stop(self) -> None:
-        """Take no more, and close the socket."""
-        asyncio.get_running_loop().remove_reader(self._source.fileno())
-        if self._resuming is not None:
-            self._resuming.cancel()
-        self._source.close()
-
-    def _pause(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._source.fileno())
-        self._resuming = loop.call_later(PATIENCE_SECONDS / 10, self.start)
-
-    def _turn(self) -> None:
-        places = self._admission.acceptable(_AT_ONCE)
-        if not places:
-            self._pause()
-            return
-        for _ in range(places - len(self._beginning)):
-            try:
-                connection = self._take()
-            except OSError:
-                self._pause()
-                return
-            if connection is None:
-                return
-            task = asyncio.get_running_loop().create_task(self._begin(connection))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
-
-    async def _begin(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        with suppress(OSError):  # the client has left before it was served
-            await asyncio.get_running_loop().connect_accepted_socket(self._admission, connection)
-
-
-class Listener:
-    """Sockets that listen on `address`, from which connections are taken in."""
-
-    def __init__(self, admission: Admission, sockets: list[socket.socket]) -> None:
-        self.address: tuple[str, int] = sockets[0].getsockname()[:2]
-        self._intakes = [Intake(admission, each, partial(_accepted, each)) for each in sockets]
-        for each, intake in zip(sockets, self._intakes, strict=True):
-            each.setblocking(False)
-            intake.start()
-
-    def close(self) -> None:
-        """Accept no more."""
-        for intake in self._intakes:
-            intake.stop()
-
-
-async def listen(admission: Admission, host: str, port: int, *, reuse_port: bool = False) -> Listener:
-    """Listen on all addresses of `host`, empty for every address; port 0 is any free one.
-
-    Raises:
-        OSError: it is not this machine's, or taken.
-    """
-    infos = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    with ExitStack() as stack:
-        sockets = []
-        for family, _, _, _, address in dict.fromkeys(infos):
-            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind(address)
-            listening.listen(BACKLOG)
-            sockets.append(listening)
-        stack.pop_all()
-    return Listener(admission, sockets)
-
-
-def _accepted(listening: socket.socket) -> socket.socket | None:
-    try:
-        return listening.accept()[0]
-    except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-        return None
-
-
-def admitting(
-    refused: Callable[[web.Request], web.Response],
-    *,
-    is_probe: Callable[[web.Request], bool],
-    client_of: Callable[[web.Request], str | None] = lambda _request: None,
-) -> Any:
-    """The outermost middleware of an application that is served by an `Admission`.
-
-    Where there is no room it responds with what `refused` makes, but for probes. `client_of` gives the
-    address for which a proxy sends the request.
-    """
+    def install(self, app: web.Application) -> None:
+        """Stand before all that `app` serves, also for `stop_listening`."""
+        app[_ADMISSION] = self
+        app.middlewares.insert(0, self._middleware)
 
     @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         connection = transport.get_protocol() if transport is not None else None
-        if not isinstance(connection, Connection):
-            return await handler(request)
-        has_room = connection.admission.begin(connection, client_of(request))
+        has_room = not isinstance(connection, Connection) or self._begin(connection, request)
+        task = None if request.content.is_eof() else asyncio.current_task()
+        if task is not None:
+            self._arriving[task] = request
+            request.content.on_eof(partial(self._arrived, task))
         try:
-            response = await handler(request) if has_room or is_probe(request) else refused(request)
+            if has_room or self._is_probe(request):
+                response = await handler(request)
+            else:
+                response = self._no_room(request)
+        except asyncio.CancelledError:
+            if task is None or task not in self._refused:
+                raise
+            task.uncancel()
+            response = self._unfinished(request)
+            response.force_close()
         finally:
-            connection.admission.end(connection)
+            if task is not None:
+                self._refused.discard(task)
+                self._arrived(task)
+            if isinstance(connection, Connection):
+                if connection.client is not None:
+                    connection.table.release_client(connection)
+                if connection.state is not State.CLOSED:
+                    connection.state = State.IDLE
+                    if not connection.surplus:
+                        connection.table.idle[connection] = None
         if not has_room:
             response.force_close()
         return response
 
-    return middleware
+    def _begin(self, connection: Connection, request: web.Request) -> bool:
+        """The request is being answered from now on; False where there is no room for it."""
+        if connection.state is State.CLOSED:
+            return True
+        table = connection.table
+        table.awaiting.pop(connection, None)
+        table.idle.pop(connection, None)
+        connection.state = State.ACTIVE
+        if connection.surplus:
+            table.promote(connection)
+        client = self._client_of(request) if self._client_of is not None else None
+        if client is not None and not table.count_client(connection, client):
+            return False
+        return not connection.surplus
+
+    async def settle(self, seconds: float = ARRIVING_SECONDS) -> None:
+        """Return when no body arrives any more; those that have not arrived in `seconds` are refused."""
+        self._cut([task for task, request in self._arriving.items() if self._is_futile(request)])
+        await self._until(lambda: not self._arriving, seconds)
+        self._cut(list(self._arriving))
+        await self._until(lambda: not self._refused, LINGER_SECONDS)
+
+    def _cut(self, tasks: list[asyncio.Task[Any]]) -> None:
+        for task in tasks:
+            del self._arriving[task]
+            self._refused.add(task)
+            task.cancel()
+
+    def _arrived(self, task: asyncio.Task[Any]) -> None:
+        self._arriving.pop(task, None)
+        self._changed.set()
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not holds():
+                    self._changed.clear()
+                    await self._changed.wait()
+
+
+_ADMISSION = web.AppKey("_ADMISSION", Admission)
+
+
+async def stop_listening(runner: web.AppRunner) -> None:
+    """Take no more connections and let bodies arrive; then the runner can be cleaned up."""
+    for site in list(runner.sites):
+        await site.stop()
+    await runner.app[_ADMISSION].settle()

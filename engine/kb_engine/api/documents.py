@@ -15,20 +15,22 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import NoQuery
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.http.parsing import check_metadata
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_confirmed,
+    check_metadata,
     check_note_text,
     check_ocr,
     check_patch,
     check_version,
     document_key,
+    note_title,
     text_digest,
 )
-from kb_contracts.semantics.titles import note_title
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.spool import SpoolFile
 from kb_engine.store.port import Idempotency, NewJob
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository.transaction import answer_to
 from kb_readers import ExtractionFailed, format_of
 
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
@@ -53,16 +55,18 @@ class JobsApi:
     async def list_jobs(self, incoming: Incoming) -> m.JobList:
         """Jobs, newest first."""
         query = incoming.query
-        return await self._store.jobs(query.status, query.limit, query.offset)
+        return await self._store.read(jobs.page, query.status, query.limit, query.offset)
 
     async def get_job(self, incoming: Incoming) -> m.Job:
         """One job, at its end or after `wait` seconds."""
-        return await self._engine.ends.wait(incoming.path["job_id"], incoming.query.wait, self._store.job)
+        return await self._engine.ends.wait(
+            incoming.path["job_id"], incoming.query.wait, lambda job_id: self._store.read(jobs.find, job_id)
+        )
 
     async def cancel_job(self, incoming: Incoming) -> m.Job:
         """Cancel a job and stop the work on it."""
         job_id = incoming.path["job_id"]
-        job = await self._store.cancel(job_id, idempotency_of(incoming))
+        job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
         self._engine.workers.wake()  # an update behind it may be taken now
         self._engine.ends.announce(job_id)
@@ -79,7 +83,9 @@ class JobsApi:
         request: m.NoteRequest = incoming.body
         check_note_text(request.text)
         check_metadata(request.metadata)
-        return await self._store.accept(_note_job(request, caller_of(incoming)), idempotency_of(incoming))
+        return await self._store.once(
+            idempotency_of(incoming), jobs.accept, _note_job(request, caller_of(incoming))
+        )
 
     async def _create_file(self, incoming: Incoming) -> m.Job:
         self._check_length(incoming)
@@ -94,7 +100,7 @@ class JobsApi:
                 raise
             job = _file_job(job_id, received, form, caller_of(incoming))
             try:
-                accepted = await self._store.accept(job, idempotency_of(incoming, received))
+                accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
             except (
                 EngineError
             ):  # of another failure nobody knows whether it was accepted: the next start does
@@ -187,7 +193,8 @@ class DocumentsApi:
     async def list_documents(self, incoming: Incoming) -> m.DocumentList:
         """One page of documents."""
         query = incoming.query
-        return await self._store.documents(
+        return await self._store.read(
+            documents.page,
             source_path=query.source_path,
             tag=query.tag,
             doc_type=query.doc_type,
@@ -200,7 +207,8 @@ class DocumentsApi:
     async def get_document(self, incoming: Incoming) -> m.DocumentDetail:
         """One document with a slice of its chunks."""
         query = incoming.query
-        return await self._store.document(
+        return await self._store.read(
+            documents.detail,
             document_key(incoming.path["document_id"]),
             chunk_offset=query.chunk_offset,
             chunk_limit=query.chunk_limit if query.chunks else 0,
@@ -208,15 +216,19 @@ class DocumentsApi:
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
         """Remove one document."""
-        return await self._store.delete(document_key(incoming.path["document_id"]), idempotency_of(incoming))
+        return await self._store.once(
+            idempotency_of(incoming), documents.delete, document_key(incoming.path["document_id"])
+        )
 
     async def clear_documents(self, incoming: Incoming) -> m.Removed:
         """Remove all documents, cancel the jobs accepted before, and stop the work on them."""
         check_confirmed(incoming.query.confirm)
-        removed = await self._store.clear(idempotency_of(incoming), collections=incoming.query.collections)
+        removed = await self._store.once(
+            idempotency_of(incoming), documents.clear, collections=incoming.query.collections
+        )
         await self._engine.workers.cancel_void()
         self._engine.ends.announce_all()
-        await self._engine.spool.sweep(self._store.spooled)
+        await self._engine.spool.sweep(lambda: self._store.read(jobs.spooled))
         return removed
 
     async def patch_note(self, incoming: Incoming) -> m.Document | m.Job:
@@ -225,7 +237,8 @@ class DocumentsApi:
         check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
         document_id, idempotency = incoming.path["document_id"], _update_key(incoming)
-        taken = await self._store.accept_update(
+        taken = await self._store.write(
+            documents.accept_update,
             document_id,
             patch,
             idempotency,
@@ -236,28 +249,32 @@ class DocumentsApi:
             return taken
         self._engine.workers.wake()
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        job = await self._engine.ends.wait(taken.id, left, self._store.job)
+        job = await self._engine.ends.wait(taken.id, left, lambda job_id: self._store.read(jobs.find, job_id))
         if job.error is not None:
             await self._refuse_as_now(document_id, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         # Not as the note is now: a later update may have been quick.
-        answer = await self._store.replayed(idempotency) if job.status == "completed" else None
+        answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None
         return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
         """Add tags to a document."""
         key, request = document_key(incoming.path["document_id"]), incoming.body
-        return await self._store.add_tags(key, request.tags, incoming.if_match, idempotency_of(incoming))
+        return await self._store.once(
+            idempotency_of(incoming), documents.add_tags, key, request.tags, incoming.if_match
+        )
 
     async def remove_tag(self, incoming: Incoming) -> m.Document:
         """Take a tag off a document."""
         key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
-        return await self._store.remove_tag(key, tag, incoming.if_match, idempotency_of(incoming))
+        return await self._store.once(
+            idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match
+        )
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:
         """Tags with how much carries them."""
         query = incoming.query
-        return await self._store.tags(query.prefix, query.limit, query.offset)
+        return await self._store.read(documents.tag_page, query.prefix, query.limit, query.offset)
 
     async def _embedder_failure(self, deadline: float) -> EngineError | None:
         """Why the embedder takes nothing, so that the caller is refused now and not by a failed job.
@@ -275,7 +292,7 @@ class DocumentsApi:
 
     async def _refuse_as_now(self, document_id: int, expected_version: int | None) -> None:
         """Raise what the failed update would meet now, with all that belongs to such an error."""
-        document, _ = await self._store.note(document_id)
+        document, _ = await self._store.read(documents.note, document_id)
         check_version(document, expected_version)
 
 

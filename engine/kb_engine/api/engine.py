@@ -16,16 +16,16 @@ from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import API_VERSION
 from kb_contracts.http.mount import Incoming
 from kb_contracts.http.multipart import ReceivedFile
-from kb_contracts.semantics.idempotency import request_fingerprint
+from kb_contracts.semantics.requests import request_fingerprint
 from kb_engine.encoder import Encoder
 from kb_engine.ingest.kept import KeptJobs
 from kb_engine.ingest.pipeline import Pipeline
 from kb_engine.ingest.workers import JobEnds, Workers
 from kb_engine.settings import EngineSettings
 from kb_engine.spool import Spool
-from kb_engine.store import Counts
-from kb_engine.store.facade import Store
-from kb_engine.store.port import Idempotency
+from kb_engine.store.port import Counts, Idempotency
+from kb_engine.store.repository import jobs, state
+from kb_engine.store.store import Store
 
 
 class Phase(StrEnum):
@@ -141,7 +141,7 @@ class StateApi:
         """Read the figures anew; what is wrong with the storage."""
         engine = self._engine
         try:
-            counts, kept = await engine.store.counts(), await engine.store.kept()
+            counts, kept = await engine.store.read(state.counts), await engine.store.read(jobs.kept)
             uploads = await engine.spool.size()
             free = (await asyncio.to_thread(shutil.disk_usage, engine.settings.folder)).free
         except Exception as error:  # whatever keeps the base from being read is what a status is asked for

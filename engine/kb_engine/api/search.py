@@ -8,13 +8,18 @@ from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.http.mount import Incoming
 from kb_contracts.semantics.collections import check_may_describe, check_same_collection, no_collection_name
-from kb_contracts.semantics.date_windows import date_window
-from kb_contracts.semantics.search_modes import mode_of
-from kb_contracts.semantics.text_budgets import within_budget
-from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
+from kb_contracts.semantics.search import (
+    date_window,
+    first_collections,
+    mode_of,
+    source_types,
+    vector_result,
+    within_budget,
+)
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.index.port import Selection
 from kb_engine.store.port import Query
+from kb_engine.store.repository import collections
 
 
 class SearchApi:
@@ -96,7 +101,7 @@ class RaglerApi:
                 selection=selection,
             )
         )
-        ids = chosen or await self._store.collection_ids(first_collections(found.results))
+        ids = chosen or await self._store.read(collections.ids, first_collections(found.results))
         return r.VectorSearchResponse(
             results=[vector_result(result, ids) for result in found.results],
             total=found.total,
@@ -106,17 +111,17 @@ class RaglerApi:
 
     async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
         """All collections."""
-        return await self._store.collections()
+        return await self._store.read(collections.every)
 
     async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
         """One collection."""
-        return await self._store.collection(incoming.path["collection_id"])
+        return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
         """Describe a collection."""
         check_may_describe(incoming.role)
-        return await self._store.put_collection(
-            incoming.path["collection_id"], incoming.body, idempotency_of(incoming)
+        return await self._store.once(
+            idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body
         )
 
     async def _chosen(self, request: r.VectorSearchRequest) -> dict[str, str]:
@@ -125,10 +130,10 @@ class RaglerApi:
         if request.collection_id is None:
             if name is None:
                 return {}
-            if not (ids := await self._store.collection_ids([name])):
+            if not (ids := await self._store.read(collections.ids, [name])):
                 raise no_collection_name(name)
             return ids
-        found = await self._store.collection_name(request.collection_id)
+        found = await self._store.read(collections.name_of, request.collection_id)
         check_same_collection(name, found)
         return {found: request.collection_id}
 

@@ -1,5 +1,1 @@
-"""Text into vectors: the protocol that every embedder keeps, and the registry of those there are.
-
-Nothing is imported here, so that reading the settings is quick: an embedder's module is imported when the
-setting names it.
-"""
+"""Text into vectors: what every embedder keeps (`protocol`), and the registry of those there are."""

@@ -1,70 +1,64 @@
 """The embedders by the value of `KB_EMBEDDER`, and the settings of those that have any.
 
-An embedder is one module or folder that keeps the protocol, and one line in `EMBEDDERS`. One with settings
-declares them in a class of its own, which is named there too. A Struct has one parent: each such class
-extends the one before, and `EmbedderSettings` the last.
+An embedder is one module that keeps the protocol, and one line in `EMBEDDERS`. One with settings declares
+them in a class beside it, and has a field of its own name in `EmbedderSettings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
-from kb_config.settings import Setting
+from kb_config.settings import Setting, Settings
+from kb_engine.embed.onnx import OnnxSettings
 from kb_engine.embed.openai.settings import OpenAISettings
-from kb_engine.embed.settings import OwnSettings
 
 if TYPE_CHECKING:
-    from kb_engine.embed.protocol import Embedder
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Where an embedder is made: `make` of this module, with the settings where it has a class of them."""
-
-    module: str
-    make: str
-    settings: type[OwnSettings] | None = None
-
+    from kb_engine.embed.protocol import Embedder, OwnSettings
 
 EMBEDDERS = {
-    "minilm": Kind("kb_engine.embed.minilm", "MiniLM"),
-    "hash": Kind("kb_engine.embed.hashing", "HashEmbedder"),
-    "openai": Kind("kb_engine.embed.openai.embedder", "OpenAIEmbedder", OpenAISettings),
+    "minilm": "kb_engine.embed.minilm:MiniLM",
+    "hash": "kb_engine.embed.hashing:HashEmbedder",
+    "onnx": "kb_engine.embed.onnx:OnnxEmbedder",
+    "openai": "kb_engine.embed.openai.embedder:OpenAIEmbedder",
 }
+"""Imported when the setting names it."""
 
 
-class EmbedderSettings(OpenAISettings, frozen=True, kw_only=True):
-    """Which embedder, and the settings of all of them."""
+class EmbedderSettings(Settings, frozen=True, kw_only=True):
+    """Which embedder, and the settings of those that have any, each in the field of its name."""
 
-    embedder: Annotated[
-        str, Setting("KB_EMBEDDER", "minilm, hash, or openai: an endpoint of OpenAI's API")
-    ] = "minilm"
+    embedder: Annotated[str, Setting("KB_EMBEDDER", f"the embedder: {', '.join(EMBEDDERS)}")] = "minilm"
+    onnx: OnnxSettings = OnnxSettings()
+    openai: OpenAISettings = OpenAISettings()
 
     def __post_init__(self) -> None:
-        kind = EMBEDDERS.get(self.embedder)
-        if kind is not None and kind.settings is not None:
-            kind.settings.check(self)
+        if (own := self.own(self.embedder)) is not None:
+            own.check()
+
+    def own(self, embedder: str) -> OwnSettings | None:
+        """The settings of one embedder; None where it has none."""
+        own: OwnSettings | None = getattr(self, embedder, None) if embedder in EMBEDDERS else None
+        return own
 
     def embedder_warnings(self) -> Iterator[str]:
         """What of these settings has no effect, or one that is worth a second look."""
-        for name, kind in EMBEDDERS.items():
-            if kind.settings is not None:
-                yield from kind.settings.warnings(self, chosen=name == self.embedder)
+        for name in EMBEDDERS:
+            if (own := self.own(name)) is not None:
+                yield from own.warnings(chosen=name == self.embedder)
 
 
-def embedder_from(setting: str, settings: EmbedderSettings | None = None) -> Embedder:
-    """The embedder that the setting names; nothing is loaded and no endpoint called yet.
+def embedder_from(name: str, settings: EmbedderSettings | None = None) -> Embedder:
+    """The embedder of this name; nothing is loaded and no endpoint called yet.
 
     Raises:
         ValueError: no embedder has this name, or its settings do not suffice (SettingsError).
     """
-    if setting not in EMBEDDERS:
+    if name not in EMBEDDERS:
         *names, last = EMBEDDERS
-        raise ValueError(f"unknown embedder {setting!r}: use {', '.join(names)} or {last}")
-    kind = EMBEDDERS[setting]
-    make = getattr(import_module(kind.module), kind.make)
-    embedder: Embedder = make() if kind.settings is None else make(settings or EmbedderSettings())
+        raise ValueError(f"unknown embedder {name!r}: use {', '.join(names)} or {last}")
+    module, _, made = EMBEDDERS[name].partition(":")
+    own = (settings or EmbedderSettings()).own(name)
+    embedder: Embedder = getattr(import_module(module), made)(*filter(None, [own]))
     return embedder

@@ -1,4 +1,10 @@
-"""The failures that only reading by OCR has."""
+"""How a file is read, from its format to its text.
+
+text, Markdown ─▶ decoded in a thread
+PDF            ─▶ its text, in a child ─▶ pages with next to none ─▶ by OCR, in another child
+PDF, forced    ─▶ all pages by OCR, in a child
+other formats  ─▶ in a child
+"""
 
 from __future__ import annotations
 

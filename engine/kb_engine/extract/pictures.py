@@ -1,8 +1,10 @@
-"""What a recognizer finds in a picture: lines with their places and its certainty, and their Markdown.
+"""JPG and PNG by optical character recognition: the lines that a picture shows, from top to bottom.
 
-`upright_lines` turns a picture that lies on its side or upside down. The recognizer finds the lines of such a
-picture too. It reads those that stand as if they had been turned to the left, so that they come out right in
-the wrong order, or not at all. What it is certain of, and how its lines lie, tells which way up it is.
+    decoded (scaled where it is too large) ─▶ trimmed ─▶ in pieces ─▶ recognized (turned where it lies)
+
+The recognizer comes with the extra `ocr`, its models (PP-OCRv6, Apache-2.0) inside its package: nothing is
+fetched. It knows Chinese, Japanese and what is written in Latin letters. A page of 90 full lines takes 25
+seconds and 0.9 GB on one core.
 """
 
 from __future__ import annotations
@@ -83,7 +85,12 @@ Recognize: TypeAlias = Callable[[Pixels], list[Line]]
 def upright_lines(
     pixels: Pixels, pieces: Callable[[Pixels], Iterable[Pixels]], recognize: Recognize
 ) -> list[list[Line]]:
-    """The lines of each piece of a picture, which is turned as the first piece with lines tells."""
+    """The lines of each piece of a picture, which is turned as the first piece with lines tells.
+
+    The recognizer finds the lines of a picture that lies on its side or upside down too. It reads those that
+    stand as if they had been turned to the left, so that they come out right in the wrong order, or not at
+    all. What it is certain of, and how its lines lie, tells which way up the picture is.
+    """
     found: list[list[Line]] = []
     for piece in pieces(pixels):
         lines = recognize(piece)

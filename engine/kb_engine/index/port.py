@@ -12,24 +12,27 @@ RAGler's vector adapter has its four methods here: `search` is `search`, `upsert
 `apply` (the store knows which documents a filter means), `createCollection` is `create`.
 
 Nothing here gives an index access to the store, its database or its transactions: all that an index may need
-to know of a document is in `IndexedDocument`. How an index is kept in step is in `follower.py`. `embedded/`
-and `postgres/` live in the store's own database and take part in its transactions instead: a second
-transaction about doubles what a commit costs (for five chunks in SQLite, which syncs each to the disk), and
-a search reads rows, words and vectors in one state. They answer the same `IndexQuery` with the
+to know of a document is in `IndexedDocument`. How an index is kept in step is in `kb_engine.store.store`.
+`embedded.py` and `postgres.py` live in the store's own database and take part in its transactions instead: a
+second transaction about doubles what a commit costs (for five chunks in SQLite, which syncs each to the
+disk), and a search reads rows, words and vectors in one state. They answer the same `IndexQuery` with the
 same `Candidates`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
+
+if TYPE_CHECKING:
+    from kb_engine.settings import EngineSettings
 
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.float32]
@@ -89,10 +92,6 @@ class IndexQuery:
     top: int
     selection: Selection = field(default_factory=Selection)
     min_score: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.mode != "fts" and self.vector is None:
-            raise ValueError(f"mode {self.mode} needs a vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +195,16 @@ class Index(Protocol):
 
     async def close(self) -> None:
         """Let go of what is held outside this process."""
+
+
+INDEXES: dict[str, Callable[[EngineSettings], Index]] = {}
+"""The indexes that keep their data for themselves, by the value of `VECTOR_DB_TYPE`.
+
+An index is one module that keeps the protocol above, and one line here; its settings go into
+`EngineSettings`. None comes with this engine yet: unset, searches are answered by the index in the base.
+"""
+
+
+def index_from(settings: EngineSettings) -> Index | None:
+    """The index that the settings name; None for the one in the base. Nothing is called yet."""
+    return INDEXES[settings.index](settings) if settings.index else None

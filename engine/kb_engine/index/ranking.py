@@ -80,10 +80,10 @@ class Ranked:
     explanation: m.Explanation
 
 
-def rank(candidates: Sequence[Candidate], scoring: Scoring) -> list[Ranked]:
-    """The candidates with their scores, best first, ties by chunk id."""
+def rank(candidates: Sequence[Candidate], scoring: Scoring) -> tuple[list[Ranked], bool]:
+    """The candidates with their scores, best first, ties by chunk id; and whether none matches well."""
     if not candidates:
-        return []
+        return [], True
     scores = fuse(
         _part([candidate.cosine for candidate in candidates]),
         _part([candidate.bm25 for candidate in candidates]),
@@ -102,18 +102,11 @@ def rank(candidates: Sequence[Candidate], scoring: Scoring) -> list[Ranked]:
         )
         for candidate, score in zip(candidates, scores.tolist(), strict=True)
     ]
-    return sorted(ranked, key=lambda each: (-each.score, each.chunk_id))
+    ranked.sort(key=lambda each: (-each.score, each.chunk_id))
+    near = any(one.cosine is not None and one.cosine >= scoring.cosine_floor for one in candidates)
+    return ranked, not near and ranked[0].score < scoring.floor
 
 
 def _part(values: Sequence[float | None]) -> Floats | None:
     known = [value for value in values if value is not None]
     return np.array(known) if len(known) == len(values) else None
-
-
-def is_weak(ranked: Sequence[Ranked], scoring: Scoring) -> bool:
-    """Whether none of them matches well."""
-    if not ranked:
-        return True
-    cosines = (each.explanation.cosine for each in ranked)
-    near = any(cosine is not None and cosine >= scoring.cosine_floor for cosine in cosines)
-    return not near and ranked[0].score < scoring.floor

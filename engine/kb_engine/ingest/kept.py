@@ -18,9 +18,10 @@ from pathlib import Path
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.spool import Spool
-from kb_engine.store.facade import Store
 from kb_engine.store.port import Idempotency, KeptJob
-from kb_engine.store.times import parse
+from kb_engine.store.repository import jobs
+from kb_engine.store.repository.transaction import parse
+from kb_engine.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -83,17 +84,17 @@ class KeptJobs:
             await asyncio.wait([self._sweeping])
 
     async def retry(self, job_id: str, idempotency: Idempotency | None) -> m.Job:
-        """Queue a failed job again. Raises as `Store.retry`; also where its file is lost."""
+        """Queue a failed job again. Raises as `jobs.retry`; also where its file is lost."""
         async with self._lock:
-            job = await self._store.job(job_id)
+            job = await self._store.read(jobs.find, job_id)
             if job.retryable and job.kind == "file" and not await self._spool.has(job_id):
-                await self._store.let_go([job_id])
-            return await self._store.retry(job_id, idempotency)
+                await self._store.write(jobs.let_go, [job_id])
+            return await self._store.once(idempotency, jobs.retry, job_id)
 
     async def sweep(self) -> int:
         """Let go of what is over a bound; how many jobs."""
         async with self._lock:
-            over = self.bounds.exceeded(await self._store.kept(), self._clock())
+            over = self.bounds.exceeded(await self._store.read(jobs.kept), self._clock())
             await self._let_go(over)
         return len(over)
 
@@ -102,7 +103,7 @@ class KeptJobs:
         if await self._free() >= size + _MARGIN_BYTES:
             return
         async with self._lock:
-            for one in await self._store.kept():
+            for one in await self._store.read(jobs.kept):
                 if await self._free() >= size + _MARGIN_BYTES:
                     return
                 await self._let_go([one])
@@ -110,16 +111,16 @@ class KeptJobs:
     async def _free(self) -> int:
         return await asyncio.to_thread(self._free_bytes, self._folder)
 
-    async def _let_go(self, jobs: Sequence[KeptJob]) -> None:
-        if not jobs:
+    async def _let_go(self, failed: Sequence[KeptJob]) -> None:
+        if not failed:
             return
-        for one in jobs:
+        for one in failed:
             if one.spool is not None:
                 await self._spool.remove(one.spool)
-        await self._store.let_go([one.id for one in jobs])
+        await self._store.write(jobs.let_go, [one.id for one in failed])
         logger.info(
             "failed jobs kept no longer",
-            extra={"jobs": len(jobs), "bytes": sum(one.size_bytes for one in jobs)},
+            extra={"jobs": len(failed), "bytes": sum(one.size_bytes for one in failed)},
         )
 
     async def _sweep_often(self) -> None:

@@ -33,7 +33,16 @@ _AROUND = 3  # steps of a job with pages beside these: see above
 
 
 class Steps:
-    """The steps of one job, told to `progress`."""
+    """How far a job is, in steps that never go back, reported to `progress`.
+
+        no pages          Extracting text 0 of 1, Splitting 0 of 1, Generating 0..n of n + 1, Storing
+        n pages of text   Extracting text 0 of 1, then 1 of n + 3, Splitting 2, Generating 2..n + 2, Storing
+        n pages by OCR    Extracting text 0 of 1, Processing page 1..n of n + 3, Splitting, Generating ...
+
+    Where pages are read by OCR they are most of the work, so that what follows counts as two steps more,
+    however many passages come of it. Where their text is taken, most of the work is in its vectors: a page is
+    done when its passages have them.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

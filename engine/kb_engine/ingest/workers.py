@@ -26,12 +26,13 @@ from uuid import uuid4
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.titles import title_after_update
+from kb_contracts.semantics.documents import title_after_update
 from kb_engine.ingest.pipeline import LeaseVoid, ManyPages, Pipeline, Progress
 from kb_engine.spool import Spool
-from kb_engine.store.facade import Store
 from kb_engine.store.port import LeasedJob, NewJob, Prepared, StoreEvent
-from kb_engine.store.rules import updated_note
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository.documents import updated_note
+from kb_engine.store.store import Store
 from kb_engine.turns import Lane, greedy
 from kb_readers import ExtractionFailed
 
@@ -158,7 +159,7 @@ class Workers:
 
     async def _runs(self, job_id: str) -> bool:
         try:
-            return (await self._store.job(job_id)).status == "running"
+            return (await self._store.read(jobs.find, job_id)).status == "running"
         except EngineError as error:
             return error.code != "job_not_found"  # of a store that is not ready nothing is known
 
@@ -197,7 +198,7 @@ class Workers:
     async def _take(self, line: _Line) -> LeasedJob | None:
         without = greedy(line.in_hand, line.places)
         try:
-            return await self._store.take(str(uuid4()), [line.lane], without)
+            return await self._store.write(jobs.take, str(uuid4()), [line.lane], without)
         except EngineError as error:
             logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
             return None
@@ -222,7 +223,9 @@ class Workers:
         return False
 
     async def _change_lane(self, leased: LeasedJob) -> bool:
-        changed = await self._retry_while_not_ready(lambda: self._store.change_lane(leased, "scan"))
+        changed = await self._retry_while_not_ready(
+            lambda: self._store.write(jobs.change_lane, leased, "scan")
+        )
         logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
         self.wake()
         return changed
@@ -231,7 +234,7 @@ class Workers:
         if await self._closed_as_duplicate(leased):
             return
         prepared = await self._prepare(leased)
-        job = await self._retry_while_not_ready(lambda: self._store.commit(leased, prepared))
+        job = await self._retry_while_not_ready(lambda: self._store.write(documents.commit, leased, prepared))
         logger.info(
             "job given up" if job is None else "job completed",
             extra={"job": leased.job.id, "chunks": len(prepared.chunks)},
@@ -239,9 +242,12 @@ class Workers:
 
     async def _closed_as_duplicate(self, leased: LeasedJob) -> bool:
         """Spare the work where the same document stands; the store decides when it commits."""
-        if await self._retry_while_not_ready(lambda: self._store.duplicate_of(leased.job)) is None:
+        store = self._store
+        found = await self._retry_while_not_ready(lambda: store.read(documents.duplicate_of, leased.job))
+        if found is None:
             return False
-        if await self._retry_while_not_ready(lambda: self._store.commit_duplicate(leased)) is None:
+        closed = await self._retry_while_not_ready(lambda: store.write(documents.commit_duplicate, leased))
+        if closed is None:
             return False  # the document has gone meanwhile; or the lease, as the first report will find out
         logger.info("job completed", extra={"job": leased.job.id, "deduplicated": True})
         return True
@@ -271,7 +277,9 @@ class Workers:
 
     async def _prepare_update(self, job: NewJob, progress: Progress) -> Prepared:
         # What is read here still stands at the commit: updates of one note follow one another.
-        standing, old_text = await self._retry_while_not_ready(lambda: self._store.note(updated_note(job)))
+        standing, old_text = await self._retry_while_not_ready(
+            lambda: self._store.read(documents.note, updated_note(job))
+        )
         text = old_text if job.text is None else job.text
         title = job.new_title or title_after_update(standing.title, old_text, text)
         return await self._pipeline.note(text, title, progress, caller=job.caller)
@@ -288,7 +296,7 @@ class Workers:
             reported = (step, now)
             store = self._store
             if not await self._retry_while_not_ready(
-                lambda: store.report(leased.lease, leased.job.id, step, done, total)
+                lambda: store.write(jobs.report, leased.lease, leased.job.id, step, done, total)
             ):
                 raise LeaseVoid
 
@@ -309,7 +317,9 @@ class Workers:
         """Close the job as failed, for as long as it takes: a full disk refuses even that."""
         while True:
             try:
-                await self._store.fail(leased.lease, leased.job.id, m.JobError(code=code, message=message))
+                await self._store.write(
+                    jobs.fail, leased.lease, leased.job.id, m.JobError(code=code, message=message)
+                )
             except EngineError as error:
                 logger.error(
                     "a failed job cannot be closed", extra={"job": leased.job.id, "code": error.code}
@@ -332,7 +342,7 @@ class Workers:
     async def _is_kept(self, job_id: str) -> bool:
         """Whether a job can be tried again, or has been queued for that by now."""
         try:
-            job = await self._store.job(job_id)
+            job = await self._store.read(jobs.find, job_id)
         except EngineError as error:
             return error.code != "job_not_found"
         return job.retryable or job.finished_at is None

@@ -34,7 +34,7 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_contracts.http.connections import connections_within_descriptors
 from kb_load.bench import Option
 from kb_load.bench.host import ARGUMENTS, KEY, Standing, kb_serve, stub_engine
 from kb_load.machine import Machine, describe

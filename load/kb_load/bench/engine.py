@@ -35,17 +35,10 @@ from numpy.typing import NDArray
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.store import (
-    EmbedderIdentity,
-    NewJob,
-    Prepared,
-    PreparedChunk,
-    Query,
-    Scoring,
-    Selection,
-    SqliteStore,
-    open_sqlite,
-)
+from kb_engine.index.port import Scoring, Selection
+from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_load.bench import Option
 from kb_load.machine import Machine, describe
 from kb_load.plots import Sheet
@@ -172,9 +165,9 @@ async def fill(store: SqliteStore, dimensions: int, texts: Texts, numbers: range
             source_path=f"bulk/{number}.txt", dedup_scope="collection:documents", sha256=f"{number:064x}",
             size_bytes=1, spool=f"bulk-{number}", filename=f"{number}.txt", format="txt", doc_type="text",
         )  # fmt: skip
-        await store.accept(job, None)
-        leased = await store.take("bulk")
-        if leased is None or await store.commit(leased, prepared) is None:
+        await store.once(None, jobs.accept, job)
+        leased = await store.write(jobs.take, "bulk")
+        if leased is None or await store.write(documents.commit, leased, prepared) is None:
             raise EngineFailed("the store did not take a bulk document")
 
 

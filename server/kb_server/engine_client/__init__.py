@@ -3,7 +3,7 @@
     tool -> Engine.call -> build_request -> HttpTransport: circuit, attempts, exchange -> decode
                  `----------------- EngineFault, never anything else -----------------'
 
-`HttpEngine` is in `kb_server.engine_client.http` and not gathered here: it imports aiohttp, and a stdio
+`HttpEngine` is in `kb_server.engine_client.client` and not gathered here: it imports aiohttp, and a stdio
 server starts for every conversation. RAGler's backend is a port of its own, `ragler.Ragler`, with
 `ragler_http.HttpRagler` on the same transport (`transport.py`): the same attempts, circuit and faults.
 """
@@ -20,8 +20,7 @@ from kb_server.engine_client.errors import (
     RateLimited,
     Refused,
 )
-from kb_server.engine_client.port import REQUEST_ID, USER, Engine, FileSource
-from kb_server.engine_client.version import MIN_ENGINE_VERSION
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, REQUEST_ID, USER, Engine, FileSource
 
 __all__ = [
     "MIN_ENGINE_VERSION",

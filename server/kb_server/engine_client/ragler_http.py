@@ -1,9 +1,14 @@
-"""RAGler's backend over HTTP, on the transport that the engine's client has: pool, attempts, circuit."""
+"""RAGler's backend over HTTP, on the transport that the engine's client has: pool, attempts, circuit.
+
+Its responses are taken liberally: another backend names members otherwise, and says less of what is missing.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,20 +21,21 @@ from kb_contracts.api.operations import (
     AnyOperation,
 )
 from kb_contracts.api.ragler import SERVICE, USER_ID, USER_ROLE, VectorSearchRequest
-from kb_server.clock import SYSTEM_CLOCK, Clock
-from kb_server.engine_client.errors import EngineBadAnswer, EngineFault
+from kb_server.engine_client.client import HEALTH_SECONDS, build_request, fault_of, problem_of, read_json
+from kb_server.engine_client.errors import EngineBadAnswer, EngineFault, RateLimited, Refused
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Collections, Passages
-from kb_server.engine_client.ragler_responses import NotThere, read
-from kb_server.engine_client.request import EngineRequest, build_request, common_headers
-from kb_server.engine_client.retries import RetryPolicy
-from kb_server.engine_client.transport import HttpTransport
+from kb_server.engine_client.transport import EngineRequest, HttpTransport, RetryPolicy
+from kb_server.engine_client.wire import RawResponse
+from kb_server.waiting import SYSTEM_CLOCK, Clock
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 USER = "mcp-server"
 """Who this server is to the backend, which keeps its rate limits by it."""
 
-_HEALTH_SECONDS = 3.0
+NOT_FOUND, FORBIDDEN = "collection_not_found", "forbidden"
+"""Reasons of `Refused` that a status alone is enough for."""
+_CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class HttpRagler:
@@ -74,7 +80,7 @@ class HttpRagler:
 
     async def reachable(self) -> bool:
         """`GET /readyz`, once and within three seconds; one without such a path is taken to be ready."""
-        request = self._request(GET_READINESS, silence=min(self._silence, _HEALTH_SECONDS))
+        request = self._request(GET_READINESS, silence=min(self._silence, HEALTH_SECONDS))
         try:
             response = await self._http.send_once(request, lambda response: response)
         except EngineFault:
@@ -84,9 +90,9 @@ class HttpRagler:
     def _request(
         self, operation: AnyOperation, *, silence: float | None = None, **content: Any
     ) -> EngineRequest:
-        headers = {**common_headers(self._key), USER_ID: USER, USER_ROLE: SERVICE}
+        headers = {USER_ID: USER, USER_ROLE: SERVICE}
         silence = self._silence if silence is None else silence
-        return build_request(self._http.base, operation, headers, silence=silence, **content)
+        return build_request(self._http.base, operation, self._key, headers, silence=silence, **content)
 
     async def _ask(self, request: EngineRequest, model: type[S], collection_id: str | None = None) -> S:
         try:
@@ -110,3 +116,55 @@ class HttpRagler:
             return any(collection.id == collection_id for collection in await self.collections())
         except EngineFault:
             return False
+
+
+class NotThere(Refused):
+    """A 404 that does not say what is missing: the collection, or the operation itself."""
+
+
+def read(operation: AnyOperation, response: RawResponse, model: type[S], *, in_collection: bool = False) -> S:
+    """The response as `model`, without what is null; `in_collection`: one collection was asked for.
+
+    Members may be named `created_by` or `createdBy`: backends of this API do both.
+
+    Raises:
+        EngineFault: it is not a success, or cannot be read. A 404 about one collection is `NotThere` unless
+            the backend says what is missing.
+    """
+    if not response.is_success:
+        raise _fault(operation, response, in_collection=in_collection)
+    return read_json(
+        operation, response, lambda body: msgspec.convert(_normalized(msgspec.json.decode(body)), model)
+    )
+
+
+def _fault(operation: AnyOperation, response: RawResponse, *, in_collection: bool) -> EngineFault:
+    fault = fault_of(operation, response, now=datetime.now(UTC))
+    code = problem_of(response).get("code")
+    match response.status:
+        case 403:
+            return Refused(FORBIDDEN, fault.detail)
+        case 404 if in_collection and code == NOT_FOUND:
+            return Refused(NOT_FOUND, fault.detail)
+        case 404 if in_collection and code != "route_not_found":
+            return NotThere(NOT_FOUND, fault.detail)
+        case 429:
+            return RateLimited(fault.detail, retry_after=fault.retry_after)
+        case _:
+            return fault
+
+
+def _normalized(value: Any) -> Any:
+    """`value` without the members that are null, their names in snake case (which counts, given both)."""
+    if isinstance(value, list):
+        return [_normalized(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    members = {name: _normalized(member) for name, member in value.items() if member is not None}
+    return {_CAPITAL.sub(_lowered, name): member for name, member in members.items()} | {
+        name: member for name, member in members.items() if not _CAPITAL.search(name)
+    }
+
+
+def _lowered(capital: re.Match[str]) -> str:
+    return f"_{capital.group().lower()}"

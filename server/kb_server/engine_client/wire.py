@@ -10,15 +10,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp.client_reqrep import ClientRequest
 from yarl import URL
 
-from kb_server.engine_client.responses import RawResponse
-
 MAX_BODY_BYTES = 64 * 1024
 """A larger body waits for the peer to read, which is the session's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawResponse:
+    """An HTTP response, read whole. `retry_after` is the header's text."""
+
+    status: int
+    content_type: str
+    body: bytes
+    retry_after: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its status is one of 2xx."""
+        return 200 <= self.status < 300
 
 
 class Wire:

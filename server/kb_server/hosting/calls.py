@@ -1,4 +1,8 @@
-"""One call of one tool: arguments in, a tool result out, one log line and one count at its end."""
+"""One call of one tool: arguments in, a tool result out, one log line and one count at its end.
+
+The arguments are checked against the tool's model; what does not fit is refused in words that help to
+mend it.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,30 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from mcp.shared.exceptions import MCPError
+from msgspec.inspect import Metadata, StructType, type_info
 
 from kb_config import logs
-from kb_server.hosting.arguments import read_arguments
+from kb_server.engine_client.errors import EngineFault, Refused
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER
+from kb_server.engine_faults import subject_of, tool_error
 from kb_server.observability import tracing
 from kb_server.observability.metrics import Metrics
 from kb_server.schema import Schema, input_schema, output_schema, types_alone
-from kb_server.tool import Call, Progress, Tool, ToolError, Toolset, no_progress
+from kb_server.tool import INVALID, MISSING, WORDS, Call, Progress, Tool, ToolError, Toolset, no_progress
 from mcp_aiohttp.fastpath import ToolOutcome
 from mcp_aiohttp.protocol.caller import Caller, digest
 from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 log = logging.getLogger("kb_server.calls")
 
@@ -38,6 +49,23 @@ _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NO_TRACE = "0" * 32
 
+_PLACE = re.compile(r" - at `\$(?P<place>.*)`$")
+_MISSING_FIELD = re.compile(r"^Object missing required field `(?P<field>.*)`")
+_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
+_MAX_QUOTED = 60
+
+_SINGULAR = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "object": "an object",
+    "array": "an array",
+}
+_PLURAL = {"string": "strings", "integer": "integers", "number": "numbers", "object": "objects"}
+_UNKNOWN = object()
+
 
 def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
     """The id that follows a call: the caller's own where it sent a usable one, else a new one.
@@ -47,10 +75,10 @@ def correlation_id(meta: Mapping[str, Any] | None, caller: Caller) -> str:
     """
     meta = meta or {}
     headers = caller.headers
-    trace = _trace(meta.get("traceparent")) or _trace(headers.get("traceparent"))
     candidates = (
         meta.get("correlation_id"),
-        trace,
+        _trace(meta.get("traceparent")),
+        _trace(headers.get("traceparent")),
         headers.get("X-Correlation-ID"),
         headers.get("X-Request-ID"),
     )
@@ -71,6 +99,19 @@ def new_call(meta: Mapping[str, Any] | None, caller: Caller, progress: Progress 
             meta, caller.headers.get("traceparent"), caller.headers.get("tracestate")
         )
     return call
+
+
+@contextmanager
+def on_behalf_of(call: Call) -> Iterator[None]:
+    """What is asked of the engine meanwhile carries the id of `call`, its trace and whom it is for."""
+    request_id, trace = REQUEST_ID.set(call.correlation_id), TRACE.set(call.trace)
+    user = USER.set(call.user)
+    try:
+        yield
+    finally:
+        REQUEST_ID.reset(request_id)
+        TRACE.reset(trace)
+        USER.reset(user)
 
 
 def _trace(traceparent: object) -> str | None:
@@ -167,74 +208,178 @@ class Calls:
         published = self._tools.get(name)
         if published is None:
             self._metrics.count_call(UNKNOWN, 0.0, UNKNOWN)
-            fields = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
-            log.warning("There is no such tool", extra=fields)
+            unknown = {"tool": name[:64], "correlation_id": call.correlation_id, "error": UNKNOWN}
+            log.warning("There is no such tool", extra=unknown)
             raise UnknownToolError(name, self._tools)
-        logs.info(log, "Executing tool %s", published.label, _fields(published, call))
-        ending = _Ending(published, call)
-        if tracing.ACTIVE is not None:
-            ending.span = tracing.ACTIVE.begin(published.tool.name, call)
+        tool, error_type, fault, answered = published.tool, None, None, False
+        fields: dict[str, Any] = {"tool": tool.name, "correlation_id": call.correlation_id}
+        logs.info(log, "Executing tool %s", published.label, fields)
+        started = perf_counter()
+        span = None if tracing.ACTIVE is None else tracing.ACTIVE.begin(tool.name, call)
+        read = None
         try:
-            try:
-                read = read_arguments(arguments, published.tool.arguments, published.input)
-            except ToolError as error:
-                raise await published.tool.refusal(error, call) from None
-            return ToolOutcome(msgspec.json.encode(await published.tool.run(read, call)))
-        except ToolError as error:
-            ending.error_type, ending.answered = error.code, True
-            if _is_declared(parameter := error.details.get("parameter"), published):
+            with on_behalf_of(call):
+                try:
+                    read = read_arguments(arguments, tool.arguments, published.input)
+                except ToolError as misfit:
+                    raise await tool.refusal(misfit, call) from None
+                return ToolOutcome(msgspec.json.encode(await tool.run(read, call)))
+        except (ToolError, EngineFault) as failed:
+            if isinstance(failed, ToolError):
+                error = failed
+            else:
+                error = tool_error(failed, tool.engine_words, **subject_of(read))
+                if not isinstance(failed, Refused):  # the words of a refusal may be the caller's own
+                    call.log["reason"] = error.message
+            error_type, answered = error.code, True
+            parameter = error.details.get("parameter")
+            # Not a name that the caller made up.
+            if isinstance(parameter, str) and parameter.partition(".")[0] in published.input["properties"]:
                 call.log["parameter"] = parameter
-            return _failure(published.tool, error)
+            payload = {**tool.error_members, **error.payload()}
+            return ToolOutcome(msgspec.json.encode(payload), is_error=True)
         except asyncio.CancelledError:
-            ending.error_type = CANCELLED
+            error_type = CANCELLED
             raise
-        except Exception as fault:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
-            ending.error_type, ending.fault = INTERNAL, fault
+        except Exception as broken:  # noqa: BLE001 - the boundary: what breaks in a tool stays out of the answer
+            error_type, fault = INTERNAL, broken
             raise BrokenToolError(call.correlation_id) from None
         finally:
-            seconds = perf_counter() - ending.started
-            self._metrics.count_call(published.tool.name, seconds, ending.error_type)
-            results = call.log.get("result_count")
-            if ending.error_type is None and isinstance(results, int):
-                # A tool that logs how much it found is a search (R66).
-                self._metrics.count_results(call.log.get("collection_id"), results)
-            ending.write(seconds)
-            if ending.span is not None:
-                ending.span.end(ending.error_type, answered=ending.answered)
+            seconds = perf_counter() - started
+            # A tool that logs how much it found is a search (R66).
+            results = call.log.get("result_count") if error_type is None else None
+            self._metrics.count_call(
+                tool.name, seconds, error_type, results=results, collection_id=call.log.get("collection_id")
+            )
+            fields |= {"status": "error", "error": error_type} if error_type else {"status": "success"}
+            fields |= {"response_time": round(seconds * 1000, 3), **call.log}
+            if fault is not None:
+                log.error("Tool %s ended", published.label, exc_info=fault, extra=fields)
+            elif answered:
+                log.warning("Tool %s ended", published.label, extra=fields)
+            else:
+                logs.info(log, "Tool %s ended", published.label, fields)
+            if span is not None:
+                span.end(error_type, answered=answered)
 
 
-@dataclass(slots=True)
-class _Ending:
-    """How a call ended, for its one log line."""
+def read_arguments(raw: Mapping[str, Any], model: type[A], schema: Mapping[str, Any]) -> A:
+    """`raw` as the tool's model; `schema` is its published schema, quoted in a refusal.
 
-    published: PublishedTool
-    call: Call
-    error_type: str | None = None
-    fault: Exception | None = None
-    answered: bool = False
-    span: tracing.ToolSpan | None = None
-    started: float = field(default_factory=perf_counter)
+    `5.0` is an integer, as JSON Schema has it.
 
-    def write(self, seconds: float) -> None:
-        outcome = {"status": "error", "error": self.error_type} if self.error_type else {"status": "success"}
-        took = {"response_time": round(seconds * 1000, 3)}
-        fields = {**_fields(self.published, self.call), **outcome, **took, **self.call.log}
-        if self.fault is not None:
-            log.error("Tool %s ended", self.published.label, exc_info=self.fault, extra=fields)
-        elif self.answered:
-            log.warning("Tool %s ended", self.published.label, extra=fields)
+    Raises:
+        ToolError: `missing_required_parameter` or `invalid_parameter`; the message names the parameter
+            and what it takes, `parameter` repeats the name.
+    """
+    try:
+        try:
+            read = msgspec.convert(raw, model)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            read = msgspec.convert(_in_whole_numbers(raw), model)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), raw, schema) from None
+    for name in _takes_words(model):
+        if not getattr(read, name).strip():
+            message = f"The parameter `{name}` takes words; got only blanks."
+            raise ToolError(INVALID, message, parameter=name)
+    return read
+
+
+@cache
+def _takes_words(model: type[msgspec.Struct]) -> list[str]:
+    """The parameters declared with `WORDS`."""
+    described = type_info(model)
+    assert isinstance(described, StructType)
+    return [
+        member.name
+        for member in described.fields
+        if isinstance(member.type, Metadata) and (member.type.extra or {}).items() >= WORDS.items()
+    ]
+
+
+def _in_whole_numbers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case Mapping():
+            return {name: _in_whole_numbers(member) for name, member in value.items()}
+        case list():
+            return [_in_whole_numbers(member) for member in value]
+        case _:
+            return value
+
+
+def takes(schema: Mapping[str, Any]) -> str:
+    """What a value of `schema` is, in words: `an integer from 1 to 100`."""
+    if "enum" in schema:
+        return "one of " + ", ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
+    kind = schema.get("type", "")
+    words = _SINGULAR.get(kind, "a JSON value")
+    if kind == "array":
+        of = schema.get("items", {}).get("type", "")
+        words += f" of {_PLURAL[of]}" if of in _PLURAL else ""
+    return words + _bounds(schema) + (f" ({schema['format']})" if "format" in schema else "")
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    if "pattern" in schema:
+        return f" that matches {schema['pattern']}"
+    for low, high, unit in (
+        ("minimum", "maximum", ""),
+        ("exclusiveMinimum", "exclusiveMaximum", ""),
+        ("minLength", "maxLength", " characters"),
+        ("minItems", "maxItems", " items"),
+    ):
+        least, most = schema.get(low), schema.get(high)
+        if least is not None and most is not None:
+            return f" of {least} to {most}{unit}" if unit else f" from {least} to {most}"
+        if least is not None:
+            return f" {'above' if 'exclusive' in low else 'of at least'} {least}{unit}"
+        if most is not None:
+            return f" {'below' if 'exclusive' in low else 'of at most'} {most}{unit}"
+    return ""
+
+
+def _refusal(words: str, raw: Any, schema: Mapping[str, Any]) -> ToolError:
+    """Turn msgspec's message into ours; its place is a path such as `$.filters.tags[0]`."""
+    found = _PLACE.search(words)
+    place = found["place"] if found else ""
+    for step in _STEP.finditer(place):
+        if step["name"] is not None:
+            schema = schema.get("properties", {}).get(step["name"], {})
         else:
-            logs.info(log, "Tool %s ended", self.published.label, fields)
+            schema = schema.get("additionalProperties" if step["index"] == "..." else "items", {})
+        try:
+            raw = raw[step["name"] if step["name"] is not None else int(step["index"])]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raw = _UNKNOWN  # behind a `[...]`: msgspec does not say which key of a mapping
+    words, name = _PLACE.sub("", words), place.strip(".")
+    properties = schema.get("properties", {})
+    if missing := _MISSING_FIELD.match(words):
+        field = missing["field"]
+        name = f"{name}.{field}".strip(".")
+        words = f"The parameter `{name}` is required: {takes(properties.get(field, {}))}."
+        return ToolError(MISSING, words, parameter=name)
+    if unknown := _UNKNOWN_FIELD.match(words):
+        name = f"{name}.{unknown['field'][:_MAX_QUOTED]}".strip(".")
+        known = ", ".join(f"`{known}`" for known in properties)
+        hint = f"It takes {known}." if known else "It takes no parameters."
+        return ToolError(INVALID, f"There is no parameter `{name}`. {hint}", parameter=name)
+    words = f"The parameter `{name}` takes {takes(schema)}; got {_quoted(raw)}."
+    return ToolError(INVALID, words, parameter=name)
 
 
-def _fields(published: PublishedTool, call: Call) -> dict[str, Any]:
-    return {"tool": published.tool.name, "correlation_id": call.correlation_id}
-
-
-def _is_declared(parameter: object, published: PublishedTool) -> bool:
-    """Whether it is a parameter of the tool, and not a name that the caller made up."""
-    return isinstance(parameter, str) and parameter.partition(".")[0] in published.input.get("properties", ())
-
-
-def _failure(tool: Tool[Any, Any], error: ToolError) -> ToolOutcome:
-    return ToolOutcome(msgspec.json.encode({**tool.error_members, **error.payload()}), is_error=True)
+def _quoted(value: Any) -> str:
+    """A short word for what came; long strings are described, not repeated."""
+    if value is _UNKNOWN:
+        return "something else"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"an array of {len(value)}"
+    if isinstance(value, str) and len(value) > _MAX_QUOTED:
+        return f"a string of {len(value)} characters"
+    return msgspec.json.encode(value).decode()

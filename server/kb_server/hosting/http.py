@@ -1,4 +1,4 @@
-"""The HTTP application of kb: toolsets by path, and what any server of kb's has around them.
+"""The HTTP application of kb, and running it: toolsets by path, and what any server of kb's has around them.
 
 `mcp_aiohttp` brings the MCP endpoints and their checks. Added here are the bound on connections, the metrics,
 routes of other parts, and an answer to requests that have not arrived whole when the server stops.
@@ -6,25 +6,34 @@ routes of other parts, and an answer to requests that have not arrived whole whe
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from aiohttp import hdrs, web
 
-from kb_contracts.http.admission import RETRY_SECONDS, admitting
-from kb_contracts.http.connection_limits import ConnectionLimits, owner_of
-from kb_contracts.http.draining import ArrivingBodies, watch
-from kb_server.hosting.mounts import Mount
-from kb_server.hosting.toolset_server import hosted
+from kb_contracts.http.admission import LINGER_SECONDS, RETRY_SECONDS, Admission, stop_listening
+from kb_contracts.http.connections import (
+    ConnectionLimits,
+    ConnectionTable,
+    Intake,
+    connection_log,
+    listen,
+    owner_of,
+)
+from kb_server.hosting.toolset_server import Mount, hosted
 from kb_server.observability.metrics import CONTENT_TYPE, Metrics
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.guard import GATE, refusal_response, route_of
 from mcp_aiohttp.options import HostingOptions, SettingNames
 from mcp_aiohttp.protocol.jsonrpc import SERVER_STOPPING, TOO_MANY_CONNECTIONS, Refusal
 from mcp_aiohttp.protocol.kernel import HostedServer
-from mcp_aiohttp.transport.http import Readiness, always_ready
-from mcp_aiohttp.transport.http import build_app as build_mcp_app
+from mcp_aiohttp.transport import http as transport
+from mcp_aiohttp.transport.http import DRAIN_SECONDS, Readiness, always_ready
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +57,7 @@ def build_app(
 
     `servers` are served beside them, by path. `routes` are further routes; they pass the check of Host and
     Origin but not that of the key, for they carry credentials of their own. `ready` answers `/readyz`. Of
-    `options` what no setting says counts. Run it with `kb_server.hosting.serve.serve`.
+    `options` what no setting says counts. Run it with `kb_server.hosting.http.serve`.
     """
     metrics = metrics or Metrics()
     # One server for a toolset, wherever it is mounted: its lifespan is entered once.
@@ -57,7 +66,7 @@ def build_app(
         key: hosted(toolset, metrics, fast_path=settings.fast_path) for key, toolset in toolsets.items()
     }
     mounted = {mount.path: by_toolset[id(mount.toolset)] for mount in mounts}
-    app = build_mcp_app(
+    app = transport.build_app(
         {**mounted, **(servers or {})}, hosting_options(settings, options or HostingOptions()), ready=ready
     )
     gate = app[GATE]
@@ -78,11 +87,16 @@ def build_app(
         return web.Response(body=metrics.render().encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
 
     # Without proxies in front, what the peer of a connection is called says all, and no request is looked at.
-    proxied = {"client_of": gate.proxies.client_of} if settings.trusted_proxies else {}
     bounded = {"is_bounded": gate.proxies.is_bounded} if settings.trusted_proxies else {}
-    app.middlewares.insert(0, admitting(_no_room, is_probe=gate.is_open, **proxied))
-    # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
-    watch(app, ArrivingBodies(unfinished, futile=lambda request: not gate.is_mcp(request)))
+    admission = Admission(
+        _no_room,
+        unfinished,
+        is_probe=gate.is_open,
+        client_of=gate.proxies.client_of if settings.trusted_proxies else None,
+        # Uploads are forgotten when the server stops, calls are not: only those are worth waiting for.
+        is_futile=lambda request: not gate.is_mcp(request),
+    )
+    admission.install(app)
     app[LIMITS] = ConnectionLimits(
         settings.max_connections,
         settings.max_connections_per_address,
@@ -122,3 +136,71 @@ def _no_room(request: web.Request) -> web.Response:
     return refusal_response(
         Refusal(503, TOO_MANY_CONNECTIONS, "too_many_connections", words, headers=headers)
     )
+
+
+async def serve(
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    on_bound: Callable[[str, int], None] | None = None,
+    stop: asyncio.Event | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
+    channel: socket.socket | None = None,
+) -> None:
+    """Serve `app` until SIGTERM, SIGINT or `stop`, as `mcp_aiohttp.transport.http.serve` does.
+
+    With `channel` nothing is listened on: connections come over it, from a parent that listens on `host` and
+    `port`.
+
+    Raises:
+        PortInUse: another process listens there.
+        CannotListen: the address is not this machine's, or the port is not permitted.
+    """
+    await transport.serve(
+        app,
+        host,
+        port,
+        on_bound=on_bound,
+        stop=stop,
+        drain_seconds=drain_seconds,
+        linger_seconds=LINGER_SECONDS,
+        listen=partial(_listen, channel=channel),
+        connection_log=connection_log(),
+    )
+
+
+@asynccontextmanager
+async def _listen(
+    runner: web.AppRunner, host: str, port: int, *, channel: socket.socket | None
+) -> AsyncIterator[tuple[str, int]]:
+    assert runner.server is not None, "a runner that was set up has a server"
+    table = ConnectionTable(runner.server, runner.app[LIMITS])
+    if channel is not None:
+        channel.setblocking(False)
+        intake = Intake(table, channel, partial(_received, channel))
+        intake.start()
+        address, stop_taking = (host, port), intake.stop
+    else:
+        listener = await listen(table, host, port)
+        address, stop_taking = listener.address, listener.close
+    try:
+        yield address
+    finally:
+        stop_taking()
+    await stop_listening(runner)
+
+
+def _received(channel: socket.socket) -> socket.socket | None:
+    """A connection that the parent of the workers accepted and handed to this one; None where none waits.
+
+    Kernels share connections among processes that listen on one port by chance or by who is first, and a
+    keep-alive connection stays where it fell. Handed out in turns, each worker has as many as the others.
+    """
+    try:
+        data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    except BlockingIOError:
+        return None
+    if not data or not descriptors:  # the parent has gone, or there was no descriptor left
+        raise OSError
+    return socket.socket(fileno=descriptors[0])

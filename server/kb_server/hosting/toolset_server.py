@@ -1,9 +1,11 @@
-"""A toolset as an MCP server of the official SDK: identity, capabilities, listing and calls."""
+"""Toolsets as MCP servers of the official SDK: where each answers, its listing, calls, cancelling."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mcp_types as types
@@ -11,16 +13,21 @@ from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
-from kb_server.hosting.calls import MAX_AGENT, Calls, new_call
-from kb_server.hosting.task_cancellation import METHOD, TaskCancellation
+from kb_server.hosting.calls import MAX_AGENT, Calls, new_call, on_behalf_of
 from kb_server.observability.metrics import Metrics
-from kb_server.tool import Toolset
+from kb_server.tool import INVALID, CancelTask, ToolError, Toolset
 from mcp_aiohttp.fastpath import FastPath
 from mcp_aiohttp.protocol.caller import Caller
 from mcp_aiohttp.protocol.eras import declared_in
-from mcp_aiohttp.protocol.jsonrpc import INVALID_PARAMS
+from mcp_aiohttp.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, SERVER_ERROR
 from mcp_aiohttp.protocol.kernel import HostedServer
+
+log = logging.getLogger(__name__)
+
+ROOT = "/mcp"
+CANCEL = "tools/cancel"
 
 _Context = ServerRequestContext[None, Caller]
 
@@ -31,16 +38,18 @@ _LISTING_TTL_MS = 60_000
 def hosted(toolset: Toolset, metrics: Metrics | None = None, *, fast_path: bool = True) -> HostedServer:
     """`toolset`, ready to be hosted; without `fast_path` the SDK's kernel answers every call."""
     calls = Calls(toolset, metrics or Metrics())
-    cancellation = None if toolset.cancel is None else TaskCancellation(toolset.cancel)
     sdk = _sdk_server(toolset, calls)
-    if cancellation is not None:
-        cancellation.add_to(sdk)
+    notification_handlers = {}
+    if toolset.cancel is not None:
+        cancellation = TaskCancellation(toolset.cancel)
+        sdk.add_request_handler(CANCEL, _CancelParams, cancellation.on_request)
+        notification_handlers[CANCEL] = cancellation.on_notification
     return HostedServer(
         sdk,
         NotificationOptions(
             tools_changed=toolset.tools_list_changed, prompts_changed=bool(toolset.prompts_list_changed)
         ),
-        notification_handlers={} if cancellation is None else {METHOD: cancellation.on_notification},
+        notification_handlers=notification_handlers,
         fast_path=FastPath(calls, sdk) if fast_path else None,
     )
 
@@ -90,3 +99,123 @@ def _sdk_server(toolset: Toolset, calls: Calls) -> Server[None]:
 
 async def _list_prompts(_context: _Context, _params: types.PaginatedRequestParams) -> dict[str, Any]:
     return {"prompts": [], "resultType": "complete", "ttlMs": _LISTING_TTL_MS, "cacheScope": "private"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A path and the toolset served there."""
+
+    path: str
+    toolset: Toolset
+
+
+def mount(toolsets: Sequence[Toolset], at_root: Sequence[str]) -> list[Mount]:
+    """`/mcp` with the toolsets named in `at_root`, then `/mcp/<name>` for each of `toolsets`.
+
+    Raises:
+        KeyError: `at_root` names none of `toolsets`.
+        ValueError: `at_root` is empty, or two toolsets there have a tool of the same name.
+    """
+    by_name = {toolset.name: toolset for toolset in toolsets}
+    chosen = combine([by_name[name] for name in at_root])
+    if len(at_root) > 1:
+        # Its parts are entered at their own paths; entering them here too would build them twice.
+        chosen = replace(chosen, lifespan=nullcontext)
+    own = [Mount(f"{ROOT}/{toolset.name}", toolset) for toolset in toolsets]
+    return [Mount(ROOT, chosen), *own]
+
+
+def combine(toolsets: Sequence[Toolset]) -> Toolset:
+    """One toolset with the tools of all; a single one is returned as it is.
+
+    The first gives the name and the version, the first that can cancel tasks cancels them, each gives its
+    instructions; the lifespan enters all in order.
+
+    Raises:
+        ValueError: `toolsets` is empty, or two have a tool of the same name.
+    """
+    if not toolsets:
+        raise ValueError("no toolset is chosen")
+    if len(toolsets) == 1:
+        return toolsets[0]
+    owners: dict[str, str] = {}
+    for toolset in toolsets:
+        for tool in toolset.tools:
+            if tool.name in owners:
+                raise ValueError(
+                    f"the toolsets {owners[tool.name]} and {toolset.name} both have a tool {tool.name}"
+                )
+            owners[tool.name] = toolset.name
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for toolset in toolsets:
+                await stack.enter_async_context(toolset.lifespan())
+            yield
+
+    prompts = [
+        toolset.prompts_list_changed for toolset in toolsets if toolset.prompts_list_changed is not None
+    ]
+    return replace(
+        toolsets[0],
+        instructions="\n\n".join(toolset.instructions for toolset in toolsets if toolset.instructions),
+        tools=tuple(tool for toolset in toolsets for tool in toolset.tools),
+        tools_list_changed=any(toolset.tools_list_changed for toolset in toolsets),
+        prompts_list_changed=any(prompts) if prompts else None,
+        cancel=next((toolset.cancel for toolset in toolsets if toolset.cancel is not None), None),
+        lifespan=lifespan,
+    )
+
+
+class _CancelParams(types.RequestParams):
+    """On the wire the id is `taskId`."""
+
+    task_id: str
+
+
+class TaskCancellation:
+    """Serves `tools/cancel`, which ends a task by its id, whichever request or process began it.
+
+    A method of its own beside `tools/call`, where a toolset has tasks that outlive their requests. It comes
+    as a request, or as a notification, whose sender learns nothing of the outcome.
+    """
+
+    def __init__(self, cancel: CancelTask) -> None:
+        self._cancel = cancel
+
+    async def on_notification(self, params: Mapping[str, Any] | None, caller: Caller) -> None:
+        """Cancel as a notification with these `params` wants it; what does not fit or work is logged."""
+        try:
+            task_id = _CancelParams.model_validate(params or {}, by_name=False).task_id
+            await self._run(task_id, params, caller)
+        except ValidationError:
+            log.info("A notification to cancel a task names none")
+        except MCPError as error:
+            log.info("A task was not cancelled", extra={"error": error.error.data})
+
+    async def on_request(self, context: _Context, params: _CancelParams) -> dict[str, Any]:
+        """Cancel as a request wants it."""
+        await self._run(params.task_id, context.params, context.request or Caller())
+        return {}
+
+    async def _run(self, task_id: str, params: Mapping[str, Any] | None, caller: Caller) -> None:
+        """Cancel the task.
+
+        Raises:
+            MCPError: with the toolset's error, or without words where it broke.
+        """
+        call = new_call((params or {}).get("_meta"), caller)
+        fields = {"correlation_id": call.correlation_id}
+        try:
+            with on_behalf_of(call):
+                await self._cancel(task_id, call)
+        except ToolError as error:
+            code = INVALID_PARAMS if error.code == INVALID else SERVER_ERROR
+            details = {"details": error.details} if error.details else {}
+            raise MCPError(code, error.message, {"error_type": error.code, **details}) from None
+        except Exception:
+            # The boundary, as for a tool: the SDK's handshake loop would put the words on the wire.
+            log.exception("Cancelling a task broke", extra=fields)
+            raise MCPError(INTERNAL_ERROR, "Internal error") from None
+        log.info("Cancelled a task", extra=fields)

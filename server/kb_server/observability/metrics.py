@@ -53,18 +53,27 @@ class Metrics:
         """`counters` are where the numbers are kept; without, in this process."""
         self._counters = counters if counters is not None else InProcessCounters()
 
-    def count_call(self, tool: str, seconds: float, error_type: str | None = None) -> None:
-        """Count one ended call; `error_type` is None where it succeeded."""
+    def count_call(
+        self,
+        tool: str,
+        seconds: float,
+        error_type: str | None = None,
+        *,
+        results: int | None = None,
+        collection_id: str | None = None,
+    ) -> None:
+        """Count one ended call; `error_type` is None where it succeeded.
+
+        `results` are how many a search had, None where it was none; `collection_id` None searched all.
+        """
         add = self._counters.add
         add((_REQUESTS, tool, "success" if error_type is None else "error"), 1)
         add((_BUCKET, tool, _BOUNDS[bisect_left(BUCKETS, seconds)]), 1)
         add((_SECONDS, tool), seconds)
         if error_type is not None:
             add((_ERRORS, tool, error_type), 1)
-
-    def count_results(self, collection_id: str | None, results: int) -> None:
-        """Add the results of one search; `collection_id` None searched all collections."""
-        self._counters.add((_RESULTS, collection_id or "all"), results)
+        if results is not None:
+            add((_RESULTS, collection_id or "all"), results)
 
     def render(self) -> str:
         """All families in the Prometheus text format."""

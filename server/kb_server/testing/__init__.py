@@ -24,16 +24,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
 from mcp.types import CallToolResult, TextContent, Tool
 
-from kb_server.clock import Clock
-from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.client import HttpEngine
 from kb_server.engine_client.ragler_http import HttpRagler
-from kb_server.hosting.http import build_app
-from kb_server.hosting.mounts import mount
-from kb_server.hosting.serve import serve
+from kb_server.hosting.http import build_app, serve
+from kb_server.hosting.toolset_server import mount
 from kb_server.services import Services, http_base, ragler_key
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import TOOLSETS, build_toolset
 from kb_server.uploads.routes import routes
+from kb_server.waiting import Clock
 
 Mode: TypeAlias = Literal["legacy", "auto", "2026-07-28"]
 """How the client begins: by the handshake, by discovering what the server speaks, or by neither."""

@@ -1,16 +1,21 @@
-"""The toolsets, by name. A new toolset is one module in this folder and one line in this table."""
+"""The toolsets, by name. A new toolset is one module in this folder and one line in this table.
+
+A tool is one class in a module of its toolset: to define it there is to serve it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kb_config.settings import SettingsError
-from kb_server.tool import Toolset
+from kb_server.engine_faults import tool_error
+from kb_server.tool import A, R, Tool, ToolError, Toolset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from kb_server.engine_client import Engine, EngineFault
     from kb_server.services import Services
     from kb_server.settings import ServerSettings
 
@@ -52,3 +57,27 @@ def checked_names(names: Sequence[str]) -> list[str]:
     if not names:
         raise SettingsError(f"name a toolset; there are {', '.join(TOOLSETS)}")
     return list(dict.fromkeys(names))
+
+
+class ServiceTool(Tool[A, R]):
+    """A tool that stands on the services; what it needs of them is opened by the first call."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    @cached_property
+    def engine(self) -> Engine:
+        return self.services.engine
+
+    def error_of(self, fault: EngineFault, **subject: Any) -> ToolError:
+        """For a tool that goes on after a fault: what hosting would have made of it."""
+        return tool_error(fault, self.engine_words, **subject)
+
+
+def tools_in(toolset: str, *modules: str) -> Iterator[type[Any]]:
+    """The classes of tools that the module `toolset` defines, or these modules below it, in order."""
+    for name in [f"{toolset}.{module}" for module in modules] or [toolset]:
+        module = import_module(name)
+        for value in vars(module).values():
+            if getattr(value, "__module__", "") == module.__name__ and getattr(value, "name", ""):
+                yield value

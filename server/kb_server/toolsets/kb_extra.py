@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kb_contracts.api import models as m
 from kb_contracts.api.operations import (
     CANCEL_JOB,
     DELETE_DOCUMENT,
@@ -16,13 +17,18 @@ from kb_contracts.api.operations import (
     WITHOUT_CHUNKS,
     TagsQuery,
 )
-from kb_server import collection_moves, collection_tags
+from kb_server import collection_moves
+from kb_server.collection_tags import PREFIX, tag_of
 from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import Annotations, Call, Toolset
-from kb_server.toolsets.kb.errors import engine_call
-from kb_server.toolsets.kb.parameters import Collection, DocumentId, JobId, UploadId
-from kb_server.toolsets.kb.views import DocumentView, JobView, document_view, job_view
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.tool import A, Annotations, Call, R, Toolset
+from kb_server.toolsets import ServiceTool, tools_in
+from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
+from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.state import JobView, job_view
+
+
+class _ExtraTool(ServiceTool[A, R]):
+    engine_words = ENGINE_WORDS
 
 
 class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,9 +36,7 @@ class KbMoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     collection: Annotated[Collection, Meta(description="where it shall be, and nowhere else")]
 
 
-class KbMoveTool(ServiceTool[KbMoveArguments, DocumentView]):
-    """Moves any document."""
-
+class KbMoveTool(_ExtraTool[KbMoveArguments, DocumentView]):
     name = "kb_move"
     title = "Move a document"
     description = """\
@@ -41,20 +45,16 @@ and its other tags stay.
 
 Example: {"document_id": 42, "collection": "memory"}"""
     annotations = Annotations(idempotent=True)
-    arguments = KbMoveArguments
-    result = DocumentView
 
-    async def run(self, arguments: KbMoveArguments, call: Call) -> DocumentView:
-        """Removes the old collection's tag, then adds the new one's."""
-        collection_tags.tag_of(arguments.collection)
-        with engine_call(call, document_id=arguments.document_id):
-            document = await self.engine.call(
-                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
-            )
-            moved = await collection_moves.move(
-                self.engine, document, arguments.collection, clock=self.services.clock
-            )
-            return document_view(moved)
+    async def run(self, arguments: KbMoveArguments, _call: Call) -> DocumentView:
+        tag_of(arguments.collection)
+        document = await self.engine.call(
+            GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
+        )
+        moved = await collection_moves.move(
+            self.engine, document, arguments.collection, clock=self.services.clock
+        )
+        return DocumentView(**shown(moved))
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -70,9 +70,7 @@ class KbDeleteResult(msgspec.Struct, kw_only=True):
     bytes: int
 
 
-class KbDeleteTool(ServiceTool[KbDeleteArguments, KbDeleteResult]):
-    """Removes a document for good."""
-
+class KbDeleteTool(_ExtraTool[KbDeleteArguments, KbDeleteResult]):
     name = "kb_delete"
     title = "Delete a document"
     description = """\
@@ -80,13 +78,9 @@ Remove a document with all its chunks. This cannot be undone: make sure with kb_
 
 Example: {"document_id": 42}"""
     annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KbDeleteArguments
-    result = KbDeleteResult
 
-    async def run(self, arguments: KbDeleteArguments, call: Call) -> KbDeleteResult:
-        """`DELETE /documents/{id}`."""
-        with engine_call(call, document_id=arguments.document_id):
-            removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
+    async def run(self, arguments: KbDeleteArguments, _call: Call) -> KbDeleteResult:
+        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": arguments.document_id})
         return KbDeleteResult(
             document_id=arguments.document_id,
             documents=removed.documents,
@@ -109,57 +103,39 @@ class CollectionCount(msgspec.Struct, kw_only=True):
     chunks: int
 
 
-class TagCount(msgspec.Struct, kw_only=True):
-    """How much carries a tag."""
-
-    tag: str
-    documents: int
-    chunks: int
-
-
 class KbTagsResult(msgspec.Struct, kw_only=True):
     """In alphabetical order; `total` counts collections and tags together."""
 
     collections: list[CollectionCount]
-    tags: list[TagCount]
+    tags: list[m.TagCount]
     total: int
     hint: str
 
 
-class KbTagsTool(ServiceTool[KbTagsArguments, KbTagsResult]):
-    """Lists collections and tags."""
-
+class KbTagsTool(_ExtraTool[KbTagsArguments, KbTagsResult]):
     name = "kb_tags"
     title = "Collections and tags"
     description = """\
 List the collections and tags in use, with how many documents and chunks each has. Use it to choose the \
 collection and tags for kb_search, and to tag alike what belongs together."""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = KbTagsArguments
-    result = KbTagsResult
 
-    async def run(self, arguments: KbTagsArguments, call: Call) -> KbTagsResult:
-        """`GET /tags`."""
+    async def run(self, arguments: KbTagsArguments, _call: Call) -> KbTagsResult:
         query = TagsQuery(prefix=arguments.prefix, limit=arguments.limit, offset=arguments.offset)
-        with engine_call(call):
-            found = await self.engine.call(LIST_TAGS, query=query)
+        found = await self.engine.call(LIST_TAGS, query=query)
         following = arguments.offset + len(found.tags)
         more = found.total - following
         return KbTagsResult(
             collections=[
                 CollectionCount(
-                    collection=each.tag.removeprefix(collection_tags.PREFIX),
+                    collection=each.tag.removeprefix(PREFIX),
                     documents=each.documents,
                     chunks=each.chunks,
                 )
                 for each in found.tags
-                if each.tag.startswith(collection_tags.PREFIX)
+                if each.tag.startswith(PREFIX)
             ],
-            tags=[
-                TagCount(tag=each.tag, documents=each.documents, chunks=each.chunks)
-                for each in found.tags
-                if not each.tag.startswith(collection_tags.PREFIX)
-            ],
+            tags=[each for each in found.tags if not each.tag.startswith(PREFIX)],
             total=found.total,
             hint=f"{more} more: offset={following}." if more > 0 else "",
         )
@@ -169,31 +145,23 @@ class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     job_id: JobId
 
 
-class KbCancelJobTool(ServiceTool[KbCancelJobArguments, JobView]):
-    """Cancels a job."""
-
+class KbCancelJobTool(_ExtraTool[KbCancelJobArguments, JobView]):
     name = "kb_cancel_job"
     title = "Cancel a job"
     description = """\
 Cancel a job that has not ended; nothing of it is kept, and a note that it was to update stays as it is. A \
 job that has ended cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KbCancelJobArguments
-    result = JobView
 
-    async def run(self, arguments: KbCancelJobArguments, call: Call) -> JobView:
-        """`DELETE /jobs/{id}`."""
-        with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
+    async def run(self, arguments: KbCancelJobArguments, _call: Call) -> JobView:
+        return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     job_id: JobId
 
 
-class KbRetryJobTool(ServiceTool[KbRetryJobArguments, JobView]):
-    """Queues a failed job again."""
-
+class KbRetryJobTool(_ExtraTool[KbRetryJobArguments, JobView]):
     name = "kb_retry_job"
     title = "Try a failed job again"
     description = """\
@@ -203,13 +171,9 @@ again: mend what its error names first.
 
 Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()
-    arguments = KbRetryJobArguments
-    result = JobView
 
-    async def run(self, arguments: KbRetryJobArguments, call: Call) -> JobView:
-        """`POST /jobs/{id}/retry`."""
-        with engine_call(call, job_id=arguments.job_id):
-            return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
+    async def run(self, arguments: KbRetryJobArguments, _call: Call) -> JobView:
+        return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
 
 
 class KbUploadAbortArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -223,20 +187,15 @@ class KbUploadAbortResult(msgspec.Struct, kw_only=True):
     filename: str
 
 
-class KbUploadAbortTool(ServiceTool[KbUploadAbortArguments, KbUploadAbortResult]):
-    """Gives up an upload."""
-
+class KbUploadAbortTool(_ExtraTool[KbUploadAbortArguments, KbUploadAbortResult]):
     name = "kb_upload_abort"
     title = "Abort an upload"
     description = """\
 Give up an upload that is not finished: what has arrived of it is removed, and its room is free for others. \
 After kb_upload_finish use kb_cancel_job instead."""
     annotations = Annotations(destructive=True)
-    arguments = KbUploadAbortArguments
-    result = KbUploadAbortResult
 
     async def run(self, arguments: KbUploadAbortArguments, call: Call) -> KbUploadAbortResult:
-        """Nothing is asked of the engine."""
         call.log["upload_id"] = arguments.upload_id[:64]
         upload = await self.services.uploads.abort(arguments.upload_id)
         return KbUploadAbortResult(upload_id=upload.id, filename=upload.filename)
@@ -253,12 +212,5 @@ def build(services: Services) -> Toolset:
             "Keep a knowledge base in order: move and delete documents, see what tags there are, cancel jobs "
             "and uploads, try failed jobs again."
         ),
-        tools=(
-            KbMoveTool(services),
-            KbDeleteTool(services),
-            KbTagsTool(services),
-            KbCancelJobTool(services),
-            KbRetryJobTool(services),
-            KbUploadAbortTool(services),
-        ),
+        tools=tuple(tool(services) for tool in tools_in(__name__)),
     )

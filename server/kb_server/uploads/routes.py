@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from kb_server.uploads.errors import UploadError
 from kb_server.uploads.service import Uploads
+from kb_server.uploads.upload import UploadError
 
 PATH = "/uploads/{token}"
 """Under which hosting must not log the token."""

@@ -15,32 +15,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import msgspec
+import pybase64
 
 from kb_contracts.api.models import FileFields, Job
-from kb_server.clock import SYSTEM_CLOCK, Clock
 from kb_server.engine_client.port import Engine, FileSource
-from kb_server.shielding import to_its_end
-from kb_server.uploads.content import (
-    BLOCK_BYTES,
-    WriteBehind,
-    batches,
-    decode_base64,
-    hash_files,
-    read_blocks,
-)
-from kb_server.uploads.errors import UploadError, not_found
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
@@ -48,6 +38,7 @@ from kb_server.uploads.upload import (
     Event,
     State,
     Upload,
+    UploadError,
     advance,
     check_body,
     check_chunk,
@@ -56,15 +47,20 @@ from kb_server.uploads.upload import (
     check_format,
     check_sha256,
     check_whole,
+    not_found,
     sha256_mismatch,
     size_mismatch,
 )
+from kb_server.waiting import SYSTEM_CLOCK, Clock, to_its_end
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 OPEN_UPLOADS = 64
 TOKEN_BYTES = 32
+
+BLOCK_BYTES = MEBIBYTE
+"""What is written, read or hashed of a file at a time; a body that arrives has two of them in memory."""
 
 _SPARE_BYTES = 64 * MEBIBYTE
 _HOLD_AHEAD = 4 * MEBIBYTE
@@ -502,3 +498,96 @@ def _receiving(upload_id: str) -> UploadError:
         "The file is arriving at the upload URL just now. Wait for its end, then call kb_upload_finish.",
         upload_id=upload_id,
     )
+
+
+def decode_base64(data: str) -> bytes:
+    """The bytes of a chunk.
+
+    Raises:
+        UploadError: `invalid_base64`; nothing is skipped or guessed.
+    """
+    try:
+        return pybase64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise UploadError(
+            "invalid_base64",
+            "data is not strict base64: A-Z, a-z, 0-9, + and /, padded with =, without line breaks, blanks "
+            "or a data: prefix. Encode the chunk again.",
+            parameter="data",
+        ) from error
+
+
+def hash_files(paths: list[Path]) -> str:
+    """The SHA-256 of the files' bytes, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+class WriteBehind:
+    """A new file at `path`: while some blocks of it are written in a thread, the next may be gathered.
+
+    An asynchronous context, which is not left before the thread is done with the file. `write` and leaving
+    raise `OSError` where blocks could not be written, those of the call before among them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._writing: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """The file is made when there is something to write."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file; on the way of an exception, its own faults are passed over."""
+        with suppress(OSError) if kind is not None else nullcontext():
+            try:
+                await self._settled()
+            finally:
+                if self._file is not None:
+                    await to_its_end(asyncio.to_thread(self._file.close))  # writes what it still holds
+
+    async def write(self, blocks: Sequence[bytes]) -> None:
+        """Append `blocks` as soon as those before are written."""
+        await self._settled()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._append, blocks))
+
+    async def _settled(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await to_its_end(writing)
+
+    def _append(self, blocks: Sequence[bytes]) -> None:
+        if self._file is None:
+            self._file = self._path.open("xb")
+        self._file.writelines(blocks)
+
+
+async def batches(blocks: AsyncIterator[bytes], size: int) -> AsyncIterator[list[bytes]]:
+    """The same blocks, so many together that they have `size` bytes: each is worth a trip to a thread."""
+    batch: list[bytes] = []
+    length = 0
+    async for block in blocks:
+        batch.append(block)
+        length += len(block)
+        if length >= size:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
+
+
+async def read_blocks(paths: list[Path]) -> AsyncIterator[bytes]:
+    """The files' bytes one after the other, never more than a block in memory."""
+    for path in paths:
+        file = await asyncio.to_thread(path.open, "rb")
+        try:
+            while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
+                yield block
+        finally:
+            file.close()

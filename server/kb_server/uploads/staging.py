@@ -34,8 +34,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kb_server.uploads.errors import UploadError, not_found
-from kb_server.uploads.upload import Staged, State, Upload
+from kb_server.uploads.upload import Staged, State, Upload, UploadError, not_found
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from kb_contracts.api.formats import UnsupportedFormat, format_of
-from kb_server.uploads.errors import UploadError
+from kb_server.tool import ToolError
 
 MEBIBYTE = 1024 * 1024
 CHUNK_BYTES = 8 * MEBIBYTE
@@ -44,6 +44,49 @@ _UNSENDABLE = re.compile(r'"\s*;|;.*;')
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAMED = 20
 _LISTED = 100
+
+
+STATUS: Mapping[str, int] = {
+    "upload_not_found": 404,  # no such upload, or its time is over, or the server was started anew
+    "upload_finishing": 409,  # it is being handed to the engine just now
+    "upload_done": 409,  # it was handed to the engine already
+    "upload_receiving": 409,  # its body is arriving at the upload URL just now
+    "contradiction": 409,  # chunks and the upload URL exclude each other
+    "missing_chunks": 409,  # a gap between the chunks, or nothing at all (`missing`)
+    "size_mismatch": 409,  # another number of bytes than announced (`received_bytes`, `total_size`)
+    "sha256_mismatch": 409,  # the bytes are not the announced ones
+    "upload_url_spent": 410,  # one whole body has arrived at this URL
+    "invalid_base64": 400,  # a chunk's data is not strict base64
+    "body_incomplete": 400,  # the body at the upload URL broke off
+    "invalid_parameter": 422,  # a value does not fit (`parameter`)
+    "unsupported_format": 415,  # no engine takes this kind of file
+    "chunk_too_large": 413,  # over the bytes of one chunk
+    "size_exceeded": 413,  # more bytes than announced
+    "upload_too_large": 413,  # over the bytes of one file
+    "too_many_uploads": 429,  # too many open uploads of one caller
+    "share_full": 429,  # too many bytes of one caller
+    "staging_full": 507,  # no room for more bytes until others are finished
+    "staging_failed": 507,  # the server cannot use its staging folder
+}
+"""What an upload can be refused for: codes, and the HTTP status of each at an upload URL."""
+
+
+class UploadError(ToolError):
+    """A refusal with a code of `STATUS`."""
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(code, message, **details)
+        self.status = STATUS[code]
+
+
+def not_found(upload_id: str) -> UploadError:
+    """There is no such upload (any more)."""
+    return UploadError(
+        "upload_not_found",
+        f"Upload ID {upload_id[:80]!r} was not found: it never was, its time is over, or the server was "
+        "restarted. Start again with kb_upload_start.",
+        upload_id=upload_id[:80],
+    )
 
 
 class State(StrEnum):

@@ -10,7 +10,7 @@ name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,10 +19,18 @@ import msgspec
 from kb_contracts.api import models as m
 from kb_contracts.api import ragler as r
 from kb_contracts.api.formats import Format
+from kb_contracts.api.operations import DocumentQuery, DocumentsQuery
 from kb_contracts.semantics.collections import check_description, no_collection_id
-from kb_contracts.semantics.refusals import document_not_found, not_a_note, tag_not_found
-from kb_contracts.semantics.submissions import check_version, tags_to_unite, text_digest
-from kb_contracts.semantics.titles import note_title, title_after_update
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    note_title,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+    title_after_update,
+)
 from kb_readers import Extraction
 from kb_simulator.determinism import Seeded, rfc3339
 from kb_simulator.engine.index import Index, passages, text_of
@@ -41,25 +49,26 @@ class Submission:
     content: Extraction | m.JobError
     sha256: str
     size_bytes: int
-    title: str | None = None
-    tags: Sequence[str] = ()
-    metadata: Mapping[str, Any] | None = None
-    source_path: str | None = None
-    dedup_scope: str = ""
+    title: str | None
+    tags: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    source_path: str | None
+    dedup_scope: str
     filename: str | None = None
     format: str | None = None
     doc_type: m.DocType = "note"
 
     @property
     def job_title(self) -> str:
-        """What its job is called."""
         if self.title is not None:
             return self.title
-        return self.filename or _first_line(self.content)
+        content = self.content
+        first = note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""
+        return self.filename or first
 
     @property
     def document_title(self) -> str:
-        """What its document is called: the title given, else its own, else the file's name."""
+        """The title given, else the file's own, else its name."""
         own = self.content.title if isinstance(self.content, Extraction) and self.kind == "file" else None
         return self.title or own or self.job_title
 
@@ -76,55 +85,44 @@ class Update:
 def note(identity: str, request: m.NoteRequest) -> Submission:
     """A note as `POST /jobs` brings it."""
     sha256, size = text_digest(request.text)
-    return Submission(
-        identity=identity,
-        kind="note",
-        content=text_of_note(request.text),
-        sha256=sha256,
-        size_bytes=size,
-        title=request.title,
-        tags=tuple(dict.fromkeys(request.tags)),
-        metadata=request.metadata,
-        source_path=request.source_path,
-        dedup_scope=request.dedup_scope,
-    )
+    return _submission(identity, request, Extraction.of_note(request.text), sha256, size, kind="note")
 
 
 def file(
     identity: str,
     fields: m.FileFields,
     filename: str,
-    kind: Format,
+    fmt: Format,
     content: Extraction | m.JobError,
     *,
     size: int,
     sha256: str,
 ) -> Submission:
     """A file as `POST /jobs` brings it; `size` is in bytes."""
+    of_file = {"kind": "file", "filename": filename, "format": fmt.name, "doc_type": fmt.doc_type}
+    return _submission(identity, fields, content, sha256, size, **of_file)
+
+
+def _submission(
+    identity: str,
+    sent: m.NoteRequest | m.FileFields,
+    content: Extraction | m.JobError,
+    sha256: str,
+    size: int,
+    **members: Any,
+) -> Submission:
     return Submission(
         identity=identity,
-        kind="file",
         content=content,
         sha256=sha256,
         size_bytes=size,
-        title=fields.title,
-        tags=tuple(dict.fromkeys(fields.tags)),
-        metadata=fields.metadata,
-        source_path=fields.source_path,
-        dedup_scope=fields.dedup_scope,
-        filename=filename,
-        format=kind.name,
-        doc_type=kind.doc_type,
+        title=sent.title,
+        tags=tuple(dict.fromkeys(sent.tags)),
+        metadata=sent.metadata,
+        source_path=sent.source_path,
+        dedup_scope=sent.dedup_scope,
+        **members,
     )
-
-
-def text_of_note(text: str) -> Extraction:
-    """A note's text as extraction would give it; agents write Markdown, so its headings count."""
-    return Extraction.of_note(text)
-
-
-def _first_line(content: Extraction | m.JobError) -> str:
-    return note_title(content.pages[0].text) if isinstance(content, Extraction) and content.pages else ""
 
 
 NO_TEXT = "No text was found. A scan needs OCR, which the simulator does not do."
@@ -188,51 +186,42 @@ class Documents:
     # taking in
 
     def take_in(self, submission: Submission, content: Extraction, uid: str, now: int) -> tuple[Stored, bool]:
-        """The document of a submission, and whether it was there already."""
-        key = (submission.kind, submission.sha256, submission.dedup_scope)
-        if (twin := self._twin(key, submission)) is not None:
-            return self._united(twin, submission, now), True
+        """The document of a submission, and whether it was there already.
+
+        Its twin is the oldest document of the same content in the same scope. Where the scope is a tag of the
+        submission (a collection), one that has been moved out of it since is no twin.
+        """
+        scope = submission.dedup_scope
+        key = (submission.kind, submission.sha256, scope)
+        for document_id in sorted(self._by_content.get(key, ())):
+            twin = self.by_id[document_id]
+            if scope not in submission.tags or scope in twin.document.tags:
+                return self._united(twin, submission, now), True
         document_id, self._next_id = self._next_id, self._next_id + 1
-        title = submission.document_title
         text, chunks = self._chunks(content, uid, version=1)
-        paths = [submission.source_path] if submission.source_path is not None else []
         document = m.Document(
             id=document_id,
             uid=uid,
-            title=title,
+            title=submission.document_title,
             doc_type=submission.doc_type,
             format=submission.format,
             filename=submission.filename,
             source_path=submission.source_path,
-            source_paths=paths,
+            source_paths=[submission.source_path] if submission.source_path is not None else [],
             size_bytes=submission.size_bytes,
             sha256=submission.sha256,
             tags=list(submission.tags),
             metadata=dict(submission.metadata or {}),
-            status="searchable" if chunks else "empty",
-            status_reason=None if chunks else NO_TEXT,
             extraction_method=content.method,
             pages=content.page_count,
-            chunk_count=len(chunks),
             version=1,
             created_at=rfc3339(now),
             updated_at=rfc3339(now),
+            **_status(chunks),
         )
         stored = Stored(document, text, chunks, key, now, now)
         self._swap(None, stored, now)
         return stored, False
-
-    def _twin(self, key: DedupKey, submission: Submission) -> Stored | None:
-        """The oldest document of the same content in the same scope.
-
-        Where the scope is a tag of the submission (a collection), one that has been moved out of it since is
-        no twin.
-        """
-        scope = submission.dedup_scope
-        twins = (self.by_id[document_id] for document_id in sorted(self._by_content.get(key, ())))
-        if scope in submission.tags:
-            twins = (twin for twin in twins if scope in twin.document.tags)
-        return next(twins, None)
 
     def _united(self, stored: Stored, submission: Submission, now: int) -> Stored:
         """The standing document with the further tags and path of its twin."""
@@ -262,19 +251,13 @@ class Documents:
         stored, text = self.note(document_id, patch.expected_version), patch.text
         new_text = stored.text if text is None else text
         new_title = patch.title or title_after_update(stored.document.title, stored.text, new_text)
-        _, chunks = self._chunks(text_of_note(new_text), stored.document.uid, stored.document.version + 1)
+        content = Extraction.of_note(new_text)
+        _, chunks = self._chunks(content, stored.document.uid, stored.document.version + 1)
         digest, size = text_digest(new_text)
         key = (stored.dedup_key[0], digest, stored.dedup_key[2])
+        new = replace(stored, text=new_text, chunks=chunks, dedup_key=key)
         return self._changed(
-            stored,
-            replace(stored, text=new_text, chunks=chunks, dedup_key=key),
-            now,
-            title=new_title,
-            size_bytes=size,
-            sha256=digest,
-            chunk_count=len(chunks),
-            status="searchable" if chunks else "empty",
-            status_reason=None if chunks else NO_TEXT,
+            stored, new, now, title=new_title, size_bytes=size, sha256=digest, **_status(chunks)
         )
 
     def add_tags(self, key: int | str, tags: Sequence[str], expected: int | None, now: int) -> Stored:
@@ -296,7 +279,7 @@ class Documents:
         return self._changed(stored, stored, now, tags=kept)
 
     def remove(self, keys: Iterable[int | str], now: int) -> m.Removed:
-        """Take documents away. Raises EngineError: `document_not_found`."""
+        """Raises EngineError: `document_not_found`."""
         removed = m.Removed(documents=0, chunks=0, bytes=0)
         for stored in [self.find(key) for key in keys]:
             self._swap(stored, None, now)
@@ -308,21 +291,33 @@ class Documents:
 
     # looking
 
-    def page(
-        self,
-        matches: Callable[[m.Document], bool],
-        *,
-        sort_by: m.SortBy,
-        descending: bool,
-        limit: int,
-        offset: int,
-    ) -> m.DocumentList:
+    def detail(self, key: int | str, query: DocumentQuery) -> m.DocumentDetail:
+        """One document with a slice of its chunks. Raises EngineError: `document_not_found`."""
+        stored, first = self.find(key), query.chunk_offset
+        limit = query.chunk_limit if query.chunks else 0
+        fields = msgspec.structs.asdict(stored.document)
+        chunks = list(stored.chunks[first : first + limit])
+        return m.DocumentDetail(**fields, chunks=chunks, chunk_offset=first, chunk_limit=limit)
+
+    def page(self, query: DocumentsQuery) -> m.DocumentList:
         """One page of the documents that match, equals by id in the same direction."""
-        found = [stored.document for stored in self.by_id.values() if matches(stored.document)]
-        found.sort(key=lambda document: (_place(document, sort_by), document.id), reverse=descending)
-        return m.DocumentList(
-            documents=found[offset : offset + limit], total=len(found), limit=limit, offset=offset
-        )
+        tags = set() if query.tag is None else set(query.tag.split(","))
+        found = [
+            document
+            for document in (stored.document for stored in self.by_id.values())
+            if query.source_path in (None, *document.source_paths)
+            and tags.issubset(document.tags)
+            and query.doc_type in (None, document.doc_type)
+        ]
+
+        def place(document: m.Document) -> tuple[Any, int]:
+            if query.sort_by == "filename":
+                return document.filename or document.title, document.id
+            return getattr(document, query.sort_by), document.id
+
+        found.sort(key=place, reverse=query.sort_order == "desc")
+        page = found[query.offset : query.offset + query.limit]
+        return m.DocumentList(documents=page, total=len(found), limit=query.limit, offset=query.offset)
 
     def tags(self, prefix: str, limit: int, offset: int) -> m.TagList:
         """Tags in use, in alphabetical order."""
@@ -337,7 +332,6 @@ class Documents:
         return m.TagList(tags=counts[offset : offset + limit], total=len(counts), limit=limit, offset=offset)
 
     def counts(self) -> m.DocumentCounts:
-        """Documents by state and by type."""
         states = Counter(stored.document.status for stored in self.by_id.values())
         return m.DocumentCounts(
             total=len(self.by_id),
@@ -389,35 +383,31 @@ class Documents:
             del self.by_id[old.document.id]
             del self._by_uid[old.document.uid]
             self._by_content[old.dedup_key].remove(old.document.id)
-            if not same_words:
-                self._unindex(old)
+            for chunk in () if same_words else old.chunks:
+                del self.owners[chunk.id]
+                self.index.remove(chunk.id)
         if new is not None:
             self.by_id[new.document.id] = new
             self._by_uid[new.document.uid] = new.document.id
             self._by_content.setdefault(new.dedup_key, []).append(new.document.id)
-            if not same_words:
-                self._index(new)
+            title = new.document.title  # twice: a word in a title says more
+            for place, chunk in enumerate(() if same_words else new.chunks):
+                self.owners[chunk.id] = (new.document.id, place)
+                self.index.add(chunk.id, f"{title}\n{title}\n{chunk.heading or ''}\n{chunk.text}")
         self.revision += 1
         self.last_updated = now
 
-    def _index(self, stored: Stored) -> None:
-        title = stored.document.title  # twice: a word in a title says more
-        for place, chunk in enumerate(stored.chunks):
-            self.owners[chunk.id] = (stored.document.id, place)
-            self.index.add(chunk.id, f"{title}\n{title}\n{chunk.heading or ''}\n{chunk.text}")
 
-    def _unindex(self, stored: Stored) -> None:
-        for chunk in stored.chunks:
-            del self.owners[chunk.id]
-            self.index.remove(chunk.id)
+def _status(chunks: Sequence[m.Chunk]) -> dict[str, Any]:
+    """What a document says of its chunks."""
+    return {
+        "chunk_count": len(chunks),
+        "status": "searchable" if chunks else "empty",
+        "status_reason": None if chunks else NO_TEXT,
+    }
 
 
-def _place(document: m.Document, sort_by: m.SortBy) -> Any:
-    """What a list sorts a document by."""
-    if sort_by == "filename":
-        return document.filename or document.title
-    return getattr(document, sort_by)
-
+# --- collections ----------------------------------------------------------------------------------
 
 _CHARACTERS_A_TOKEN = 4
 
@@ -440,35 +430,30 @@ class Collections:
     described: dict[str, Description] = field(default_factory=dict)
 
     def copy(self) -> Collections:
-        """The same, kept apart from here on."""
         return Collections(dict(self.described))
-
-    def clear(self) -> None:
-        """Forget every description."""
-        self.described.clear()
 
     def every(self, documents: Documents) -> r.CollectionList:
         """All, by name."""
         members = _members(documents)
-        everyone = {name: members.get(name, []) for name in sorted(members.keys() | self.described.keys())}
-        return r.CollectionList(
-            collections=[_summary(self._known(name, each), each) for name, each in everyone.items()],
-            total=len(everyone),
-        )
+        names = sorted(members.keys() | self.described.keys())
+        each = [(self._known(name, members.get(name, [])), members.get(name, [])) for name in names]
+        summaries = [r.CollectionSummary(**_summary(known, stored)) for known, stored in each]
+        return r.CollectionList(collections=summaries, total=len(summaries))
 
     def detail(self, documents: Documents, id_: str) -> r.CollectionDetail:
         """One with its statistics. Raises EngineError: `collection_not_found`."""
         name = self.name_of(documents, id_)
         members = _members(documents).get(name, [])
         known = self._known(name, members)
+        audience, scenarios = known.request.target_audience, known.request.usage_scenarios
         last = max((stored.updated for stored in members), default=known.updated)
         tokens = sum(_tokens(stored) for stored in members)
         chunks = sum(len(stored.chunks) for stored in members)
         return r.CollectionDetail(
-            **msgspec.structs.asdict(_summary(known, members)),
+            **_summary(known, members),
             updated_at=rfc3339(max(last, known.updated)),
-            target_audience=_list(known.request.target_audience),
-            usage_scenarios=_list(known.request.usage_scenarios),
+            target_audience=msgspec.UNSET if audience is None else audience,
+            usage_scenarios=msgspec.UNSET if scenarios is None else scenarios,
             statistics=r.CollectionStatistics(
                 total_tokens=tokens,
                 avg_chunk_size=round(tokens / chunks, 3) if chunks else 0.0,
@@ -541,21 +526,17 @@ def _members(documents: Documents) -> dict[str, list[Stored]]:
     return members
 
 
-def _summary(known: Description, members: list[Stored]) -> r.CollectionSummary:
-    return r.CollectionSummary(
-        id=known.id,
-        name=known.request.name,
-        description=known.request.description,
-        chunk_count=sum(len(stored.chunks) for stored in members),
-        created_by=known.created_by,
-        created_at=rfc3339(known.created),
-    )
+def _summary(known: Description, members: list[Stored]) -> dict[str, Any]:
+    return {
+        "id": known.id,
+        "name": known.request.name,
+        "description": known.request.description,
+        "chunk_count": sum(len(stored.chunks) for stored in members),
+        "created_by": known.created_by,
+        "created_at": rfc3339(known.created),
+    }
 
 
 def _tokens(stored: Stored) -> int:
     """A quarter of the characters of each chunk, rounded up: nothing here has a tokenizer."""
     return sum(-(-len(chunk.text) // _CHARACTERS_A_TOKEN) for chunk in stored.chunks)
-
-
-def _list(items: list[str] | None) -> list[str] | msgspec.UnsetType:
-    return msgspec.UNSET if items is None else items

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -24,21 +24,24 @@ from kb_contracts.api.formats import Format
 from kb_contracts.api.operations import AnyOperation, NoQuery
 from kb_contracts.http.mount import JSON_BODY_BYTES, Handler, Incoming, handlers_of
 from kb_contracts.http.multipart import ReceivedFile, receive_file
-from kb_contracts.http.parsing import check_metadata
 from kb_contracts.semantics.collections import check_may_describe
-from kb_contracts.semantics.idempotency import request_fingerprint
-from kb_contracts.semantics.rate_windows import RateWindows
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_confirmed,
+    check_metadata,
     check_note_text,
     check_ocr,
     check_patch,
     document_key,
 )
+from kb_contracts.semantics.requests import RateWindows, request_fingerprint
 from kb_readers import Extraction, ExtractionFailed, format_of, read_file, require_reader
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry
+from kb_simulator.engine.search import search as find_passages
+from kb_simulator.engine.search import search_vectors
 from kb_simulator.engine.state import State
+
+A = TypeVar("A", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,10 @@ CURRENT: ContextVar[Call] = ContextVar("call")
 """The call of the task that answers it. A context variable, because a request has no typed place for it."""
 
 
+# --- what a request brings ------------------------------------------------------------------------
+
 _ENVELOPE_BYTES = 8 * 1024 * 1024  # what the other parts of a multipart body may take beside the file
+_PICTURES = frozenset(["jpg", "png"])
 
 
 async def read_body(
@@ -96,7 +102,11 @@ async def read_body(
         if operation is None or operation.multipart is None:
             return b"", None
         upload = await _receive(request, max_upload_bytes)
-        return _canonical(upload), upload
+        # What two uploads of the same have in common: not the boundary, nor the order of the parts.
+        received = upload.received
+        fields = msgspec.structs.asdict(received.fields)
+        parts = {**fields, "file": [received.filename, received.sha256]}
+        return msgspec.json.encode(parts, order="sorted"), upload
     if not request.can_read_body:
         return b"", None
     try:
@@ -105,13 +115,9 @@ async def read_body(
         raise EngineError("payload_too_large", f"A JSON body has at most {JSON_BODY_BYTES} bytes.") from error
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
+class _Memory(bytearray):
     async def write(self, data: bytes) -> None:
-        """Take the next bytes."""
-        self.data += data
+        self.extend(data)
 
 
 async def _receive(request: web.Request, max_bytes: int) -> Upload:
@@ -125,7 +131,7 @@ async def _receive(request: web.Request, max_bytes: int) -> Upload:
         return memory
 
     received = await receive_file(request, open_sink, max_bytes=max_bytes)
-    return Upload(received, formats[0], bytes(memory.data))
+    return Upload(received, formats[0], bytes(memory))
 
 
 def _format(filename: str) -> Format:
@@ -137,24 +143,12 @@ def _format(filename: str) -> Format:
     return fmt
 
 
-def _canonical(upload: Upload) -> bytes:
-    """What two uploads of the same have in common: not the boundary, nor the order of the parts."""
-    fields = msgspec.structs.asdict(upload.received.fields)
-    return msgspec.json.encode(
-        {**fields, "file": [upload.received.filename, upload.received.sha256]}, order="sorted"
-    )
-
-
-_PICTURES = frozenset(["jpg", "png"])
-
-
 async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extraction:
     """The text of a file.
 
     Raises:
         ExtractionFailed: as `kb_readers.read_file`; `ocr_failed` for every picture, and every PDF of which
-        OCR is
-            forced.
+            OCR is forced.
     """
     if force_ocr or fmt.name in _PICTURES:
         raise ExtractionFailed(
@@ -166,29 +160,77 @@ async def extract(data: bytes, fmt: Format, *, force_ocr: bool = False) -> Extra
         return await read_file(source, fmt)
 
 
+def _retry(incoming: Incoming, received: ReceivedFile | None = None) -> Retry | None:
+    """How a retry of this mutation is recognised; None where it came without a key."""
+    if incoming.idempotency_key is None:
+        return None
+    return Retry(
+        credential=incoming.credential,
+        operation=incoming.operation.id,
+        key=incoming.idempotency_key,
+        fingerprint=request_fingerprint(
+            incoming.path,
+            incoming.query,
+            incoming.body,
+            incoming.if_match,
+            None if received is None else (received.filename, received.sha256, received.fields),
+        ),
+    )
+
+
+def _change(incoming: Incoming, effect: Callable[[State, int], A]) -> A:
+    """Do a mutation, given the state and the time, unless it was done under its key."""
+    state = CURRENT.get().namespace.state
+    return state.once(_retry(incoming), lambda now: effect(state, now))
+
+
+def _limited(incoming: Incoming) -> State:
+    """The state that a read looks at; the call is counted. Raises EngineError: `rate_limited`."""
+    call = CURRENT.get()
+    call.namespace.rates.count(incoming.operation.id, incoming.user, incoming.credential)
+    return call.reads
+
+
+# --- the handlers ---------------------------------------------------------------------------------
+
+
 def handlers() -> Mapping[str, Handler]:
     """The handlers by operation id."""
     return handlers_of(sys.modules[__name__])
 
 
 async def search(incoming: Incoming) -> m.SearchResponse:
-    """Find passages."""
-    return CURRENT.get().reads.search(incoming.body)
+    return find_passages(CURRENT.get().reads.documents, incoming.body)
 
 
 async def create_job(incoming: Incoming) -> m.Job:
-    """Take in a note or a file."""
     call = CURRENT.get()
-    if call.upload is not None:
-        source = await _file(call.identity, call.upload)
-        return call.namespace.state.accept(source, _retry(incoming, call.upload))
-    check_note_text(incoming.body.text)
-    check_metadata(incoming.body.metadata)
-    return call.namespace.state.accept(documents.note(call.identity, incoming.body), _retry(incoming))
+    if call.upload is None:
+        check_note_text(incoming.body.text)
+        check_metadata(incoming.body.metadata)
+        note = documents.note(call.identity, incoming.body)
+        return call.namespace.state.accept(note, _retry(incoming))
+    received, fmt = call.upload.received, call.upload.format
+    check_metadata(received.fields.metadata)
+    check_ocr(received.fields, fmt)
+    content: Extraction | m.JobError
+    try:
+        content = await extract(call.upload.data, fmt, force_ocr=received.fields.force_ocr)
+    except ExtractionFailed as error:
+        content = m.JobError(code=error.code, message=error.message)
+    file = documents.file(
+        call.identity,
+        received.fields,
+        received.filename,
+        fmt,
+        content,
+        size=received.size,
+        sha256=received.sha256,
+    )
+    return call.namespace.state.accept(file, _retry(incoming, received))
 
 
 async def list_jobs(incoming: Incoming) -> m.JobList:
-    """Jobs, newest first."""
     query = incoming.query
     return CURRENT.get().reads.job_page(query.status, query.limit, query.offset)
 
@@ -204,39 +246,35 @@ async def get_job(incoming: Incoming) -> m.Job:
 
 
 async def cancel_job(incoming: Incoming) -> m.Job:
-    """Cancel a job that has not ended."""
     return CURRENT.get().namespace.state.cancel(incoming.path["job_id"], _retry(incoming))
 
 
 async def retry_job(incoming: Incoming) -> m.Job:
-    """Queue a failed job again."""
     return CURRENT.get().namespace.state.retry_job(incoming.path["job_id"], _retry(incoming))
 
 
 async def list_documents(incoming: Incoming) -> m.DocumentList:
-    """One page of documents."""
-    return CURRENT.get().reads.document_page(incoming.query)
+    return CURRENT.get().reads.documents.page(incoming.query)
 
 
 async def get_document(incoming: Incoming) -> m.DocumentDetail:
-    """One document with a slice of its chunks."""
-    return CURRENT.get().reads.document(document_key(incoming.path["document_id"]), incoming.query)
+    key = document_key(incoming.path["document_id"])
+    return CURRENT.get().reads.documents.detail(key, incoming.query)
 
 
 async def delete_document(incoming: Incoming) -> m.Removed:
-    """Remove one document."""
-    return CURRENT.get().namespace.state.delete(document_key(incoming.path["document_id"]), _retry(incoming))
+    key = document_key(incoming.path["document_id"])
+    return _change(incoming, lambda state, now: state.documents.remove([key], now))
 
 
 async def clear_documents(incoming: Incoming) -> m.Removed:
-    """Remove all documents."""
     check_confirmed(incoming.query.confirm)
     state = CURRENT.get().namespace.state
     return state.clear(_retry(incoming), collections=incoming.query.collections)
 
 
 async def patch_note(incoming: Incoming) -> m.Document | m.Job:
-    """Replace a note's text, title or both: the document when that is done in time, else its job."""
+    """The changed document when that is done in time, else the job of the update."""
     patch: m.NotePatch = incoming.body
     check_patch(patch)
     call = CURRENT.get()
@@ -252,34 +290,29 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
 
 
 async def add_tags(incoming: Incoming) -> m.Document:
-    """Add tags to a document."""
-    state, tags = CURRENT.get().namespace.state, incoming.body.tags
-    return state.add_tags(
-        document_key(incoming.path["document_id"]), tags, incoming.if_match, _retry(incoming)
+    key, tags = document_key(incoming.path["document_id"]), incoming.body.tags
+    return _change(
+        incoming, lambda state, now: state.documents.add_tags(key, tags, incoming.if_match, now).document
     )
 
 
 async def remove_tag(incoming: Incoming) -> m.Document:
-    """Take a tag off a document."""
-    state, tag = CURRENT.get().namespace.state, incoming.path["tag"]
-    return state.remove_tag(
-        document_key(incoming.path["document_id"]), tag, incoming.if_match, _retry(incoming)
+    key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
+    return _change(
+        incoming, lambda state, now: state.documents.remove_tag(key, tag, incoming.if_match, now).document
     )
 
 
 async def list_tags(incoming: Incoming) -> m.TagList:
-    """Tags with how much carries them."""
     query = incoming.query
-    return CURRENT.get().reads.tags(query.prefix, query.limit, query.offset)
+    return CURRENT.get().reads.documents.tags(query.prefix, query.limit, query.offset)
 
 
 async def get_status(_incoming: Incoming) -> m.Status:
-    """Counts, model, queue and storage."""
     return CURRENT.get().reads.status()
 
 
 async def get_health(_incoming: Incoming) -> m.Health:
-    """The process lives."""
     return m.Health(status="ok")
 
 
@@ -289,70 +322,21 @@ async def get_readiness(_incoming: Incoming) -> m.Health:
 
 
 async def vector_search(incoming: Incoming) -> r.VectorSearchResponse:
-    """Find passages as RAGler does."""
-    return _limited(incoming).reads.vector_search(incoming.body)
+    state = _limited(incoming)
+    return search_vectors(state.documents, state.collections, incoming.body)
 
 
 async def list_collections(incoming: Incoming) -> r.CollectionList:
-    """All collections."""
-    return _limited(incoming).reads.collection_list()
+    state = _limited(incoming)
+    return state.collections.every(state.documents)
 
 
 async def get_collection(incoming: Incoming) -> r.CollectionDetail:
-    """One collection."""
-    return _limited(incoming).reads.collection(incoming.path["collection_id"])
+    state = _limited(incoming)
+    return state.collections.detail(state.documents, incoming.path["collection_id"])
 
 
 async def put_collection(incoming: Incoming) -> r.CollectionDetail:
-    """Describe a collection."""
     check_may_describe(incoming.role)
-    state = CURRENT.get().namespace.state
-    return state.put_collection(incoming.path["collection_id"], incoming.body, _retry(incoming))
-
-
-def _limited(incoming: Incoming) -> Call:
-    """The call, counted. Raises EngineError: `rate_limited`."""
-    call = CURRENT.get()
-    call.namespace.rates.count(incoming.operation.id, incoming.user, incoming.credential)
-    return call
-
-
-async def _file(identity: str, upload: Upload) -> documents.Submission:
-    received = upload.received
-    check_metadata(received.fields.metadata)
-    check_ocr(received.fields, upload.format)
-    return documents.file(
-        identity,
-        received.fields,
-        received.filename,
-        upload.format,
-        await _text(upload),
-        size=received.size,
-        sha256=received.sha256,
-    )
-
-
-async def _text(upload: Upload) -> Extraction | m.JobError:
-    try:
-        return await extract(upload.data, upload.format, force_ocr=upload.received.fields.force_ocr)
-    except ExtractionFailed as error:
-        return m.JobError(code=error.code, message=error.message)
-
-
-def _retry(incoming: Incoming, upload: Upload | None = None) -> Retry | None:
-    """How a retry of this mutation is recognised; None where it came without a key."""
-    if incoming.idempotency_key is None:
-        return None
-    received = None if upload is None else upload.received
-    return Retry(
-        credential=incoming.credential,
-        operation=incoming.operation.id,
-        key=incoming.idempotency_key,
-        fingerprint=request_fingerprint(
-            incoming.path,
-            incoming.query,
-            incoming.body,
-            incoming.if_match,
-            None if received is None else (received.filename, received.sha256, received.fields),
-        ),
-    )
+    id_, wanted = incoming.path["collection_id"], incoming.body
+    return _change(incoming, lambda state, now: state.collections.put(state.documents, id_, wanted, now))

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import ERRORS
-from kb_contracts.semantics.idempotency import KEPT_SECONDS, check_same_request
-from kb_contracts.semantics.job_states import TRANSITIONS, Event
+from kb_contracts.semantics.jobs import TRANSITIONS, Event
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_simulator.determinism import microseconds_of, rfc3339
 from kb_simulator.engine.documents import Stored, Submission, Update
 
@@ -27,25 +27,27 @@ QUEUED, COMPLETED = "queued", "completed"
 """The steps before and after."""
 
 
-class AtOnce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
+class _Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """The parent of policies."""
+
+
+class AtOnce(_Policy, frozen=True, tag="at_once"):
     """The job has ended by the time anybody looks."""
 
 
-class AfterPolls(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_polls"
-):
+class AfterPolls(_Policy, frozen=True, tag="after_polls"):
     """The job ends at the `polls`-th `GET /jobs/{id}`; until then each poll shows more progress."""
 
     polls: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
 
 
-class AfterTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="after_time"):
+class AfterTime(_Policy, frozen=True, tag="after_time"):
     """The job ends when `seconds` of virtual time have passed since it was accepted."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
 
 
-class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="stuck"):
+class Stuck(_Policy, frozen=True, tag="stuck"):
     """The job stays at `step` for ever, unless it is cancelled: `queued`, or one of the steps of its work."""
 
     step: str = STEPS[2]
@@ -54,7 +56,7 @@ class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         _check_step(self.step, (QUEUED, *STEPS))
 
 
-class FailAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fail_at"):
+class FailAt(_Policy, frozen=True, tag="fail_at"):
     """The job fails at `step` with `code`, one of the contract's errors."""
 
     step: str = STEPS[2]
@@ -116,6 +118,10 @@ class Retry:
     key: str
     fingerprint: str
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return (self.credential, self.operation, self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class _Given:
@@ -126,12 +132,11 @@ class _Given:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers of mutations that were done, oldest first."""
+    """The answers of mutations that were done, oldest first: their retries get the same."""
 
     _given: dict[tuple[str, str, str], _Given] = field(default_factory=dict)
 
     def copy(self) -> Answers:
-        """The same answers, kept apart from here on."""
         return Answers(dict(self._given))
 
     def given(self, retry: Retry, now: int) -> msgspec.Struct | None:
@@ -140,32 +145,24 @@ class Answers:
         Raises:
             EngineError: `idempotency_mismatch`, where the key came with another request.
         """
-        self._forget_before(now - KEPT_SECONDS * 1_000_000)
-        given = self._given.get(_place(retry))
+        oldest_kept = now - KEPT_SECONDS * 1_000_000
+        while self._given and (oldest := next(iter(self._given.items())))[1].at <= oldest_kept:
+            del self._given[oldest[0]]
+        given = self._given.get(retry.place)
         if given is None:
             return None
         check_same_request(retry.key, retry.fingerprint, given.fingerprint)
         return given.answer
 
     def keep(self, retry: Retry, answer: msgspec.Struct, now: int) -> None:
-        """Remember an answer."""
-        self._given[_place(retry)] = _Given(retry.fingerprint, answer, now)
+        self._given[retry.place] = _Given(retry.fingerprint, answer, now)
 
     def settle(self, retry: Retry, answer: msgspec.Struct | None) -> None:
         """Another answer from here on, since its job has ended; None: it failed, and the key is free."""
-        place = _place(retry)
         if answer is None:
-            self._given.pop(place, None)
-        elif (given := self._given.get(place)) is not None:
-            self._given[place] = replace(given, answer=answer)
-
-    def _forget_before(self, moment: int) -> None:
-        while self._given and (oldest := next(iter(self._given.items())))[1].at <= moment:
-            del self._given[oldest[0]]
-
-
-def _place(retry: Retry) -> tuple[str, str, str]:
-    return (retry.credential, retry.operation, retry.key)
+            self._given.pop(retry.place, None)
+        elif (given := self._given.get(retry.place)) is not None:
+            self._given[retry.place] = replace(given, answer=answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +183,7 @@ class JobRecord:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is done for it any more."""
         return self.job.status in m.FINAL_STATUSES
-
-    def due(self) -> int | None:
-        """When the job ends by itself, in microseconds since 1970; None where time does not end it."""
-        took = self.duration()
-        return None if took is None else self.accepted + took
 
     def duration(self) -> int | None:
         """How long it takes, in microseconds; None where time does not end it."""
@@ -204,145 +195,71 @@ class JobRecord:
             case _:
                 return None
 
+    def seconds_left(self, now: int) -> float | None:
+        """How long it will run yet, while it runs; None where time does not end it."""
+        took = self.duration()
+        return None if took is None else max(0.0, (self.accepted + took - now) / 1_000_000)
+
     def at(self, now: int) -> m.Job:
         """The job as a caller sees it at `now`."""
-        job = msgspec.structs.replace(self.job, elapsed_seconds=self._elapsed(now))
+        job = self.job
+        ended = max(now, self.accepted) if job.finished_at is None else _microseconds(job.finished_at)
+        elapsed = max(0, ended - _microseconds(job.started_at or job.created_at)) / 1_000_000
         if job.status != "running":
-            return job
-        share = min(self._share(now), 1.0 - 1e-6)  # it is whole when the job has completed
+            return msgspec.structs.replace(job, elapsed_seconds=elapsed)
+        match self.policy:
+            case AfterPolls(polls=polls):
+                share = self.polls / polls
+            case AfterTime(seconds=seconds):
+                # A job that was accepted in the same instant as another bears a later time than now.
+                share = max(0.0, (now - self.accepted) / (seconds * 1_000_000))
+            case Stuck(step=step):
+                share = STEPS.index(step) / len(STEPS)
+            case _:
+                share = 0.0
+        share = min(share, 1.0 - 1e-6)  # it is whole when the job has completed
         done = int(share * len(STEPS))
         return msgspec.structs.replace(
             job,
+            elapsed_seconds=elapsed,
             step=STEPS[done],
             progress=round(share, 4),
             completed_steps=done,
             estimated_seconds=self.seconds_left(now),
         )
 
-    def seconds_left(self, now: int) -> float | None:
-        """How long it will run yet: 0 where it has ended, None where time does not end it."""
-        if self.ended:
-            return 0.0
-        due = self.due()
-        return None if due is None else max(0.0, (due - now) / 1_000_000)
+    def after(self, event: Event, **changes: object) -> m.Job:
+        """The job after `event`, with `changes`.
 
-    def _elapsed(self, now: int) -> float:
-        began = self.job.started_at or self.job.created_at
-        end = self.job.finished_at
-        ended = max(now, self.accepted) if end is None else microseconds_of(datetime.fromisoformat(end))
-        return max(0, ended - microseconds_of(datetime.fromisoformat(began))) / 1_000_000
+        Raises:
+            LookupError: the event cannot happen in the job's state.
+        """
+        return msgspec.structs.replace(self.job, status=TRANSITIONS[(self.job.status, event)], **changes)
 
-    def _share(self, now: int) -> float:
-        match self.policy:
-            case AfterPolls(polls=polls):
-                return self.polls / polls
-            case AfterTime(seconds=seconds):
-                # A job that was accepted in the same instant as another bears a later time than now.
-                return max(0.0, (now - self.accepted) / (seconds * 1_000_000))
-            case Stuck(step=step):
-                return STEPS.index(step) / len(STEPS)
-            case _:
-                return 0.0
+    def completed(self, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
+        return self.after(
+            Event.COMPLETE,
+            step=COMPLETED,
+            progress=1.0,
+            completed_steps=len(STEPS),
+            document_id=stored.document.id,
+            document_uid=stored.document.uid,
+            deduplicated=deduplicated,
+            finished_at=rfc3339(now),
+        )
 
-
-def moved(job: m.Job, event: Event, **changes: object) -> m.Job:
-    """The job after `event`.
-
-    Raises:
-        LookupError: the event cannot happen in the job's state.
-    """
-    return msgspec.structs.replace(job, status=TRANSITIONS[(job.status, event)], **changes)
+    def failed(self, step: str, error: m.JobError, now: int) -> m.Job:
+        done = STEPS.index(step)
+        return self.after(
+            Event.FAIL,
+            step=step,
+            progress=done / len(STEPS),
+            completed_steps=done,
+            error=error,
+            retryable=True,
+            finished_at=rfc3339(now),
+        )
 
 
-def requeued(job: m.Job) -> m.Job:
-    """A failed job that is tried again, as if nothing had been done for it; the attempts count on."""
-    return moved(
-        job,
-        Event.RETRY,
-        step=QUEUED,
-        progress=0.0,
-        completed_steps=0,
-        total_steps=0,
-        error=None,
-        elapsed_seconds=0.0,
-        retryable=False,
-        started_at=None,
-        finished_at=None,
-    )
-
-
-def completed(job: m.Job, stored: Stored, *, deduplicated: bool, now: int) -> m.Job:
-    return moved(
-        job,
-        Event.COMPLETE,
-        step=COMPLETED,
-        progress=1.0,
-        completed_steps=len(STEPS),
-        document_id=stored.document.id,
-        document_uid=stored.document.uid,
-        deduplicated=deduplicated,
-        finished_at=rfc3339(now),
-    )
-
-
-def failure_of(record: JobRecord) -> tuple[str, m.JobError] | None:
-    """At which step a job fails, and why."""
-    if isinstance(record.policy, FailAt):
-        return record.policy.step, m.JobError(code=record.policy.code, message=record.policy.message)
-    if isinstance(record.submission, Submission) and isinstance(record.submission.content, m.JobError):
-        return STEPS[0], record.submission.content
-    return None
-
-
-def failed(record: JobRecord, step: str, error: m.JobError, now: int) -> m.Job:
-    done = STEPS.index(step)
-    return moved(
-        record.job,
-        Event.FAIL,
-        step=step,
-        progress=done / len(STEPS),
-        completed_steps=done,
-        error=error,
-        retryable=True,
-        finished_at=rfc3339(now),
-    )
-
-
-def started(job: m.Job, attempts: int, now: int) -> m.Job:
-    started = rfc3339(now)
-    return moved(
-        job, Event.TAKE, step=STEPS[0], attempts=attempts, started_at=started, total_steps=len(STEPS)
-    )
-
-
-def new_job(
-    job_id: str,
-    accepted: int,
-    *,
-    kind: m.JobKind,
-    title: str,
-    tags: list[str],
-    filename: str | None = None,
-    document_id: int | None = None,
-) -> m.Job:
-    return m.Job(
-        id=job_id,
-        status="queued",
-        kind=kind,
-        title=title,
-        filename=filename,
-        tags=tags,
-        step=QUEUED,
-        progress=0.0,
-        completed_steps=0,
-        total_steps=0,
-        attempts=0,
-        document_id=document_id,
-        document_uid=None,
-        deduplicated=False,
-        error=None,
-        created_at=rfc3339(accepted),
-        started_at=None,
-        finished_at=None,
-        elapsed_seconds=0.0,
-    )
+def _microseconds(moment: str) -> int:
+    return microseconds_of(datetime.fromisoformat(moment))

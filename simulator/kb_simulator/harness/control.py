@@ -172,9 +172,9 @@ def state_info(namespace: Namespace, count: int) -> StateInfo:
     state = namespace.state
     return StateInfo(
         status=state.status(),
-        documents=state.document_page(DocumentsQuery(limit=count, sort_by="id")).documents,
+        documents=state.documents.page(DocumentsQuery(limit=count, sort_by="id")).documents,
         jobs=state.job_page(None, count, 0).jobs,
-        tags=state.tags("", count, 0).tags,
+        tags=state.documents.tags("", count, 0).tags,
     )
 
 

@@ -12,7 +12,7 @@ storage_full            status               no     507 `storage_full`
 queue_full              status               no     429 `queue_full`
 bad_gateway             http_status          no     502 with a proxy's HTML, no problem document
 rate_limit              rate_limit           no     429, and again until `Retry-After` has elapsed
-expired_key             expired_key          no     401, as after the key was changed
+expired_key             status               no     401, as after the key was changed
 hang                    hang                 no     nothing, until somebody gives up
 reset_before_headers    reset                no     the connection reset, no byte of an answer
 reset_mid_body          reset_after          yes    the connection reset within the body
@@ -20,7 +20,7 @@ content_length_long     content_length       yes    a body shorter than announce
 content_length_short    content_length       yes    a body longer than announced
 malformed_chunk         malformed_chunk      yes    a chunked body whose framing breaks
 drip                    drip                 yes    the body, a few bytes at a time
-not_json                not_json             no     200 with HTML
+not_json                http_status          no     200 with HTML
 empty_body              empty_body           no     200 without a body
 stale_read              stale_read           yes    reads as of the moment when the fault was armed
 lost_ack                lost_ack             yes    the connection reset after the request was carried out
@@ -89,9 +89,10 @@ class Latency(Effect, frozen=True, tag="latency"):
 
 
 class Status(Effect, frozen=True, tag="status"):
-    """A problem document with a `code` of the contract, and its status."""
+    """A problem document with a `code` of the contract, its status, and `detail` as its text."""
 
     code: str = "internal"
+    detail: str = "This request was told to fail."
     retry_after: Seconds | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class Status(Effect, frozen=True, tag="status"):
 
 
 class HttpStatus(Effect, frozen=True, tag="http_status"):
-    """A `status` with a page of HTML, as a proxy answers."""
+    """A `status` with a page of HTML, as a proxy answers, or a login page in front of the engine."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 502
 
@@ -114,10 +115,6 @@ class RateLimit(Effect, frozen=True, tag="rate_limit"):
         check_known(
             self.code, {code: kind for code, kind in ERRORS.items() if kind.status == 429}, "code of 429"
         )
-
-
-class ExpiredKey(Effect, frozen=True, tag="expired_key"):
-    """401 `unauthorized`, whatever key came."""
 
 
 class Hang(Effect, frozen=True, tag="hang"):
@@ -151,10 +148,6 @@ class Drip(Effect, frozen=True, tag="drip"):
     seconds: Seconds = 0.1
 
 
-class NotJson(Effect, frozen=True, tag="not_json"):
-    """200 with HTML, as a login page in front of the engine answers."""
-
-
 class EmptyBody(Effect, frozen=True, tag="empty_body"):
     """200 without a body."""
 
@@ -172,14 +165,12 @@ AnyEffect = (
     | Status
     | HttpStatus
     | RateLimit
-    | ExpiredKey
     | Hang
     | Reset
     | ResetAfter
     | ContentLength
     | MalformedChunk
     | Drip
-    | NotJson
     | EmptyBody
     | StaleRead
     | LostAck
@@ -196,7 +187,9 @@ CATALOGUE: Mapping[str, AnyEffect] = {
     "queue_full": Status(code="queue_full", retry_after=1.0),
     "bad_gateway": HttpStatus(status=502),
     "rate_limit": RateLimit(),
-    "expired_key": ExpiredKey(),
+    "expired_key": Status(
+        code="unauthorized", detail="The key has expired. Send the engine's present KB_API_KEY."
+    ),
     "hang": Hang(),
     "reset_before_headers": Reset(),
     "reset_mid_body": ResetAfter(),
@@ -204,7 +197,7 @@ CATALOGUE: Mapping[str, AnyEffect] = {
     "content_length_short": ContentLength(off=-64),
     "malformed_chunk": MalformedChunk(),
     "drip": Drip(),
-    "not_json": NotJson(),
+    "not_json": HttpStatus(status=200),
     "empty_body": EmptyBody(),
     "stale_read": StaleRead(),
     "lost_ack": LostAck(),
@@ -292,10 +285,19 @@ class _Registration:
     fired: Counter[str] = field(default_factory=Counter)
     refuses_until: float = -math.inf
 
+    def summary(self) -> ArmedFault:
+        return ArmedFault(
+            id=self.id, fault=self.fault, matched=self.matched.total(), fired=self.fired.total()
+        )
+
 
 @dataclass(slots=True)
 class FaultRegistry:
-    """The armed faults of one namespace. `state` gives the present state, for stale reads to keep."""
+    """The armed faults of one namespace. `state` gives the present state, for stale reads to keep.
+
+    Faults are consulted in the order in which they were armed. Delays add up; the first fault that replaces
+    the answer is the last one consulted, so that a fault behind it waits for its turn.
+    """
 
     seeded: Seeded
     state: Callable[[], State]
@@ -318,21 +320,21 @@ class FaultRegistry:
         effect = fault.effect or CATALOGUE[fault.name]
         before = self.state().copy() if isinstance(effect, StaleRead) else None
         armed = self._armed[fault_id] = _Registration(fault_id, fault, effect, before)
-        return _summary(armed)
+        return armed.summary()
 
     def disarm(self, fault_id: str) -> ArmedFault:
         """Take a fault away. Raises KeyError where no such fault is armed."""
-        return _summary(self._armed.pop(fault_id))
+        return self._armed.pop(fault_id).summary()
 
     def disarm_all(self) -> list[ArmedFault]:
-        """Take all faults away, and tell what they did."""
+        """Take all faults away; what they did."""
         summaries = self.list()
         self._armed.clear()
         return summaries
 
     def list(self) -> list[ArmedFault]:
         """The armed faults in the order in which they are consulted."""
-        return [_summary(armed) for armed in self._armed.values()]
+        return [armed.summary() for armed in self._armed.values()]
 
     def unfired(self) -> tuple[str, ...]:
         """The armed faults that never fired and had to, in words."""
@@ -349,69 +351,43 @@ class FaultRegistry:
         fired: list[str] = []
         delay = 0.0
         for armed in self._armed.values():
-            if not _is_candidate(armed, request) or not self._fires(armed, request, occurrence, elapsed):
+            counted = request.fingerprint if armed.fault.when.count == "request" else ""
+            if not self._fires(armed, request, occurrence, counted, elapsed):
                 continue
-            armed.fired[_counted(armed, request)] += 1
+            armed.fired[counted] += 1
             fired.append(armed.id)
-            if not isinstance(armed.effect, Latency):
-                wait = max(0.0, armed.refuses_until - elapsed)
-                return Plan(tuple(fired), delay, armed.effect, armed.before, wait)
-            delay += self._seconds(armed, request, occurrence)
+            key = ("delay", armed.id, request.fingerprint, occurrence)
+            match armed.effect:
+                case Latency(delay=Fixed(seconds=seconds)):
+                    delay += seconds
+                case Latency(delay=Uniform(low=low, high=high)):
+                    delay += self.seeded.uniform(low, high, *key)
+                case Latency(delay=LogNormal(median=median, sigma=sigma, most=most)):
+                    delay += min(most, self.seeded.lognormal(median, sigma, *key))
+                case effect:
+                    wait = max(0.0, armed.refuses_until - elapsed)
+                    return Plan(tuple(fired), delay, effect, armed.before, wait)
         return Plan(tuple(fired), delay) if fired else NOTHING
 
-    def _fires(self, armed: _Registration, request: RecordedRequest, occurrence: int, elapsed: float) -> bool:
-        counted = _counted(armed, request)
+    def _fires(
+        self, armed: _Registration, request: RecordedRequest, occurrence: int, counted: str, elapsed: float
+    ) -> bool:
+        when, effect = armed.fault.when, armed.effect
+        # A stale read is for reads alone.
+        written = request.operation is None or BY_ID[request.operation].mutates
+        if (isinstance(effect, StaleRead) and written) or armed.fault.match.differs(request):
+            return False
         armed.matched[counted] += 1
         if elapsed < armed.refuses_until:
             return True
-        key = ("fault", armed.id, request.fingerprint, occurrence)
-        due = _due(armed.fault.when, armed.matched[counted], armed.fired[counted], elapsed)
-        if not due or self.seeded.roll(*key) >= _probability(armed.fault.when):
-            return False
-        if isinstance(armed.effect, RateLimit):
-            armed.refuses_until = elapsed + armed.effect.seconds
-        return True
-
-    def _seconds(self, armed: _Registration, request: RecordedRequest, occurrence: int) -> float:
-        key = ("delay", armed.id, request.fingerprint, occurrence)
-        match armed.effect:
-            case Latency(delay=Fixed(seconds=seconds)):
-                return seconds
-            case Latency(delay=Uniform(low=low, high=high)):
-                return self.seeded.uniform(low, high, *key)
-            case Latency(delay=LogNormal(median=median, sigma=sigma, most=most)):
-                return min(most, self.seeded.lognormal(median, sigma, *key))
-            case _:
-                return 0.0
-
-
-def _is_candidate(armed: _Registration, request: RecordedRequest) -> bool:
-    if isinstance(armed.effect, StaleRead) and (
-        request.operation is None or BY_ID[request.operation].mutates
-    ):
-        return False
-    return not armed.fault.match.differs(request)
-
-
-def _counted(armed: _Registration, request: RecordedRequest) -> str:
-    return request.fingerprint if armed.fault.when.count == "request" else ""
-
-
-def _due(when: When, matched: int, fired: int, elapsed: float) -> bool:
-    """Whether all but chance lets the `matched`-th match fire, after `fired` firings."""
-    return (
-        (when.until is None or elapsed < when.until)
-        and (when.times is None or fired < when.times)
-        and (when.nth is None or matched == when.nth)
-        and (when.every is None or matched % when.every == 0)
-    )
-
-
-def _probability(when: When) -> float:
-    return 1.0 if when.probability is None else when.probability
-
-
-def _summary(armed: _Registration) -> ArmedFault:
-    return ArmedFault(
-        id=armed.id, fault=armed.fault, matched=armed.matched.total(), fired=armed.fired.total()
-    )
+        matched, probability = armed.matched[counted], 1.0 if when.probability is None else when.probability
+        fires = (
+            (when.until is None or elapsed < when.until)
+            and (when.times is None or armed.fired[counted] < when.times)
+            and (when.nth is None or matched == when.nth)
+            and (when.every is None or matched % when.every == 0)
+            and self.seeded.roll("fault", armed.id, request.fingerprint, occurrence) < probability
+        )
+        if fires and isinstance(effect, RateLimit):
+            armed.refuses_until = elapsed + effect.seconds
+        return fires

@@ -8,11 +8,12 @@ the boundary of a multipart body, the idempotency key, the credential, the conne
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -21,10 +22,9 @@ from msgspec import Meta
 
 from kb_contracts.api.operations import BY_ID
 from kb_contracts.api.ragler import PREFIX
-from kb_contracts.http.parsing import holds_too_many_values
+from kb_contracts.http.mount import holds_too_many_values
 
 _CACHED_BODY_BYTES = 4096
-_TAG_MEMBERS = ("tags", "tags_any")
 
 _decode = msgspec.json.Decoder().decode
 
@@ -78,40 +78,30 @@ def record_request(
 
 @lru_cache(maxsize=4096)
 def _digest(method: str, path: str, query: str, if_match: str, body: bytes) -> tuple[str, tuple[str, ...]]:
+    """The fingerprint, and the tags that the request names in its body, its path and its query."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    content, canonical = _read(body)
-    parts = (method, path, repr(pairs), if_match)
+    content, canonical = None, body  # the bytes as they are, where they are not JSON
+    if body and not holds_too_many_values(body):
+        try:
+            content = _decode(body)
+            canonical = msgspec.json.encode(content, order="sorted")
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            content = None
     digest = blake2b(digest_size=8)
-    for part in (*(part.encode("utf-8", "surrogateescape") for part in parts), canonical):
+    parts = [part.encode("utf-8", "surrogateescape") for part in (method, path, repr(pairs), if_match)]
+    for part in (*parts, canonical):
         digest.update(b"%d:%b" % (len(part), part))
-    return digest.hexdigest(), tuple(dict.fromkeys((*_tags_in(content), *_tags_of(path, pairs))))
-
-
-def _read(body: bytes) -> tuple[Any, bytes]:
-    """The JSON value and its canonical bytes; None and the bytes as they are, where they are not JSON."""
-    if not body or holds_too_many_values(body):
-        return None, body
-    try:
-        content = _decode(body)
-        return content, msgspec.json.encode(content, order="sorted")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None, body
-
-
-def _tags_in(content: Any) -> list[str]:
-    if not isinstance(content, dict):
-        return []
-    name, filters = content.get("collectionName"), content.get("filters")
-    members = [content.get(member) for member in _TAG_MEMBERS]
-    members += [filters.get("tags")] if isinstance(filters, dict) else []
-    members += [[PREFIX + name]] if isinstance(name, str) else []
-    return [tag for member in members if isinstance(member, list) for tag in member if isinstance(tag, str)]
-
-
-def _tags_of(path: str, pairs: list[tuple[str, str]]) -> list[str]:
+    tags: list[Any] = []
+    if isinstance(content, dict):
+        name, filters = content.get("collectionName"), content.get("filters")
+        nested = filters.get("tags") if isinstance(filters, dict) else None
+        for member in (content.get("tags"), content.get("tags_any"), nested):
+            tags += member if isinstance(member, list) else []
+        tags += [PREFIX + name] if isinstance(name, str) else []
     _, _, in_path = path.partition("/tags/")
-    in_query = [value for name, value in pairs if name == "tag"]
-    return [*([in_path] if in_path else []), *in_query]
+    tags += [in_path] if in_path else []
+    tags += [value for name, value in pairs if name == "tag"]
+    return digest.hexdigest(), tuple(dict.fromkeys(tag for tag in tags if isinstance(tag, str)))
 
 
 class Match(Data, frozen=True):
@@ -134,23 +124,23 @@ class Match(Data, frozen=True):
 
     def differs(self, request: RecordedRequest) -> list[str]:
         """The names of what does not hold; empty where the request matches."""
-        return [name for name, holds in self._tests(request).items() if not holds]
-
-    def _tests(self, request: RecordedRequest) -> dict[str, bool]:
-        tests: dict[str, bool] = {}
-        if self.operation is not None:
-            tests["operation"] = request.operation == self.operation
-        if self.method is not None:
-            tests["method"] = request.method == self.method.upper()
-        if self.path is not None:
-            tests["path"] = request.path.startswith(self.path)
-        if self.body is not None:
-            tests["body"] = self.body.encode("utf-8", "surrogatepass") in request.body
-        if self.tag is not None:
-            tests["tag"] = self.tag in request.tags
+        differs: list[str] = []
+        if self.operation not in (None, request.operation):
+            differs.append("operation")
+        if self.method is not None and request.method != self.method.upper():
+            differs.append("method")
+        if self.path is not None and not request.path.startswith(self.path):
+            differs.append("path")
+        if self.body is not None and self.body.encode("utf-8", "surrogatepass") not in request.body:
+            differs.append("body")
+        if self.tag is not None and self.tag not in request.tags:
+            differs.append("tag")
         if self.header is not None:
-            tests["header"] = _has_header(self.header, request.headers)
-        return tests
+            name, colon, value = self.header.partition(":")
+            there = request.headers.get(name.strip())
+            if there is None or (colon and there.strip() != value.strip()):
+                differs.append("header")
+        return differs
 
     def __str__(self) -> str:
         operation = BY_ID[self.operation] if self.operation is not None else None
@@ -158,12 +148,6 @@ class Match(Data, frozen=True):
         path = self.path or (operation.path if operation else "request")
         rest = [f"{name} {value!r}" for name in ("body", "tag", "header") if (value := getattr(self, name))]
         return f"{method} {path}" + (f" with {', '.join(rest)}" if rest else "")
-
-
-def _has_header(wanted: str, headers: Mapping[str, str]) -> bool:
-    name, colon, value = wanted.partition(":")
-    there = headers.get(name.strip())
-    return there is not None and (not colon or there.strip() == value.strip())
 
 
 MOST_ENTRIES = 20_000
@@ -195,9 +179,11 @@ class Entry(msgspec.Struct):
         return f"{self.request.fingerprint}:{self.occurrence}"
 
 
-class StableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an entry, what does not depend on the order of arrival."""
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as the control plane shows it. `number` and `at` alone depend on the order of arrival."""
 
+    number: int
+    at: float
     fingerprint: str
     occurrence: int
     operation: str | None
@@ -209,13 +195,6 @@ class StableRecord(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     delay: float
     done: bool
-
-
-class Record(StableRecord, frozen=True, kw_only=True):
-    """An entry as it is told."""
-
-    number: int
-    at: float
 
 
 @dataclass(slots=True)
@@ -253,7 +232,7 @@ class Journal:
     def latest(self, count: int) -> list[Record]:
         """The newest entries, in the order of arrival."""
         start = max(0, len(self._entries) - count)
-        return [record_of(entry) for place, entry in enumerate(self._entries) if place >= start]
+        return [_record_of(entry) for entry in islice(self._entries, start, None)]
 
     def canonical(self) -> bytes:
         """The entries as JSON lines, by fingerprint and occurrence, without what depends on arrival.
@@ -262,17 +241,19 @@ class Journal:
         faults armed do not count arrivals (`nth`, `every` or `times` of a rule) or time (`until`, windows).
         """
         ordered = sorted(self._entries, key=lambda entry: (entry.request.fingerprint, entry.occurrence))
-        return b"".join(msgspec.json.encode(_stable_record(entry)) + b"\n" for entry in ordered)
+        lines = []
+        for entry in ordered:
+            members = msgspec.structs.asdict(_record_of(entry))
+            del members["number"], members["at"]
+            lines.append(msgspec.json.encode(members) + b"\n")
+        return b"".join(lines)
 
 
-def record_of(entry: Entry) -> Record:
-    """An entry as it is told."""
-    return Record(number=entry.number, at=entry.at, **msgspec.structs.asdict(_stable_record(entry)))
-
-
-def _stable_record(entry: Entry) -> StableRecord:
+def _record_of(entry: Entry) -> Record:
     request = entry.request
-    return StableRecord(
+    return Record(
+        number=entry.number,
+        at=entry.at,
         fingerprint=request.fingerprint,
         occurrence=entry.occurrence,
         operation=request.operation,
@@ -335,21 +316,17 @@ def verify(journal: Journal, wanted: Verification, unfired: tuple[str, ...] = ()
 
 def _failure(journal: Journal, wanted: Expectation) -> str | None:
     found = [entry for entry in journal if not wanted.match.differs(entry.request)]
-    low, high = _bounds(wanted)
+    low, high = wanted.at_least or 0, wanted.at_most
+    if wanted.exactly is not None:
+        low = high = wanted.exactly
+    elif wanted.at_least is None and wanted.at_most is None:
+        low = 1
     if len(found) >= low and (high is None or len(found) <= high):
         return None
     summary = f"{wanted.match} was expected {_times(low, high)} and came {_times(len(found), len(found))}"
     if len(found) < low:
         return f"{summary}; {_nearest(journal, wanted.match)}"
     return f"{summary}: {', '.join(f'#{entry.number}' for entry in found[:10])}"
-
-
-def _bounds(wanted: Expectation) -> tuple[int, int | None]:
-    if wanted.exactly is not None:
-        return wanted.exactly, wanted.exactly
-    if wanted.at_least is None and wanted.at_most is None:
-        return 1, None
-    return wanted.at_least or 0, wanted.at_most
 
 
 def _times(low: int, high: int | None) -> str:
@@ -362,13 +339,10 @@ def _times(low: int, high: int | None) -> str:
 
 def _nearest(journal: Journal, match: Match) -> str:
     """The request that came nearest to the expected one, and in what it differs."""
-    misses = [
-        (len(differs := match.differs(entry.request)), -entry.number, differs, entry) for entry in journal
-    ]
-    misses = [miss for miss in misses if miss[0]]
+    misses = [(differs, entry) for entry in journal if (differs := match.differs(entry.request))]
     if not misses:
         return "the journal holds no other request"
-    _, _, differs, entry = min(misses, key=lambda miss: miss[:2])
+    differs, entry = min(misses, key=lambda miss: (len(miss[0]), -miss[1].number))
     return f"the nearest was #{entry.number} {entry.request}, another {' and '.join(differs)}"
 
 
@@ -376,16 +350,10 @@ def _disorder(journal: Journal, wanted: Sequence[Match]) -> str | None:
     """Where the order breaks: the first match that does not come after those before it."""
     entries = iter(journal)
     for place, match in enumerate(wanted):
-        if not _comes(entries, match):
-            earlier = f" after {wanted[place - 1]}" if place else ""
-            return f"{match} did not come{earlier}; {_elsewhere(journal, match)}"
+        if any(not match.differs(entry.request) for entry in entries):
+            continue
+        earlier = f" after {wanted[place - 1]}" if place else ""
+        numbers = [f"#{entry.number}" for entry in journal if not match.differs(entry.request)]
+        elsewhere = f"it came as {', '.join(numbers[:10])}" if numbers else _nearest(journal, match)
+        return f"{match} did not come{earlier}; {elsewhere}"
     return None
-
-
-def _elsewhere(journal: Journal, match: Match) -> str:
-    numbers = [f"#{entry.number}" for entry in journal if not match.differs(entry.request)]
-    return f"it came as {', '.join(numbers[:10])}" if numbers else _nearest(journal, match)
-
-
-def _comes(entries: Iterable[Entry], match: Match) -> bool:
-    return any(not match.differs(entry.request) for entry in entries)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from multidict import istr
 
 from kb_contracts.api.errors import EngineError
-from kb_contracts.semantics.idempotency import KeysInUse
-from kb_contracts.semantics.rate_windows import RateWindows
+from kb_contracts.semantics.requests import KeysInUse, RateWindows
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine.jobs import AtOnce, Policy
 from kb_simulator.engine.state import State
@@ -37,7 +36,7 @@ class SearchCache:
 
     def get(self, state: State, body: bytes) -> bytes | None:
         """What was answered to this body, None where nothing was, or the base has changed since."""
-        if state is not self._state or state.revision != self._revision:
+        if state is not self._state or state.documents.revision != self._revision:
             return None
         return self._answers.get(body)
 
@@ -45,9 +44,9 @@ class SearchCache:
         """Remember an answer that was encoded whole."""
         if not isinstance(answer, bytes):
             return
-        if state is not self._state or state.revision != self._revision or self._bytes > KEPT_BYTES:
+        if state is not self._state or state.documents.revision != self._revision or self._bytes > KEPT_BYTES:
             self._answers.clear()
-            self._state, self._revision, self._bytes = state, state.revision, 0
+            self._state, self._revision, self._bytes = state, state.documents.revision, 0
         self._answers[body] = answer
         self._bytes += len(body) + len(answer)
 

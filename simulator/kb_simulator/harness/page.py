@@ -22,7 +22,7 @@ from aiohttp.typedefs import Handler
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.operations import BY_ID
-from kb_contracts.http.parsing import misfit
+from kb_contracts.http.mount import misfit
 from kb_simulator.determinism import ClockMode
 from kb_simulator.harness.control import ENDPOINTS, Call, Endpoint, clock_info, state_info
 from kb_simulator.harness.faults import CATALOGUE

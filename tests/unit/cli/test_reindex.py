@@ -12,7 +12,9 @@ from kb_cli.main import main
 from kb_cli.output import Exit
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
-from kb_engine.store import BaseRefused, EmbedderIdentity, open_sqlite
+from kb_engine.store.port import BaseRefused, EmbedderIdentity
+from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.sqlite.store import open_sqlite
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, new_note, opened, prepared
 
@@ -21,10 +23,10 @@ async def fill(path: Path) -> None:
     """A base of two chunks, filled by an embedder that is none of ours."""
     path.parent.mkdir(parents=True)
     store = await open_sqlite(path, embedder=EMBEDDER)
-    await store.accept(new_note("honey bees keep warm"), None)
-    leased = await store.take("lease")
+    await store.once(None, jobs.accept, new_note("honey bees keep warm"))
+    leased = await store.write(jobs.take, "lease")
     assert leased is not None
-    assert await store.commit(leased, prepared("honey bees", " keep warm")) is not None
+    assert await store.write(documents.commit, leased, prepared("honey bees", " keep warm")) is not None
     await store.close()
 
 
@@ -49,7 +51,7 @@ def test_a_base_of_another_embedder_opens_after_reindexing(
     async def counted() -> int:
         store = await open_sqlite(settings.database, embedder=EmbedderIdentity(answer["embedder"], 256))
         try:
-            return (await store.counts()).chunks
+            return (await store.read(state.counts)).chunks
         finally:
             await store.close()
 

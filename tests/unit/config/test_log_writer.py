@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kb_config.log_writer import BackgroundHandler
+from kb_config.logs import BackgroundHandler
 
 BOUND = 15.0
 

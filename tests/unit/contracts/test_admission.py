@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 
-from kb_contracts.http.admission import Admission, admitting, listen
-from kb_contracts.http.connection_limits import ConnectionLimits
+from kb_contracts.http.admission import Admission
+from kb_contracts.http.connections import ConnectionLimits, ConnectionTable, listen
 from tests.support.eventually import eventually_async
 
 BOUND = 10.0
@@ -73,23 +73,21 @@ class Site:
 
     async def start(self, limits: ConnectionLimits) -> None:
         """Listen."""
-        app = web.Application(
-            middlewares=[
-                admitting(
-                    lambda _request: web.Response(status=503, text="no room"),
-                    is_probe=lambda request: request.path == "/probe",
-                    client_of=lambda request: request.headers.get("X-Client"),
-                )
-            ]
+        app = web.Application()
+        admission = Admission(
+            lambda _request: web.Response(status=503, text="no room"),
+            lambda _request: web.Response(status=503, text="unfinished"),
+            is_probe=lambda request: request.path == "/probe",
+            client_of=lambda request: request.headers.get("X-Client"),
         )
+        admission.install(app)
         app.add_routes([web.get(path, self._fast) for path in ("/", "/probe")])
         app.add_routes([web.get("/slow", self._slow)])
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        admission = Admission(runner.server, limits)
-        listener = await listen(admission, "127.0.0.1", 0)
+        listener = await listen(ConnectionTable(runner.server, limits), "127.0.0.1", 0)
         self._stack.callback(listener.close)
         self.port = listener.address[1]
 
@@ -170,8 +168,8 @@ async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -
 async def test_the_oldest_half_open_connection_gives_way(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kb_contracts.http.admission.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("kb_contracts.http.admission._TURNS", 1)
+    monkeypatch.setattr("kb_contracts.http.connections.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_contracts.http.connections._TURNS", 1)
     site = await serve(connections=4)
     idle = await site.connect()
     assert await idle.status_of() == 200
@@ -283,7 +281,7 @@ async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What each had begun is cancelled, and others are served in between."""
-    monkeypatch.setattr("kb_contracts.http.admission._AT_ONCE", 3)
+    monkeypatch.setattr("kb_contracts.http.connections._AT_ONCE", 3)
     site = await serve()
     for peer in await site.busy(30):
         peer.close()

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from kb_contracts.http.connection_limits import is_loopback, owner_of
+from kb_contracts.http.connections import is_loopback, owner_of
 
 COUNTED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from kb_contracts.http.connection_limits import connections_within_descriptors
+from kb_contracts.http.connections import connections_within_descriptors
 print(connections_within_descriptors({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 

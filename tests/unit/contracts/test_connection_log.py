@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from kb_contracts.http.connection_log import connection_log
+from kb_contracts.http.connections import connection_log
 
 HEAD = b"POST /unread HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
 NO_HTTP = {

@@ -11,7 +11,7 @@ from msgspec import Meta
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import NoteRequest, SearchRequest
 from kb_contracts.api.ragler import VectorSearchRequest
-from kb_contracts.http.parsing import convert_path, decode_body
+from kb_contracts.http.mount import convert_path, decode_body
 
 
 @pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from kb_server.app import serve, warn_if_unreachable
+from kb_server.processes import encode_settings, read_settings
 from kb_server.settings import ServerSettings
-from kb_server.workers.link import encode_settings, read_settings
 from tests.support.simulated_engine import simulated_engine
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import ADD_TAGS, GET_DOCUMENT, AnyOperation
 from kb_server import collection_moves
-from kb_server.clock import Clock
 from kb_server.collection_tags import (
     CONVENTIONAL,
     SplitTags,
@@ -25,9 +24,11 @@ from kb_server.collection_tags import (
     tags_for_submission,
     validate_tags,
 )
-from kb_server.engine_client import Engine, EngineFailed, Refused
-from kb_server.tool import Call, ToolError
-from kb_server.toolsets.kb.errors import engine_call
+from kb_server.engine_client import Engine, EngineFailed, EngineFault, Refused
+from kb_server.engine_faults import tool_error
+from kb_server.tool import ToolError
+from kb_server.toolsets.kb import ENGINE_WORDS
+from kb_server.waiting import Clock
 from kb_simulator.determinism import Clock as VirtualClock
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import InterruptedEngine, MakeCall, SimulatedEngine, simulated_engine
@@ -57,8 +58,15 @@ def in_collections(simulated: SimulatedEngine) -> list[str]:
 
 async def move(engine: Engine, document: m.Document, target: str) -> m.Document:
     """A move whose pauses take no time, as a tool makes it."""
-    with engine_call(Call(), document_id=document.id):
+    try:
         return await collection_moves.move(engine, document, target, clock=JumpingClock().clock())
+    except EngineFault as fault:
+        raise tool_error(fault, ENGINE_WORDS, document_id=document.id) from fault
+
+
+async def repair(engine: Engine, document: m.Document) -> m.Document | None:
+    """As whoever has read the document repairs it."""
+    return await collection_moves.repair(engine, document.id, document.tags, document.version)
 
 
 class Distant:
@@ -361,7 +369,7 @@ class TestMove:
         with pytest.raises(ToolError, match="kept coming in between"):
             await collection_moves.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
         assert in_collections(simulated) == ["collection:documents"]
-        assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 0.0]
+        assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
 
     async def test_a_caller_that_leaves_does_not_stop_it_half_way(
         self, simulated: SimulatedEngine, engine: InterruptedEngine
@@ -388,7 +396,7 @@ class TestMove:
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         document = simulated.add("collection:documents")
-        simulated.state.delete(document.id)
+        simulated.state.documents.remove([document.id], now=0)
         with pytest.raises(ToolError, match="Document 1 was not found"):
             await move(engine, document, "memory")
 
@@ -414,7 +422,7 @@ class TestRepair:
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
         document = simulated.add("collection:a", "x", "collection:b", "collection:c")
-        repaired = await collection_moves.repair(engine, document)
+        repaired = await repair(engine, document)
         assert repaired is not None
         assert repaired.tags == ["x", "collection:c"]
         assert split_tags(document.tags).is_conflicting
@@ -423,7 +431,7 @@ class TestRepair:
     async def test_a_document_in_one_collection_is_left_alone(
         self, simulated: SimulatedEngine, engine: Engine
     ) -> None:
-        assert await collection_moves.repair(engine, simulated.add("collection:a", "x")) is None
+        assert await repair(engine, simulated.add("collection:a", "x")) is None
         assert simulated.journal.requests() == []
 
     async def test_one_that_changed_meanwhile_is_left_to_the_next(
@@ -432,5 +440,5 @@ class TestRepair:
         """Whoever only came to read gets no error of it."""
         document = simulated.add("collection:a", "collection:b")
         simulated.edit()
-        assert await collection_moves.repair(engine, document) is None
+        assert await repair(engine, document) is None
         assert len(in_collections(simulated)) == 2

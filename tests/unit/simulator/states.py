@@ -10,6 +10,7 @@ from kb_readers import Extraction, format_of
 from kb_simulator.determinism import Clock, ClockMode, Seeded
 from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry
+from kb_simulator.engine.search import search
 from kb_simulator.engine.state import State
 
 
@@ -69,4 +70,4 @@ class Base:
     def found(self, query: str, **fields: Any) -> list[int]:
         """The documents that a search by words finds, best first."""
         request = m.SearchRequest(query=query, **{"mode": "fts", **fields})
-        return [result.document.id for result in self.state.search(request).results]
+        return [result.document.id for result in search(self.state.documents, request).results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kb_contracts.api import models as m
-from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT
+from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT, search
 from tests.unit.simulator.states import Base
 
 
@@ -22,7 +22,7 @@ def base() -> Base:
 
 def test_an_explanation_adds_up(base: Base) -> None:
     """From cosine and BM25 to the score, by the constants it names."""
-    for result in base.state.search(m.SearchRequest(query="granite river", explain=True)).results:
+    for result in search(base.state.documents, m.SearchRequest(query="granite river", explain=True)).results:
         why = result.explain
         assert why is not None
         assert (why.weight, why.saturation) == (WEIGHT, SATURATION)
@@ -42,5 +42,5 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
 def test_weak_says_that_the_best_is_under_the_floor(base: Base) -> None:
     """And only that."""
     for query in ("granite", "river market hill winter basalt"):
-        answer = base.state.search(m.SearchRequest(query=query))
+        answer = search(base.state.documents, m.SearchRequest(query=query))
         assert answer.weak == (answer.results[0].score < FLOOR)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_contracts.api.operations import DocumentQuery
-from kb_contracts.semantics.idempotency import KEPT_SECONDS
+from kb_contracts.semantics.requests import KEPT_SECONDS
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Retry, Stuck
 from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
 from tests.unit.simulator.states import Base
@@ -49,7 +48,7 @@ def test_a_note_is_accepted_queued_and_done_when_somebody_looks(base: Base) -> N
 def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
     """Where the scope is a tag, the document must still carry it."""
     first = base.note("granite", tags=["collection:a"], dedup_scope="collection:a")
-    base.state.remove_tag(first, "collection:a", None)
+    base.state.documents.remove_tag(first, "collection:a", None, now=0)
     assert base.note("granite", tags=["collection:a"], dedup_scope="collection:a") != first
 
 
@@ -205,7 +204,7 @@ def test_a_copy_of_the_state_goes_on_with_its_updates(base: Base) -> None:
     twin = base.state.copy()
     base.update(number, text="copper")
     base.clock.advance(20)
-    assert (twin.document(number, DocumentQuery()).title, base.found("copper")) == ("basalt", [number])
+    assert (twin.documents.find(number).document.title, base.found("copper")) == ("basalt", [number])
 
 
 def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> None:
@@ -224,11 +223,15 @@ def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> N
 
 def test_an_answer_is_forgotten_after_a_day(base: Base) -> None:
     number = base.note("granite")
-    base.state.delete(number, retry())
+
+    def delete() -> m.Removed:
+        return base.state.once(retry(), lambda now: base.state.documents.remove([number], now))
+
+    delete()
     base.clock.advance(KEPT_SECONDS - 1)
-    assert base.state.delete(number, retry()).documents == 1
+    assert delete().documents == 1
     base.clock.advance(2)
-    assert code_of(lambda: base.state.delete(number, retry())) == "document_not_found"
+    assert code_of(delete) == "document_not_found"
 
 
 # --- repeating ------------------------------------------------------------------------------------
@@ -265,9 +268,9 @@ def test_a_copy_lives_on_by_itself(base: Base) -> None:
     """A snapshot sees nothing of what comes later, and the other way round."""
     number = base.note("granite", tags=["a"])
     kept = base.state.copy()
-    base.state.add_tags(number, ["b"], None)
+    base.state.documents.add_tags(number, ["b"], None, now=0)
     base.note("copper")
-    kept.delete(number)
+    kept.documents.remove([number], now=0)
     assert base.found("granite") == [number]
     assert kept.documents.by_id == {}
     assert len(base.state.documents.by_id) == 2

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.openai.endpoint import (
     BadAnswer,
     NoAnswer,
@@ -31,7 +29,10 @@ from kb_engine.embed.openai.endpoint import (
     words_of,
 )
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
-from kb_engine.embed.protocol import EmbedderUnavailable, ScoreWeights, TextRefused, Vectors
+from kb_engine.embed.own_model import PASSAGES, QUESTIONS, weights_for
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
+
+logger = logging.getLogger(__name__)
 
 _LETTERS_A_TOKEN = 3
 _MARKS = 2
@@ -42,87 +43,6 @@ _WEIGHTS = (
     (3, re.compile(r"[\uac00-\ud7a3]")),
     (4, re.compile(r"[\U00010000-\U0010ffff]")),
 )
-
-
-def estimated_tokens(text: str) -> int:
-    """The tokens of a text, with the two marks that most models put around it."""
-    words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
-    return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)
-
-
-def cut(text: str, most: int) -> str:
-    """The beginning of the text, as far as it is estimated at `most` tokens."""
-    while (tokens := estimated_tokens(text)) > most and len(text) > 1:
-        text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
-    return text
-
-
-QUESTIONS = (
-    "How do bees keep warm in winter?",
-    "What makes bread dough rise?",
-    "Why did the bridge collapse in the storm?",
-    "How is a broken arm treated?",
-    "How are passwords stored safely?",
-    "Which taxes does a small shop pay?",
-    "How do sailors find their way at night?",
-    "When should tomatoes be planted?",
-)
-PASSAGES = (
-    "In the cold months the colony gathers in a cluster, and the insects shiver to heat the hive.",
-    "Yeast turns sugar into carbon dioxide, whose bubbles are held by the gluten of the flour.",
-    "The wind made the deck swing ever wider until the cables tore and the span fell into the river.",
-    "The bone is set straight under anaesthesia and held in plaster for six weeks until it has healed.",
-    "A server keeps only a salted hash of the secret, made by a function that is slow on purpose.",
-    "A retailer owes value added tax on its sales and income tax on what is left at the end of the year.",
-    "With a sextant they measured the height of known stars above the horizon and worked out their place.",
-    "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
-)
-
-_BASE = MiniLM.weights
-_FLOOR_SHARE = 0.6
-"""How far MiniLM's cosine floor lies on the way from far to near."""
-_BASE_STEP = 0.45
-"""From far to near with MiniLM: 0.03 to 0.48."""
-_LEAST_STEP = 0.03
-_MOST_W = 0.85
-_WORDS_AT_FLOOR = (_BASE.floor - _BASE.w * _BASE.cosine_floor) / (1 - _BASE.w)
-"""What the words contribute where MiniLM's score is at its floor."""
-
-
-class Spread(NamedTuple):
-    """Median cosines of pairs on different subjects and on the same."""
-
-    far: float
-    near: float
-
-
-def measured_spread(questions: Vectors, passages: Vectors) -> Spread:
-    """From the vectors of QUESTIONS and PASSAGES."""
-    cosines = questions @ passages.T
-    same = np.eye(len(QUESTIONS), dtype=np.bool_)
-    return Spread(far=float(np.median(cosines[~same])), near=float(np.median(cosines[same])))
-
-
-def weights_for(spread: Spread | None, chosen: Mapping[str, float]) -> ScoreWeights:
-    """The constants; those of the settings stand over what was measured."""
-    w, cosine_floor = _BASE.w, _BASE.cosine_floor
-    if spread is not None and (step := spread.near - spread.far) >= _LEAST_STEP:
-        w = min(_MOST_W, max(_BASE.w, _BASE_STEP / (_BASE_STEP + step)))
-        cosine_floor = max(0.0, spread.far + _FLOOR_SHARE * step)
-    w = chosen.get("w", round(w, 2))
-    cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
-    return ScoreWeights(
-        w=w,
-        k=chosen.get("k", _BASE.k),
-        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * _WORDS_AT_FLOOR, 2)),
-        cosine_floor=cosine_floor,
-    )
-
-
-__all__ = ["OpenAIEmbedder"]
-
-logger = logging.getLogger(__name__)
-
 _BATCH_CHARS = 100_000
 _QUERY_SECONDS = 15.0  # somebody waits for the answer; a batch may take as long as the setting says
 _REST_SECONDS = 5.0  # before an endpoint that is out of order is asked again
@@ -137,6 +57,31 @@ _BLANK = "."  # an empty text is refused by most endpoints, and asks for nothing
 _ITS_FAULT = (b"too large", b"too long", b"too big", b"context length", b"context size", b"unsupported value")
 
 
+def estimated_tokens(text: str) -> int:
+    """The tokens of a text where the tokenizer is not known, with the two marks that most put around it.
+
+        letters of a to z                       3 a token, each word by itself
+        digits, signs, other letters of 2 bytes 1 token each (accents, Greek, Cyrillic, Hebrew, Arabic)
+        what takes 3 bytes                      2 tokens each (Chinese, Japanese, Indic scripts)
+        Korean syllables                        3 tokens each
+        what takes 4 bytes                      4 tokens each (emoji, rare Chinese characters)
+
+    An estimate that is rather too high. WordPiece takes Korean apart into two or three letters, and what
+    works on bytes knows nothing longer than a byte of what it has not been trained on. English prose has four
+    to five letters a token, so it is counted a third more than it has. Random letters, as in a key, and prose
+    in a language that the model has not been trained on can have a few more tokens than this.
+    """
+    words = sum(-(-len(word) // _LETTERS_A_TOKEN) for word in _WORD.findall(text))
+    return _MARKS + words + sum(weight * len(kind.findall(text)) for weight, kind in _WEIGHTS)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of the text, as far as it is estimated at `most` tokens."""
+    while (tokens := estimated_tokens(text)) > most and len(text) > 1:
+        text = text[: max(1, min(len(text) - 1, len(text) * most // tokens))]
+    return text
+
+
 class _Refused(Exception):
     """The endpoint does not take these texts, and may take others, or parts of them.
 
@@ -149,10 +94,13 @@ class _Refused(Exception):
         self.words = words
 
 
-class OpenAIEmbedder:
-    """The model of one endpoint. Its dimensions are known once it has answered, or by `expect`."""
+class OpenAIEmbedder(Embedder):
+    """The model of one endpoint. Its dimensions are known once it has answered, or by `expect`.
 
-    revision = ""
+    The constants of the score are those of the settings; the others are measured at loading, MiniLM's until
+    then.
+    """
+
     device = "remote"
     queries_at_once = 16
 
@@ -162,52 +110,43 @@ class OpenAIEmbedder:
         self._settings = settings
         self._wire = Wire(settings.embeddings_url, settings.embedding_key)
         self._lock = Lock()
-        self._dimensions = settings.embedding_dimensions
-        self._weights = weights_for(None, settings.scoring)
         self._at_once = settings.embedding_batch
+        self._query_seconds = min(_QUERY_SECONDS, settings.embedding_timeout)
+        prefix, model = settings.embedding_document_prefix, f"openai:{settings.embedding_model}"
+        self.name = f"{model} with {prefix!r}" if prefix else model  # the prefix changes the vectors
+        self.dimensions = settings.embedding_dimensions
+        self.max_tokens = settings.embedding_max_tokens
+        self.batch_size = settings.embedding_batch
+        self.weights = weights_for(None, settings.scoring)
         self.loaded = False
 
-    @property
-    def name(self) -> str:
-        """The model, and the prefix of passages, which changes their vectors."""
-        prefix = self._settings.embedding_document_prefix
-        model = f"openai:{self._settings.embedding_model}"
-        return f"{model} with {prefix!r}" if prefix else model
-
-    @property
-    def dimensions(self) -> int:
-        """How many numbers a vector has; 0 until the endpoint or the base has told."""
-        return self._dimensions
-
-    @property
-    def max_tokens(self) -> int:
-        """The window, by the setting."""
-        return self._settings.embedding_max_tokens
-
-    @property
-    def batch_size(self) -> int:
-        """The most texts in one request, by the setting."""
-        return self._settings.embedding_batch
-
-    @property
-    def weights(self) -> ScoreWeights:
-        """Those of the settings; the others measured at loading, MiniLM's until then."""
-        return self._weights
-
     def expect(self, dimensions: int) -> None:
-        """Refuse vectors of another length than that of the base. 0: any."""
-        self._dimensions = dimensions or self._dimensions
+        self.dimensions = dimensions or self.dimensions
 
     def load(self) -> None:
         """Ask for the vectors of a few texts; does nothing once that has succeeded."""
-        if self.loaded:
-            return
         with self._lock:
-            if not self.loaded:
-                self._load()
+            if self.loaded:
+                return
+            settings = self._settings
+            questions = [settings.embedding_query_prefix + text for text in QUESTIONS]
+            passages = [settings.embedding_document_prefix + text for text in PASSAGES]
+            self._prove_in_order(settings.embedding_timeout)
+            rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
+            vectors = np.concatenate(rows)
+            cosines = vectors[: len(questions)] @ vectors[len(questions) :].T
+            self.weights = weights_for(cosines, settings.scoring)
+            self.loaded = True
+        logger.info(
+            "the embedding endpoint answers",
+            extra={
+                "model": settings.embedding_model,
+                "dimensions": self.dimensions,
+                **msgspec.structs.asdict(self.weights),
+            },
+        )
 
     def count_tokens(self, text: str) -> int:
-        """An estimate, rather too high, with the prefix of passages."""
         return estimated_tokens(self._settings.embedding_document_prefix + text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -216,7 +155,7 @@ class OpenAIEmbedder:
         prefix = self._settings.embedding_document_prefix
         whole = [self._within_window(prefix, text) for text in texts]
         rows = [self._batch(batch) for batch in _batches(whole, self._at_once)]
-        return np.concatenate(rows) if rows else np.empty((0, self._dimensions), np.float32)
+        return np.concatenate(rows) if rows else np.empty((0, self.dimensions), np.float32)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """The vector of a question, with the prefix of questions; within 15 seconds, or not at all."""
@@ -230,36 +169,11 @@ class OpenAIEmbedder:
         return vector
 
     def close(self) -> None:
-        """End what is under way; calls after that raise EmbedderUnavailable."""
         self._wire.close()
-
-    @property
-    def _query_seconds(self) -> float:
-        return min(_QUERY_SECONDS, self._settings.embedding_timeout)
 
     def _within_window(self, prefix: str, text: str) -> str:
         room = self.max_tokens - estimated_tokens(prefix)
         return prefix + (cut(text, max(room, 1)) if text.strip() else _BLANK)
-
-    def _load(self) -> None:
-        settings = self._settings
-        questions = [settings.embedding_query_prefix + text for text in QUESTIONS]
-        passages = [settings.embedding_document_prefix + text for text in PASSAGES]
-        self._prove_in_order(settings.embedding_timeout)
-        rows = [self._batch(batch) for batch in _batches([*questions, *passages], self._at_once)]
-        vectors = np.concatenate(rows)
-        self._weights = weights_for(
-            measured_spread(vectors[: len(questions)], vectors[len(questions) :]), settings.scoring
-        )
-        self.loaded = True
-        logger.info(
-            "the embedding endpoint answers",
-            extra={
-                "model": settings.embedding_model,
-                "dimensions": self._dimensions,
-                **msgspec.structs.asdict(self._weights),
-            },
-        )
 
     def _batch(self, texts: list[str]) -> Vectors:
         """The vectors of a batch; how many texts the next one has follows what the endpoint can do in time.
@@ -294,20 +208,24 @@ class OpenAIEmbedder:
 
         So are models that make nothing of a text as a whole, which happens, and something of a part.
         """
-        for length in _ever_shorter(len(text)):  # beginning with the whole: the fault may have passed
+        length = len(text)  # beginning with the whole: the fault may have passed
+        while True:
             try:
                 vector = self._ask([text[:length]], seconds)
             except _Refused as again:
                 refused = again
-                continue
-            if length < len(text):
-                logger.warning(
-                    "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
-                    extra={"why": refused.what, "characters": len(text), "embedded": length},
-                )
-            return vector
-        where = self._settings.embeddings_url
-        raise TextRefused(f"{where} {refused.what} for one text, also in part, and takes others")
+            else:
+                break
+            if length <= _SHORTEST:
+                where = self._settings.embeddings_url
+                raise TextRefused(f"{where} {refused.what} for one text, also in part, and takes others")
+            length = max(_SHORTEST, length // 2)
+        if length < len(text):
+            logger.warning(
+                "a passage is embedded by its beginning; was it too long, lower KB_EMBEDDING_MAX_TOKENS",
+                extra={"why": refused.what, "characters": len(text), "embedded": length},
+            )
+        return vector
 
     def _prove_in_order(self, seconds: float) -> None:
         """Raises EmbedderUnavailable where the endpoint refuses even a plain short text."""
@@ -328,19 +246,23 @@ class OpenAIEmbedder:
         }
         if self._settings.embedding_dimensions:
             body["dimensions"] = self._settings.embedding_dimensions
-        numbers = len(texts) * (self._dimensions or MOST_DIMENSIONS)
+        numbers = len(texts) * (self.dimensions or MOST_DIMENSIONS)
         most = _BYTES_BESIDE + numbers * _BYTES_A_NUMBER
         reply = self._wire.post(msgspec.json.encode(body), seconds=seconds, most_bytes=most)
         if reply.status != 200:
             words = words_of(reply.body, self._settings.embedding_key) if ours else ""
             raise self._fault(reply, words)
         try:
-            vectors = vectors_of(reply.body, count=len(texts), dimensions=self._dimensions)
+            vectors = vectors_of(reply.body, count=len(texts), dimensions=self.dimensions)
         except WrongLength as wrong:
-            raise self._out_of_order(self._other_length(wrong)) from wrong
+            if self._settings.embedding_dimensions:
+                mend = "; unset KB_EMBEDDING_DIMENSIONS where it knows one length only"
+            else:
+                mend = ", which the base is filled with: name its model, or run `kb reindex`"
+            raise self._out_of_order(f"answers with {wrong}{mend}") from wrong
         except BadAnswer as bad:
             raise _Refused(f"answers with {bad}") from bad
-        self._dimensions = vectors.shape[1]
+        self.dimensions = vectors.shape[1]
         return vectors
 
     def _fault(self, reply: Reply, words: str) -> EmbedderUnavailable | _Refused:
@@ -362,22 +284,9 @@ class OpenAIEmbedder:
             rest = reply.retry_after
         return self._out_of_order(f"answers HTTP {reply.status}: {mend}", words, rest)
 
-    def _other_length(self, wrong: WrongLength) -> str:
-        if self._settings.embedding_dimensions:
-            return f"answers with {wrong}; unset KB_EMBEDDING_DIMENSIONS where it knows one length only"
-        return f"answers with {wrong}, which the base is filled with: name its model, or run `kb reindex`"
-
     def _out_of_order(self, what: str, words: str = "", rest: float = _REST_SECONDS) -> EmbedderUnavailable:
         reason = f" ({words})" if words else ""
         return EmbedderUnavailable(f"{self._settings.embeddings_url} {what}{reason}", retry_after=rest)
-
-
-def _ever_shorter(length: int) -> Iterator[int]:
-    """The length, its half, a quarter, and so on down to the shortest that is tried."""
-    yield length
-    while length > _SHORTEST:
-        length = max(_SHORTEST, length // 2)
-        yield length
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:

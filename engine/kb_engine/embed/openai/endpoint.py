@@ -1,10 +1,17 @@
-"""What an endpoint answers, taken apart. No I/O: bytes in, vectors or the reason why not out."""
+"""One POST to an endpoint, from any thread, and its answer taken apart: vectors, or the reason why not.
+
+    thread ──▶ event loop of this wire, in a thread of its own ──▶ pooled connections
+           ◀── status and body, or EmbedderUnavailable
+
+A thread that waits in a socket cannot be stopped; a task on a loop can. So a hanging endpoint holds up
+no shutdown, and a total time holds also for one that sends a byte now and then.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -26,11 +33,6 @@ class BadAnswer(ValueError):
 
 class WrongLength(BadAnswer):
     """The vectors have another length than those before them."""
-
-    def __init__(self, found: int, wanted: int) -> None:
-        super().__init__(f"vectors of {found} dimensions where {wanted} were expected")
-        self.found = found
-        self.wanted = wanted
 
 
 class _Item(msgspec.Struct):
@@ -54,27 +56,18 @@ def vectors_of(body: bytes, *, count: int, dimensions: int) -> Vectors:
         raise BadAnswer(f"no list of embeddings ({_first_words(str(error))})") from error
     if len(items) != count:
         raise BadAnswer(f"{len(items)} embeddings for {count} texts")
-    rows = [item.embedding for item in _in_order(items)]
-    wanted = dimensions or len(rows[0])
+    if any(item.index is not None for item in items):  # else they are in order as they came
+        places = {item.index: item for item in items}
+        if places.keys() != set(range(count)):
+            raise BadAnswer("embeddings whose index is missing or comes twice")
+        items = [places[place] for place in range(count)]
+    wanted = dimensions or len(items[0].embedding)
     if not 0 < wanted <= MOST_DIMENSIONS:
         raise BadAnswer(f"vectors of {wanted} dimensions; 1 to {MOST_DIMENSIONS} can be used")
-    for row in rows:
-        if len(row) != wanted:
-            raise WrongLength(len(row), wanted)
-    return _of_length_one(np.array(rows, dtype=np.float64))
-
-
-def _in_order(items: list[_Item]) -> list[_Item]:
-    """By `index` where the endpoint tells it, else as they came."""
-    if all(item.index is None for item in items):
-        return items
-    places = {item.index: item for item in items}
-    if places.keys() != set(range(len(items))):
-        raise BadAnswer("embeddings whose index is missing or comes twice")
-    return [places[place] for place in range(len(items))]
-
-
-def _of_length_one(vectors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> Vectors:
+    for item in items:
+        if (found := len(item.embedding)) != wanted:
+            raise WrongLength(f"vectors of {found} dimensions where {wanted} were expected")
+    vectors = np.array([item.embedding for item in items], dtype=np.float64)
     if not np.isfinite(vectors).all():
         raise BadAnswer("a vector with a number that is not finite")
     largest = np.abs(vectors).max(axis=1, keepdims=True)
@@ -154,8 +147,19 @@ class Wire:
             NoAnswer: not in time.
             EmbedderUnavailable: no answer of HTTP, one that is too large, or the wire was closed.
         """
+        # Under the lock, so that nothing is put on the loop behind what closes it.
+        with self._lock:
+            if self._closed:
+                raise EmbedderUnavailable("the engine is stopping")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name="embedding-endpoint", daemon=True
+                )
+                self._thread.start()
+            reply = asyncio.run_coroutine_threadsafe(self._post(body, seconds, most_bytes), self._loop)
         try:
-            return self._begin(body, seconds, most_bytes).result()
+            return reply.result()
         except CancelledError:
             raise EmbedderUnavailable("the engine is stopping") from None
 
@@ -170,18 +174,12 @@ class Wire:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
 
-    def _begin(self, body: bytes, seconds: float, most_bytes: int) -> Future[Reply]:
-        # Under the lock, so that nothing is put on the loop behind what closes it.
-        with self._lock:
-            if self._closed:
-                raise EmbedderUnavailable("the engine is stopping")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="embedding-endpoint", daemon=True
-                )
-                self._thread.start()
-            return asyncio.run_coroutine_threadsafe(self._post(body, seconds, most_bytes), self._loop)
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
 
     async def _let_go(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -204,7 +202,10 @@ class Wire:
         except TimeoutError as error:
             raise NoAnswer(f"{self._url} did not answer within {seconds:g} s") from error
         except aiohttp.ClientConnectorError as error:
-            raise self._failed(f"cannot be reached ({_why(error)})") from error
+            why = error.strerror or "no connection"
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                why = f"its certificate is not trusted: {error.certificate_error}"
+            raise self._failed(f"cannot be reached ({why})") from error
         except aiohttp.ClientPayloadError as error:
             raise self._failed("broke off in the middle of its answer") from error
         except (aiohttp.ClientResponseError, HttpProcessingError, ValueError) as error:
@@ -215,7 +216,13 @@ class Wire:
     async def _once(self, body: bytes, most_bytes: int) -> Reply:
         session = self._session
         if session is None:
-            session = self._session = _new_session(self._headers)
+            session = self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),  # as many as there are threads that ask
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
         # A redirect is not followed: the key and the texts are for the host of the setting.
         async with session.post(self._url, data=body, allow_redirects=False) as answer:
             if answer.headers.get("Content-Encoding", "identity") != "identity":
@@ -229,29 +236,6 @@ class Wire:
 
     def _failed(self, what: str) -> EmbedderUnavailable:
         return EmbedderUnavailable(f"{self._url} {what}", retry_after=_CONNECT_SECONDS)
-
-
-def _why(error: aiohttp.ClientConnectorError) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted: {error.certificate_error}"
-    return error.strerror or "no connection"
-
-
-def _new_session(headers: dict[str, str]) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),  # as many as there are threads that ask
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-    )
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
 
 
 def seconds_of(header: str | None) -> float | None:

@@ -1,23 +1,44 @@
-"""Opening a base on PostgreSQL: reached, made or migrated, every refusal with words for people."""
+"""Opening a base on PostgreSQL: reached, made or migrated; and all its chunks embedded anew."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import asyncpg
 
 from kb_engine.address import Address
-from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseUnreachable, BaseUnwritable, NotABase
-from kb_engine.store.port import EmbedderIdentity
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import (
+    REINDEX_BATCH,
+    UNLIKE_ITS_NUMBER,
+    BaseTooNew,
+    BaseUnreachable,
+    BaseUnwritable,
+    EmbedderIdentity,
+    NotABase,
+    ReindexProgress,
+    check_shape,
+)
 from kb_engine.store.postgres import schema
-from kb_engine.store.postgres.connection import GONE, SCHEMA, Db, connect, value
+from kb_engine.store.postgres.connection import (
+    GONE,
+    SCHEMA,
+    Db,
+    connect,
+    layout_version,
+    rows,
+    set_embedder,
+    value,
+)
 
 WAIT_SECONDS = 15.0
 """An engine that starts with its database lets it come up first."""
 _AGAIN_SECONDS = 0.25
 _FOR_GOOD = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
+
+_MISSING = "FROM chunks c WHERE NOT EXISTS (SELECT FROM next_vectors n WHERE n.chunk_id = c.id)"
 
 
 async def prepare(
@@ -107,3 +128,87 @@ async def _make_extension(db: Db, address: Address) -> None:
         raise NotABase(address, f"{why}. Have its administrator run CREATE EXTENSION vector.") from error
     except asyncpg.PostgresError as error:
         raise NotABase(address, f"{why}, and it cannot be made: {error}. Install pgvector there.") from error
+
+
+async def reindex_postgres(
+    address: Address,
+    *,
+    embedder: EmbedderIdentity,
+    embed: Callable[[Sequence[str]], Vectors],
+    progress: ReindexProgress = lambda _done, _total: None,
+    wait: float = WAIT_SECONDS,
+) -> int:
+    """Embed all chunks of a base again and make `embedder` its own; how many chunks. `embed` blocks.
+
+    Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
+    `progress` is called with how many of how many are done.
+
+    The new vectors gather beside the old ones, a batch a transaction, so that what was stopped goes on where
+    it was. Engines may work meanwhile: what they take in is embedded too, before the switch. After it they
+    refuse searches and changes until they are started again with the new embedder.
+
+    Raises:
+        BaseRefused: there is none, or it cannot be used.
+    """
+    async with latest(address, wait) as db:
+        async with db.transaction():
+            if await schema.stored_embedder(db) is None:
+                raise NotABase(address, "no engine has used it. Name the base that the engine uses.")
+        await _begin(db, embedder)
+        while not await _switched(db, address, embedder):
+            await _embed_missing(db, embedder, embed, progress)
+        total = int(await value(db, "SELECT count(*) FROM vectors"))
+        progress(total, total)
+        return total
+
+
+async def _begin(db: Db, embedder: EmbedderIdentity) -> None:
+    """Go on with what was begun for this embedder; drop what was begun for another."""
+    async with db.transaction():
+        known = await rows(db, "SELECT name, dimensions FROM next_embedder FOR UPDATE")
+        if [tuple(one) for one in known] == [(embedder.name, embedder.dimensions)]:
+            return
+        await db.execute("DELETE FROM next_vectors; DELETE FROM next_embedder")
+        sql = "INSERT INTO next_embedder (name, dimensions) VALUES (?, ?)"
+        await rows(db, sql, (embedder.name, embedder.dimensions))
+
+
+async def _embed_missing(
+    db: Db, embedder: EmbedderIdentity, embed: Callable[[Sequence[str]], Vectors], progress: ReindexProgress
+) -> None:
+    batch = f"SELECT c.id, c.document_id, c.text {_MISSING} ORDER BY c.id LIMIT ?"
+    while found := await rows(db, batch, (REINDEX_BATCH,)):
+        progress(
+            int(await value(db, "SELECT count(*) FROM next_vectors")),
+            int(await value(db, "SELECT count(*) FROM chunks")),
+        )
+        vectors = await asyncio.to_thread(embed, [text for _, _, text in found])
+        check_shape(vectors, len(found), embedder)
+        await db.executemany(
+            # Of a chunk that has gone meanwhile nothing is kept.
+            "INSERT INTO next_vectors (chunk_id, document_id, vector) "
+            "SELECT id, document_id, $3::real[]::vector FROM chunks WHERE id = $1 AND document_id = $2 "
+            "ON CONFLICT DO NOTHING",
+            [(row[0], row[1], vector) for row, vector in zip(found, vectors.tolist(), strict=True)],
+        )
+
+
+async def _switched(db: Db, address: Address, embedder: EmbedderIdentity) -> bool:
+    """Make the new vectors those of the base, unless some are still missing."""
+    async with db.transaction():
+        await schema.stored_embedder(db)  # holds the base: no document changes until the end
+        if (version := await layout_version(db)) > len(schema.MIGRATIONS):
+            raise BaseTooNew(address, version, len(schema.MIGRATIONS))
+        if await value(db, f"SELECT EXISTS (SELECT {_MISSING})"):
+            return False
+        # A chunk may have gone between being read and its vector being kept.
+        await db.execute("DELETE FROM next_vectors WHERE chunk_id NOT IN (SELECT id FROM chunks)")
+        await db.execute(
+            "DELETE FROM vectors; "
+            "INSERT INTO vectors (chunk_id, document_id, vector) "
+            "SELECT chunk_id, document_id, vector FROM next_vectors ORDER BY chunk_id; "
+            "DELETE FROM next_vectors; DELETE FROM next_embedder; "
+            "UPDATE base SET generation = generation + 1"
+        )
+        await set_embedder(db, embedder)
+    return True

@@ -11,9 +11,17 @@ from functools import partial
 from typing import TypeAlias
 
 from kb_engine.address import Address
-from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.postgres.connection import SCHEMA, Db, attempted, row, rows, value
+from kb_engine.store.port import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.postgres.connection import (
+    SCHEMA,
+    Db,
+    attempted,
+    layout_version,
+    row,
+    rows,
+    set_embedder,
+    value,
+)
 from kb_engine.turns import SHORT_BYTES
 
 Migration: TypeAlias = Callable[[Db], Awaitable[None]]
@@ -287,7 +295,7 @@ async def migrate(db: Db, address: Address, migrations: Sequence[Migration]) -> 
     """Bring the base to the latest layout, one migration a transaction, also while older engines run.
 
     They go on reading, for a migration takes nothing away, and change nothing any more
-    (`write.expect_layout`).
+    (`connection.expect_layout`).
 
     Raises:
         BaseTooNew: a later engine has written it.
@@ -311,11 +319,6 @@ async def _one_step(db: Db, address: Address, migrations: Sequence[Migration]) -
         await migrations[version](db)
         await rows(db, "UPDATE layout SET version = ?", (version + 1,))
         return True
-
-
-async def layout_version(db: Db) -> int:
-    """The number of the last migration done, by now also by a later engine."""
-    return int(await value(db, "SELECT version FROM layout"))
 
 
 async def _version(db: Db, address: Address) -> int:
@@ -355,8 +358,3 @@ async def stored_embedder(db: Db) -> EmbedderIdentity | None:
     """The embedder that filled the base; None in a new one. Holds the row until the transaction ends."""
     name, dimensions = await row(db, "SELECT embedder, dimensions FROM base FOR UPDATE") or (None, None)
     return None if name is None or dimensions is None else EmbedderIdentity(name, dimensions)
-
-
-async def set_embedder(db: Db, embedder: EmbedderIdentity) -> None:
-    """Note whose vectors the base holds."""
-    await rows(db, "UPDATE base SET embedder = ?, dimensions = ?", (embedder.name, embedder.dimensions))

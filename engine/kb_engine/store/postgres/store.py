@@ -1,56 +1,72 @@
 """The store on PostgreSQL: many engines on one database, every transaction whole.
 
-Changes of documents follow one another (`write.py`); jobs, leases and files do not wait for them. A search
-reads one snapshot of the database.
+Changes of documents follow one another (`connection.py`); jobs, leases and files do not wait for them. A
+search reads one snapshot of the database.
+
+A job that is taken has a lease, and the lease an end, by the clock of the database. Its holder moves the end
+on while it lives; after the end the job is anybody's again. What a holder commits it commits under its lease,
+with the job's row held, so that nothing comes of work whose lease was lost. Beside its requests an open store
+does:
+
+every third of a lease   leases and unaccepted files of this engine ─▶ their end moved on
+                         lapsed leases of any engine ─▶ queued again
+                         files that nobody receives any more ─▶ removed
+LISTEN                   events of other engines ─▶ this one's workers and who waits here
+
+Uploads lie in the database, in parts, so that whichever engine takes a job has its file:
+
+    receive ──▶ parts ──▶ job accepted ──▶ job ends ──▶ removed with it, in its transaction; a failed job's
+       |                                               when it is kept no longer
+       └─ failed, cut off, cancelled ──▶ removed        kill -9 ──▶ swept when nobody keeps it any more
+
+Parts come and go one at a time, so that a file takes a megabyte of memory here, however large it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
-from contextlib import suppress
+import fcntl
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
 import asyncpg
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Index
-from kb_engine.index.postgres.search import search
-from kb_engine.index.postgres.words import Words
-from kb_engine.store.facade import Clock, Store, utc_now
-from kb_engine.store.port import (
-    Counts,
-    EmbedderIdentity,
-    Found,
-    LeasedJob,
-    Prepared,
-    Query,
-    StoreEventCallback,
-)
-from kb_engine.store.postgres import leases, schema
-from kb_engine.store.postgres.background import Heartbeat, NotificationListener
+from kb_engine.index.postgres import Words, find_candidates
+from kb_engine.spool import HeldFiles, SpoolFile, on_disk
+from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEvent, StoreEventCallback
+from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (
+    CHANNEL,
     GONE,
     READ_SECONDS,
-    SCHEMA,
     Connections,
+    Db,
     Lost,
+    PostgresRead,
+    PostgresWrite,
     as_engine_errors,
     attempted,
+    changed,
+    connect,
+    expect_layout,
     not_ready,
+    rows,
+    value,
     was_cut_off,
 )
-from kb_engine.store.postgres.dialect import POSTGRES
 from kb_engine.store.postgres.opening import WAIT_SECONDS, prepare
-from kb_engine.store.postgres.spool import PostgresSpool
-from kb_engine.store.postgres.write import PostgresRead, PostgresWrite, expect_layout
-from kb_engine.store.repository import jobs, results, state
-from kb_engine.store.repository.transaction import Read, Write
-from kb_engine.turns import LANES, Lane
+from kb_engine.store.repository import jobs, search
+from kb_engine.store.repository.transaction import Clock, Read, Write
+from kb_engine.store.store import Store, utc_now
 
 T = TypeVar("T")
 
@@ -60,6 +76,18 @@ BEATS = 3
 """Signs of life in that time."""
 _FILE_LEASES = 4
 """An upload that nobody accepts is kept for so many leases."""
+_FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0
+
+PART_BYTES = 1024 * 1024
+
+_PART = "INSERT INTO spool_parts (name, part, data) VALUES (?, ?, ?)"
+_ONE_PART = "SELECT data FROM spool_parts WHERE name = ? AND part = ?"
+_GROWN = "UPDATE spool_files SET size_bytes = size_bytes + ?, touched_at = clock_timestamp() WHERE name = ?"
+
+_COPY = "part-"
+_YOUNG_SECONDS = 60.0  # another engine on this folder may have made a copy and not yet locked it
+
+logger = logging.getLogger(__name__)
 
 
 async def open_postgres(
@@ -106,7 +134,7 @@ class PostgresStore(Store):
         self._layout = len(schema.MIGRATIONS)
         self._words = Words()
         self._leases: set[str] = set()
-        self._taking: set[str] = set()
+        """Those that this engine holds, which its heartbeat renews until the job is out of its hands."""
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
         self._listener = NotificationListener(address)
@@ -135,13 +163,11 @@ class PostgresStore(Store):
         await self._run_read(lambda read: expect_layout(read.db, self._layout))
         if self._leases:
             held = list(self._leases)
-            good = await self._run_read(
-                lambda read: leases.renew(read, held, self._lease_seconds), readonly=False
-            )
+            good = await self._run_read(lambda read: renew(read, held, self._lease_seconds), readonly=False)
             self._leases -= set(held) - good
         if self._spool is not None:
             await self._spool.keep(_FILE_LEASES * self._lease_seconds)
-        await self.release_all()
+        await self.write(jobs.release)
 
     async def _close(self) -> None:
         await self._heartbeat.stop()
@@ -151,7 +177,7 @@ class PostgresStore(Store):
         try:
             # Where this fails the leases lapse.
             with suppress(EngineError, asyncpg.PostgresError):
-                if held := [*self._leases, *self._taking]:
+                if held := list(self._leases):
                     await self._through(lambda write: jobs.hand_back(write, "lease = ANY (?)", (held,)))
         finally:
             await self._connections.close()
@@ -163,13 +189,14 @@ class PostgresStore(Store):
             raise not_ready("The engine is shutting down.")
         task = asyncio.ensure_future(self._through(work))
         self._writing.add(task)
-        task.add_done_callback(self._written)
-        return await asyncio.shield(task)
 
-    def _written(self, task: asyncio.Task[T]) -> None:
-        self._writing.discard(task)
-        if not task.cancelled():
-            task.exception()  # its caller may have gone
+        def written(task: asyncio.Task[T]) -> None:
+            self._writing.discard(task)
+            if not task.cancelled():
+                task.exception()  # its caller may have gone
+
+        task.add_done_callback(written)
+        return await asyncio.shield(task)
 
     async def _through(self, work: Callable[[Write], Coroutine[Any, Any, T]]) -> T:
         with as_engine_errors():
@@ -187,8 +214,8 @@ class PostgresStore(Store):
                 await expect_layout(db, self._layout)
                 write = PostgresWrite(
                     db,
-                    self._now(),
-                    POSTGRES,
+                    self._clock,
+                    self._max_queued,
                     embedder=self._embedder,
                     layout=self._layout,
                     lease_seconds=self._lease_seconds,
@@ -205,6 +232,8 @@ class PostgresStore(Store):
             await transaction.commit()
             if write.embedder.dimensions:  # once known they stay, whatever a slower transaction has seen
                 self._embedder = write.embedder
+            self._leases |= write.kept_leases
+            self._leases -= write.dropped_leases
             return answer
 
     async def _run_read(self, work: Callable[[Read], Coroutine[Any, Any, T]], *, readonly: bool = True) -> T:
@@ -222,80 +251,239 @@ class PostgresStore(Store):
             try:
                 async with asyncio.timeout(READ_SECONDS):
                     async with db.transaction(isolation=isolation, readonly=readonly):
-                        return await work(PostgresRead(db, self._now(), POSTGRES))
+                        return await work(PostgresRead(db, self._clock))
             except GONE as error:
                 if was_cut_off(db, error):
                     raise Lost from error
                 raise
 
-    async def _run_search(self, query: Query) -> Found:
+    async def search(self, query: Query) -> Found:
+        if self._follower is not None:
+            return await self._search_elsewhere(self._follower, query)
         return await self._run_read(partial(self._search, query))
 
     async def _search(self, query: Query, read: Read) -> Found:
-        candidates = await search(read.db, self._embedder, self._words, query)
-        return await results.found(read, query, candidates)
-
-    # leases: those that this engine holds, which its heartbeat renews until the job is out of its hands
-
-    async def take(
-        self, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
-    ) -> LeasedJob | None:
-        # Not among the leases yet: a beat that does not see it in the base would call it void.
-        self._taking.add(lease)
-        try:
-            leased = await super().take(lease, lanes, without)
-        except asyncio.CancelledError:
-            raise  # the transaction goes on, and what it takes is handed back in the end
-        except BaseException:
-            self._taking.discard(lease)
-            raise
-        self._taking.discard(lease)
-        if leased is not None:
-            self._leases.add(lease)
-        return leased
-
-    async def change_lane(self, leased: LeasedJob, lane: Lane) -> bool:
-        changed = await super().change_lane(leased, lane)
-        self._leases.discard(leased.lease)
-        return changed
-
-    async def commit(self, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
-        done = await super().commit(leased, prepared)
-        self._leases.discard(leased.lease)
-        return done
-
-    async def commit_duplicate(self, leased: LeasedJob) -> m.Job | None:
-        done = await super().commit_duplicate(leased)
-        if done is not None:
-            self._leases.discard(leased.lease)
-        return done
-
-    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
-        failed = await super().fail(lease, job_id, error)
-        self._leases.discard(lease)
-        return failed
-
-    # state
-
-    async def counts(self) -> Counts:
-        """Totals for `/status`; the spool counts for itself."""
-        return await self._read(_counts)
-
-    async def ping(self) -> None:
-        await self._run_write(_ping, makes_room=False)
-        await self._read(lambda read: read.value("SELECT at FROM pings"))
+        candidates = await find_candidates(read.db, self._embedder, self._words, query)
+        return await search.found(read, query, candidates)
 
 
-async def _counts(read: Read) -> Counts:
-    size = await read.value(
-        "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = ? AND c.relkind = 'r' AND c.relname <> 'spool_parts'",
-        (SCHEMA,),
+async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
+    """Move the end of leases on; those that are still good, and those that are just being used."""
+    await read.rows(
+        "UPDATE jobs SET lease_until = clock_timestamp() + make_interval(secs => ?) WHERE seq = ANY (ARRAY("
+        "SELECT seq FROM jobs WHERE status = 'running' AND lease = ANY (?::text[]) FOR UPDATE SKIP LOCKED))",
+        (seconds, leases),
     )
-    return await state.counts(read, int(size))
+    good = "SELECT lease FROM jobs WHERE status = 'running' AND lease = ANY (?::text[])"
+    return {lease for (lease,) in await read.rows(good, (leases,))}
 
 
-async def _ping(write: Write) -> None:
-    sql = "INSERT INTO pings (at) VALUES (?) ON CONFLICT (one) DO UPDATE SET at = EXCLUDED.at"
-    await write.rows(sql, (write.now,))
+class Heartbeat:
+    """Does `work` every `seconds`, whatever becomes of it, until it is stopped."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, with the first beat after the first pause."""
+        self._task = asyncio.create_task(self._beat(), name="kb-store-heartbeat")
+
+    async def stop(self) -> None:
+        await _cancelled(self._task)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                await self._work()
+            except EngineError as error:
+                logger.warning(
+                    "the store could not be kept", extra={"code": error.code, "detail": error.detail}
+                )
+            except Exception:  # the boundary: the next beat tries again
+                logger.exception("the store could not be kept")
+
+
+class NotificationListener:
+    """A connection of its own that listens, opened again whenever it is lost."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._callback: StoreEventCallback | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, callback: StoreEventCallback) -> None:
+        """Call back with what comes; after a gap with `resumed`."""
+        self._callback = callback
+        self._task = asyncio.create_task(self._listen(), name="kb-store-listener")
+
+    async def stop(self) -> None:
+        await _cancelled(self._task)
+
+    async def _listen(self) -> None:
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                await self._listen_once()
+                wait = _FIRST_WAIT
+            except (*GONE, asyncpg.PostgresError) as error:
+                logger.warning("no events from the database", extra={"error": type(error).__name__})
+                wait = min(wait * 2, _LONGEST_WAIT)
+            await asyncio.sleep(wait)
+
+    async def _listen_once(self) -> None:
+        lost = asyncio.Event()
+        db: Db = await connect(self._address)
+        try:
+            db.add_termination_listener(lambda _: lost.set())
+            await db.add_listener(CHANNEL, self._receive)
+            self._deliver(StoreEvent("resumed"))
+            if not db.is_closed():
+                await lost.wait()
+        finally:
+            with suppress(*GONE, asyncpg.PostgresError):
+                await db.close(timeout=1.0)
+
+    def _receive(self, _db: Db, _pid: int, _channel: str, payload: str) -> None:
+        kind, _, job_id = payload.partition(" ")
+        if kind in {"queued", "ended", "cancelled", "cleared"}:  # not what a later engine may have to say
+            self._deliver(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
+
+    def _deliver(self, event: StoreEvent) -> None:
+        if self._callback is not None:
+            self._callback(event)
+
+
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class PostgresSpool(HeldFiles):
+    """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
+
+    def __init__(self, connections: Connections, folder: Path) -> None:
+        super().__init__()
+        self._connections = connections
+        self._folder = folder
+
+    @asynccontextmanager
+    async def receive(self, name: str) -> AsyncIterator[SpoolFile]:
+        """A new file to write; each part is committed as it is full."""
+        await self._do("INSERT INTO spool_files (name) VALUES (?)", (name,))
+        try:
+            received = _Parts(self._append, name)
+            yield received
+            await received.end()
+        except BaseException:  # also a cancelled request leaves nothing behind
+            with suppress(EngineError):  # else it is swept
+                await asyncio.shield(self.remove(name))
+            raise
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Path]:
+        """A copy on this machine's disk."""
+        if not await self.has(name):
+            raise FileNotFoundError(f"the spool has no file {name}")
+        with NamedTemporaryFile(dir=self._folder, prefix=_COPY) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # let go by the end of this process, whatever ends it
+            part = 0
+            while (data := await self._ask(_ONE_PART, (name, part))) is not None:
+                await on_disk(partial(file.write, data))
+                part += 1
+            await on_disk(file.flush)
+            yield Path(file.name)
+
+    async def has(self, name: str) -> bool:
+        return await self._ask("SELECT true FROM spool_files WHERE name = ?", (name,)) is not None
+
+    async def remove(self, name: str) -> None:
+        """Delete the file, unless a job has it: what is accepted goes with its job alone."""
+        await self._do("DELETE FROM spool_files WHERE name = ? AND NOT accepted", (name,))
+
+    async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:  # noqa: ARG002
+        """Delete the copies that ended engines have left on this disk; how many.
+
+        Which files jobs need is known in the database, and `keep` looks there with every beat.
+        """
+        return await asyncio.to_thread(self._sweep_copies)
+
+    def _sweep_copies(self) -> int:
+        before = time.time() - _YOUNG_SECONDS
+        left = [path for path in self._folder.glob(f"{_COPY}*") if path.stat().st_mtime < before]
+        return sum(map(_remove_unlocked, left))
+
+    async def keep(self, seconds: float) -> int:
+        """Tell that this engine's files are still coming, and remove those of the dead; how many.
+
+        `seconds` after its last sign of life nobody is receiving a file any more.
+        """
+        touch = "UPDATE spool_files SET touched_at = clock_timestamp() WHERE name = ANY (?::text[])"
+        if self.held:
+            await self._do(touch, (list(self.held),))
+        gone = (
+            "DELETE FROM spool_files WHERE NOT accepted "
+            "AND touched_at < clock_timestamp() - make_interval(secs => ?)"
+        )
+        return await self._do(gone, (seconds,))
+
+    async def size(self) -> int:
+        return int(await self._ask("SELECT coalesce(sum(size_bytes), 0)::bigint FROM spool_files", ()))
+
+    async def _append(self, name: str, part: int, data: bytes) -> None:
+        async with self._one() as db, db.transaction():
+            try:
+                await rows(db, _PART, (name, part, data))
+            except asyncpg.ForeignKeyViolationError as error:
+                raise not_ready("The upload came too slowly and was given up. Send it again.") from error
+            await rows(db, _GROWN, (len(data), name))
+
+    async def _ask(self, sql: str, values: Sequence[Any]) -> Any:
+        async with self._one() as db:
+            return await value(db, sql, values)
+
+    async def _do(self, sql: str, values: Sequence[Any]) -> int:
+        async with self._one() as db:
+            return await changed(db, sql, values)
+
+    @asynccontextmanager
+    async def _one(self) -> AsyncIterator[Db]:
+        with as_engine_errors():
+            async with self._connections.one() as db:
+                yield db
+
+
+def _remove_unlocked(path: Path) -> bool:
+    """Delete a copy that no process holds; whether it was one."""
+    with suppress(OSError), path.open("rb") as file:  # gone already, or held
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+        return True
+    return False
+
+
+class _Parts:
+    """Gathers what is written into parts of one size."""
+
+    def __init__(self, append: Callable[[str, int, bytes], Awaitable[None]], name: str) -> None:
+        self._append = append
+        self._name = name
+        self._gathered = bytearray()
+        self._count = 0
+
+    async def write(self, data: bytes) -> None:
+        self._gathered += data
+        while len(self._gathered) >= PART_BYTES:
+            await self._flush(PART_BYTES)
+
+    async def end(self) -> None:
+        if self._gathered:
+            await self._flush(len(self._gathered))
+
+    async def _flush(self, size: int) -> None:
+        await self._append(self._name, self._count, bytes(self._gathered[:size]))
+        del self._gathered[:size]
+        self._count += 1

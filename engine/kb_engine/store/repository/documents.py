@@ -1,19 +1,77 @@
-"""Documents: found, listed, changed and removed."""
+"""Documents and their tags: found, listed, made by the commit of a job, changed and removed.
+
+The commit of a job leads to a new document, to the standing one that it turned out to be, or to a note's
+other text, and closes the job in the same transaction. Updates of notes are jobs too: accepted, joined while
+they are unfinished, done in the order of acceptance.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
+
+import msgspec
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.refusals import document_not_found, not_a_note
-from kb_contracts.semantics.submissions import check_version
-from kb_engine.store import rules
-from kb_engine.store.port import NewJob, Prepared
-from kb_engine.store.repository import jobs, tags
-from kb_engine.store.repository.transaction import Read, Write, placeholders
-from kb_engine.store.rows import CHUNK_COLUMNS, DOCUMENT_COLUMNS, chunk, document_fields
-from kb_engine.store.times import following
+from kb_contracts.api.errors import EngineError
+from kb_contracts.semantics.documents import (
+    check_version,
+    document_not_found,
+    not_a_note,
+    tag_not_found,
+    tags_to_unite,
+    text_digest,
+)
+from kb_engine.store.port import OCR_METHOD, Idempotency, LeasedJob, NewJob, Prepared
+from kb_engine.store.repository import jobs
+from kb_engine.store.repository.search import CHUNK_COLUMNS, chunk, starts_with
+from kb_engine.store.repository.transaction import (
+    Read,
+    Write,
+    answer_or_job,
+    following,
+    keep_answer,
+    makes_room,
+    placeholders,
+    settle,
+)
+
+NO_TEXT = "No text was found."
+
+_COLUMNS = (
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "size_bytes", "sha256", "metadata",
+    "status", "status_reason", "extraction_method", "pages", "chunk_count", "version", "created_at",
+    "updated_at",
+)  # fmt: skip
+
+
+# read
+
+
+async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+    """The members of documents `d`, by name."""
+    columns = ", ".join([*(f"d.{name}" for name in _COLUMNS), read.sources, read.tags])
+    documents = []
+    for row in await read.rows(f"SELECT {columns} FROM documents d {condition}", values):  # noqa: S608
+        fields = dict(zip((*_COLUMNS, "source_paths", "tags"), row, strict=True))
+        fields["metadata"] = msgspec.json.decode(fields["metadata"])
+        for name in ("source_paths", "tags"):
+            fields[name] = read.read_list(fields[name])
+        documents.append(fields)
+    return documents
+
+
+async def _fields(read: Read, key: int | str) -> dict[str, Any]:
+    number = int(key) if isinstance(key, str) and key.isdecimal() else key
+    found = []
+    if isinstance(number, str):
+        found = await _rows(read, "WHERE d.uid = ?", (number,))
+    elif number <= m.MAX_INTEGER:  # beyond, there is no document
+        found = await _rows(read, "WHERE d.id = ?", (number,))
+    if not found:
+        raise document_not_found(key)
+    return found[0]
 
 
 async def find(read: Read, key: int | str) -> m.Document:
@@ -21,22 +79,10 @@ async def find(read: Read, key: int | str) -> m.Document:
     return m.Document(**await _fields(read, key))
 
 
-async def _fields(read: Read, key: int | str) -> dict[str, Any]:
-    if (named := rules.named(key)) is not None:
-        column, known_as = named
-        if found := await _rows(read, f"WHERE d.{column} = ?", (known_as,)):
-            return found[0]
-    raise document_not_found(key)
-
-
-async def _rows(read: Read, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The members of documents `d`, by name."""
-    columns = f"{DOCUMENT_COLUMNS}, {read.dialect.sources}, {read.dialect.tags}"
-    found = await read.rows(f"SELECT {columns} FROM documents d {condition}", values)  # noqa: S608
-    return [document_fields(one, read.dialect.read_list) for one in found]
-
-
-async def detail(read: Read, key: int | str, chunk_offset: int, chunk_limit: int) -> m.DocumentDetail:
+async def detail(
+    read: Read, key: int | str, *, chunk_offset: int = 0, chunk_limit: int = 200
+) -> m.DocumentDetail:
+    """By number or uid, with some of its chunks; `chunk_limit` 0 gives none. Raises `document_not_found`."""
     fields = await _fields(read, key)
     found = await read.rows(
         f"SELECT {CHUNK_COLUMNS} FROM chunks c WHERE c.document_id = ? AND c.position >= CAST(? AS bigint) "  # noqa: S608
@@ -50,6 +96,7 @@ async def detail(read: Read, key: int | str, chunk_offset: int, chunk_limit: int
 
 async def page(
     read: Read,
+    *,
     source_path: str | None,
     tag: str | None,
     doc_type: m.DocType | None,
@@ -58,9 +105,20 @@ async def page(
     limit: int,
     offset: int,
 ) -> m.DocumentList:
-    """One page of the documents that match, ties by id in the same direction."""
-    condition, values = rules.listed(source_path, tag, doc_type)
-    place = rules.BY_FILENAME if sort_by == "filename" else f"d.{sort_by}"
+    """One page of the documents that match, ties by id in the same direction.
+
+    `source_path` matches exactly, also further paths of a deduplicated document; `tag` may be several,
+    between commas.
+    """
+    tags = [] if tag is None else dict.fromkeys(tag.split(","))
+    conditions = [
+        ("d.id IN (SELECT document_id FROM document_sources WHERE source_path = ?)", source_path),
+        *(("d.id IN (SELECT document_id FROM document_tags WHERE tag = ?)", one) for one in tags),
+        ("d.doc_type = ?", doc_type),
+    ]
+    condition = " AND ".join(sql for sql, wanted in conditions if wanted is not None) or "true"
+    values = [wanted for _, wanted in conditions if wanted is not None]
+    place = "coalesce(d.filename, d.title)" if sort_by == "filename" else f"d.{sort_by}"
     total = await read.value(f"SELECT count(*) FROM documents d WHERE {condition}", values)  # noqa: S608
     found = await _rows(
         read,
@@ -71,10 +129,138 @@ async def page(
     return m.DocumentList(documents=listed, total=total, limit=limit, offset=offset)
 
 
+async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
+    """A note and its whole text. Raises `document_not_found` or `not_a_note`."""
+    standing = await find(read, document_id)
+    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
+    if text is None:
+        raise not_a_note(document_id)
+    return standing, str(text)
+
+
+async def tag_page(read: Read, prefix: str, limit: int, offset: int) -> m.TagList:
+    """Tags in use, in alphabetical order."""
+    condition, values = starts_with("tag", prefix)
+    total = await read.value(f"SELECT count(DISTINCT tag) FROM document_tags WHERE {condition}", values)  # noqa: S608
+    found = await read.rows(
+        "SELECT tag, count(*), sum(d.chunk_count) FROM document_tags "  # noqa: S608
+        f"JOIN documents d ON d.id = document_id WHERE {condition} "
+        "GROUP BY tag ORDER BY tag LIMIT ? OFFSET ?",
+        (*values, limit, offset),
+    )
+    counts = [m.TagCount(tag=tag, documents=documents, chunks=chunks) for tag, documents, chunks in found]
+    return m.TagList(tags=counts, total=total, limit=limit, offset=offset)
+
+
+async def duplicate_of(read: Read, job: NewJob) -> int | None:
+    """The document that `commit` would take for the same at this moment; it may be removed the next.
+
+    It is the oldest of the same kind, content and scope. Where the scope is itself a tag of the job (a
+    collection), the document must still carry it: one that was moved elsewhere since is no duplicate here.
+    Nor, for a job that forces OCR, is one whose text was taken from the file: whoever asks for that wants it
+    read in the other way.
+    """
+    sql = "SELECT min(id) FROM documents WHERE kind = ? AND sha256 = ? AND dedup_scope = ?"
+    values = [job.kind, job.sha256, job.dedup_scope]
+    if job.dedup_scope in job.tags:
+        sql += " AND id IN (SELECT document_id FROM document_tags WHERE tag = ?)"
+        values.append(job.dedup_scope)
+    if job.force_ocr:
+        sql += " AND extraction_method = ?"
+        values.append(OCR_METHOD)
+    found = await read.value(sql, values)
+    return None if found is None else int(found)
+
+
+# the commit of a job
+
+
+async def commit(write: Write, leased: LeasedJob, prepared: Prepared) -> m.Job | None:
+    """Insert the document and close the job; None when the lease is void.
+
+    A document of the same kind, SHA-256 and `dedup_scope` is not doubled: the job closes with its id and
+    `deduplicated`, tags are united (at most one `collection:` tag comes of it, the standing one) and the
+    further source path is kept. For a job with `force_ocr` only a document that was read by OCR alone
+    (`OCR_METHOD`) is the same.
+
+    Of an update the text and chunks of its note are swapped: id, uid and `created_at` stay, `updated_at` and
+    `version` change, hash and size follow the text.
+
+    Raises:
+        ValueError: not one vector for each chunk.
+        EngineError: `version_conflict` where the note has another version than expected, `document_not_found`
+            where it is gone.
+    """
+    if len(prepared.vectors) != len(prepared.chunks):
+        raise ValueError(f"{len(prepared.chunks)} chunks, but {len(prepared.vectors)} vectors")
+    job = leased.job
+    await write.hold_base()
+    write.drop_lease(leased.lease)
+    if not await jobs.hold(write, leased):
+        return None
+    if job.kind == "update":
+        standing, text = await note(write, updated_note(job))
+        check_version(standing, job.expected_version)
+        changed = await _replace_note(write, standing.id, text if job.text is None else job.text, prepared)
+        await settle(write, job.id, changed)
+        return await jobs.complete(write, job.id, changed.id, changed.uid, deduplicated=False)
+    if (closed := await _closed_as_duplicate(write, job)) is not None:
+        return closed
+    added = await insert(write, job, prepared)
+    return await jobs.complete(write, job.id, added.id, added.uid, deduplicated=False)
+
+
+async def commit_duplicate(write: Write, leased: LeasedJob) -> m.Job | None:
+    """As `commit` where the document stands already, without the work that is then not needed.
+
+    None when no such document stands, or the lease is void: nothing has happened.
+    """
+    await write.hold_base()
+    if not await jobs.hold(write, leased):
+        return None
+    closed = await _closed_as_duplicate(write, leased.job)
+    if closed is not None:
+        write.drop_lease(leased.lease)
+    return closed
+
+
+async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
+    same = await duplicate_of(write, job)
+    if same is None:
+        return None
+    sql = "SELECT tag FROM document_tags WHERE document_id = ? ORDER BY id"
+    standing_tags = [tag for (tag,) in await write.rows(sql, (same,))]
+    changes = [
+        await _tag(write, same, tags_to_unite(standing_tags, job.tags)),
+        await _add_source(write, same, job.source_path),
+    ]
+    if any(changes):
+        await raise_version(write, same)
+    standing = await find(write, same)
+    return await jobs.complete(write, job.id, standing.id, standing.uid, deduplicated=True)
+
+
 async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     """A new document with all that belongs to it."""
-    document_id = await write.next_document()
-    columns = {"id": document_id, **rules.document_columns(job, prepared, rules.new_uid(), write.now)}
+    document_id, source_type = await write.next_document(), job.metadata.get("source_type")
+    columns = {
+        "id": document_id,
+        "uid": str(uuid4()),
+        "kind": job.kind,
+        "doc_type": job.doc_type,
+        "format": job.format,
+        "filename": job.filename,
+        "source_path": job.source_path,
+        "size_bytes": job.size_bytes,
+        "sha256": job.sha256,
+        "dedup_scope": job.dedup_scope,
+        "metadata": msgspec.json.encode(job.metadata).decode(),
+        # A column of its own, so that a filter need not read the JSON of every document.
+        "source_type": source_type if isinstance(source_type, str) else None,
+        "created_at": write.now,
+        "updated_at": write.now,
+        **_outcome(prepared),
+    }
     await write.rows(
         f"INSERT INTO documents ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
@@ -82,14 +268,44 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     if job.kind == "note":
         sql = "INSERT INTO note_texts (document_id, text) VALUES (?, ?)"
         await write.rows(sql, (document_id, job.text or ""))
-    await add_source(write, document_id, job.source_path)
-    await tags.add(write, document_id, job.tags)
-    await write.dialect.content.insert(write, document_id, prepared.title, prepared)
+    await _add_source(write, document_id, job.source_path)
+    await _tag(write, document_id, job.tags)
+    await write.insert_content(document_id, prepared.title, prepared)
     await write.touch_base(document_id)
     return await find(write, document_id)
 
 
-async def add_source(write: Write, document_id: int, source_path: str | None) -> bool:
+async def _replace_note(write: Write, document_id: int, text: str, prepared: Prepared) -> m.Document:
+    """Another text in the same note; the base is held."""
+    await write.remove_content(document_id)
+    await write.insert_content(document_id, prepared.title, prepared)
+    sha256, size = text_digest(text)
+    columns = {"sha256": sha256, "size_bytes": size, **_outcome(prepared)}
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    await write.rows(
+        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
+        (*columns.values(), document_id),
+    )
+    await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
+    await raise_version(write, document_id)
+    return await find(write, document_id)
+
+
+def _outcome(prepared: Prepared) -> dict[str, Any]:
+    """The columns that change with the content."""
+    searchable = bool(prepared.chunks)
+    return {
+        "title": prepared.title,
+        "status": "searchable" if searchable else "empty",
+        "status_reason": prepared.status_reason or (None if searchable else NO_TEXT),
+        "extraction_method": prepared.extraction_method,
+        "pages": prepared.pages,
+        "chunk_count": len(prepared.chunks),
+        "token_count": sum(one.tokens for one in prepared.chunks),
+    }
+
+
+async def _add_source(write: Write, document_id: int, source_path: str | None) -> bool:
     """Keep where a document came from; whether that was not known."""
     if source_path is None:
         return False
@@ -101,6 +317,9 @@ async def add_source(write: Write, document_id: int, source_path: str | None) ->
     return True
 
 
+# changes
+
+
 async def raise_version(write: Write, document_id: int) -> None:
     """A change of the document: the next version, and a later `updated_at`."""
     earlier = await write.value("SELECT updated_at FROM documents WHERE id = ?", (document_id,))
@@ -109,22 +328,29 @@ async def raise_version(write: Write, document_id: int) -> None:
     await write.touch_base(document_id)
 
 
+@makes_room
 async def delete(write: Write, key: int | str) -> m.Removed:
+    """Raises `document_not_found`."""
     await write.hold_base()
     gone = await find(write, key)
-    await write.dialect.content.remove(write, gone.id)
+    await write.remove_content(gone.id)
     await write.rows("DELETE FROM documents WHERE id = ?", (gone.id,))
     await write.touch_base(gone.id)
     return m.Removed(documents=1, chunks=gone.chunk_count, bytes=gone.size_bytes)
 
 
-async def clear(write: Write, *, collections: bool) -> m.Removed:
+@makes_room
+async def clear(write: Write, *, collections: bool = False) -> m.Removed:
+    """Remove all documents and cancel the jobs accepted before, at once.
+
+    What is described stays a collection under its id, unless `collections` says that it goes too.
+    """
     await write.hold_base()
     ((documents, chunks, size),) = await write.rows(
         "SELECT count(*), coalesce(sum(chunk_count), 0), CAST(coalesce(sum(size_bytes), 0) AS bigint) "
         "FROM documents"
     )
-    await write.dialect.content.remove_all(write)
+    await write.remove_all_content()
     await write.rows("DELETE FROM documents")
     if collections:
         await write.rows("DELETE FROM collections")
@@ -133,42 +359,103 @@ async def clear(write: Write, *, collections: bool) -> m.Removed:
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
 
 
-async def note(read: Read, document_id: int) -> tuple[m.Document, str]:
-    standing = await find(read, document_id)
-    text = await read.value("SELECT text FROM note_texts WHERE document_id = ?", (standing.id,))
-    if text is None:
-        raise not_a_note(document_id)
-    return standing, str(text)
-
-
-async def replace_note(write: Write, document_id: int, text: str, prepared: Prepared) -> m.Document:
-    """Another text in the same note; the base is held."""
-    await write.dialect.content.remove(write, document_id)
-    await write.dialect.content.insert(write, document_id, prepared.title, prepared)
-    columns = rules.note_columns(text, prepared)
-    assignments = ", ".join(f"{name} = ?" for name in columns)
-    await write.rows(
-        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
-        (*columns.values(), document_id),
-    )
-    await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
-    await raise_version(write, document_id)
-    return await find(write, document_id)
-
-
-async def add_tags(write: Write, key: int | str, wanted: Sequence[str], if_match: int | None) -> m.Document:
+async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:
+    """Raises `document_not_found` or `version_conflict`. Adding nothing new changes no version."""
     await write.hold_base()
     standing = await find(write, key)
     check_version(standing, if_match)
-    if await tags.add(write, standing.id, wanted):
+    if await _tag(write, standing.id, tags):
         await raise_version(write, standing.id)
     return await find(write, standing.id)
 
 
+async def _tag(write: Write, document_id: int, tags: Sequence[str]) -> bool:
+    """Add what is not there yet, in this order; whether anything was."""
+    added = 0
+    for tag in tags:
+        added += await write.changed(
+            "INSERT INTO document_tags (document_id, tag) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (document_id, tag),
+        )
+    return added > 0
+
+
 async def remove_tag(write: Write, key: int | str, tag: str, if_match: int | None) -> m.Document:
+    """Raises `document_not_found`, `tag_not_found` or `version_conflict`."""
     await write.hold_base()
     standing = await find(write, key)
     check_version(standing, if_match)
-    await tags.remove(write, standing.id, tag)
+    gone = "DELETE FROM document_tags WHERE document_id = ? AND tag = ?"
+    if not await write.changed(gone, (standing.id, tag)):
+        raise tag_not_found(tag)
     await raise_version(write, standing.id)
     return await find(write, standing.id)
+
+
+# updates of notes
+
+
+async def accept_update(
+    write: Write,
+    document_id: int,
+    patch: m.NotePatch,
+    idempotency: Idempotency,
+    *,
+    caller: str = "",
+    refusal: EngineError | None = None,
+) -> m.Job | m.Document:
+    """Queue the update of a note, durably, or join the one that does the same already.
+
+    Joined is the job of the same key; else the update that was accepted last for this note, while it has
+    not ended and asks for the same. Where the key's job has completed, its note as it was then answers
+    (`answer_to` gives it too); where it failed, the key is free again. A new job takes its turn among
+    those of `caller`; `refusal` is raised where one would have to be queued.
+
+    Raises `document_not_found`, `not_a_note`, `version_conflict` and `queue_full`.
+    """
+    await write.hold_key(idempotency)
+    if (known := await answer_or_job(write, idempotency)) is not None:
+        answer, job_id = known
+        if job_id is not None:
+            return await jobs.find(write, job_id)
+        return msgspec.json.decode(answer, type=m.Document)
+    await write.hold_queue()  # of two that do the same at once, the second joins
+    standing, text = await note(write, document_id)
+    check_version(standing, patch.expected_version)
+    # Held, so that its end waits for the key that joins it, or is seen here.
+    last = await jobs.hold_last_update(write, document_id)
+    wanted = (patch.text, patch.title, patch.expected_version)
+    if last is not None and (last.text, last.new_title, last.expected_version) == wanted:
+        job = await jobs.find(write, last.id)
+    elif refusal is not None:
+        raise refusal
+    else:
+        sha256, size = text_digest(text if patch.text is None else patch.text)
+        job = await jobs.accept(
+            write,
+            NewJob(
+                id=str(uuid4()),
+                kind="update",
+                title=patch.title or standing.title,
+                tags=standing.tags,
+                metadata={},
+                source_path=None,
+                dedup_scope="",
+                sha256=sha256,
+                size_bytes=size,
+                text=patch.text,
+                document_id=standing.id,
+                new_title=patch.title,
+                expected_version=patch.expected_version,
+                caller=caller,
+            ),
+        )
+    await keep_answer(write, idempotency, job, job.id)
+    return job
+
+
+def updated_note(job: NewJob) -> int:
+    """The id of the note that an update is of. Raises LookupError: it is no update."""
+    if job.document_id is None:
+        raise LookupError(f"job {job.id} names no note")
+    return job.document_id

@@ -1,8 +1,8 @@
-"""How long jobs take here, learned from those that were done. No I/O; the stores keep the sums in `measures`.
+"""Jobs as callers see them, with how long they will take yet, learned from those that were done here.
 
 Of each kind of work a line is fitted to what was measured, seconds over bytes, by least squares: what any job
 costs, and what a byte adds. Older jobs count less, so that the line follows the machine and its load. It is
-kept as five sums, which one statement updates when a job is done.
+kept in `measures` as five sums, which one statement updates when a job is done.
 
     a job that runs     what the line says, and its own pace, which counts the more the further the job is
     a job that waits    the line for itself, and for all that is before it in its lane, over as many jobs as
@@ -15,44 +15,39 @@ it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from msgspec.structs import replace
+import msgspec
 
 from kb_contracts.api import models as m
-from kb_engine.store.rows import Row, Work, job, work
-from kb_engine.store.times import seconds_between
+from kb_engine.store.repository.transaction import Read, Row, Write, seconds_between
 
 _WEIGHT_OF_OLDER = 0.9
 _SPREAD = 1e-9  # of the sizes, relative to their squares: under that they are all the same
 
-WORK_DONE = (
-    "SELECT kind, format, force_ocr, size_bytes, started_at FROM jobs "
-    "WHERE id = ? AND attempts = 1 AND NOT deduplicated"
-)
-"""What a job was, where its time is known: one of several attempts bears the time between them."""
-ADD_MEASURE = (
-    "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
-    "ON CONFLICT (work) DO UPDATE SET "
-    + ", ".join(
-        f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}"
-        for name in ("jobs", "bytes", "seconds", "squares", "products")
-    )
-)
-MEASURES = "SELECT work, jobs, bytes, seconds, squares, products FROM measures"
-RUNNING = (
-    "SELECT lane, id, kind, format, force_ocr, size_bytes, started_at, completed_steps, total_steps "
-    "FROM jobs WHERE status = 'running'"
-)
-WAITING = (
-    "SELECT lane, kind, format, force_ocr, count(*), sum(size_bytes) FROM jobs "
-    "WHERE status = 'queued' AND seq < ? GROUP BY lane, kind, format, force_ocr"
-)
-"""What waits before a job, by the order of acceptance, which the turns of callers change a little."""
+_JOB = (
+    "id", "status", "kind", "title", "filename", "step", "completed_steps", "total_steps", "attempts",
+    "document_id", "document_uid", "created_at", "started_at", "finished_at",
+)  # fmt: skip
+_WORK = ("id", "status", "lane", "seq", "kind", "format", "force_ocr", "size_bytes")
+JOB_COLUMNS = ", ".join([*_WORK, *_JOB, "tags", "deduplicated", "retryable", "error_code", "error_message"])
 
 
-class Measures(NamedTuple):
+class _Work(NamedTuple):
+    """What a job asks of the engine, and where it stands in the queue."""
+
+    id: str
+    status: m.JobStatus
+    lane: str
+    seq: int
+    kind: str
+    format: str | None
+    force_ocr: bool
+    size_bytes: int
+
+
+class _Measures(NamedTuple):
     """The sums over the jobs of one kind of work."""
 
     jobs: float
@@ -76,59 +71,90 @@ class Measures(NamedTuple):
         return jobs * self.seconds / self.jobs
 
 
-def measure_of(found: Row, now: str) -> Sequence[Any]:
-    """The values of `ADD_MEASURE`, from a row of `WORK_DONE` of a job that is done now."""
-    kind, form, ocr, size, started_at = found
-    seconds = seconds_between(started_at, now)
-    return (_name(kind, form, ocr), size, seconds, float(size) * size, size * seconds)
+async def measure(write: Write, job_id: str) -> None:
+    """Learn from a job that is done now how long such work takes."""
+    done = await write.row(
+        # Of several attempts the time between them is not known.
+        "SELECT kind, format, force_ocr, size_bytes, started_at FROM jobs "
+        "WHERE id = ? AND attempts = 1 AND NOT deduplicated",
+        (job_id,),
+    )
+    if done is None:
+        return
+    kind, form, ocr, size, started_at = done
+    seconds = seconds_between(started_at, write.now)
+    sums = ", ".join(
+        f"{name} = measures.{name} * {_WEIGHT_OF_OLDER} + excluded.{name}" for name in _Measures._fields
+    )
+    await write.rows(
+        "INSERT INTO measures (work, jobs, bytes, seconds, squares, products) VALUES (?, 1, ?, ?, ?, ?) "  # noqa: S608
+        f"ON CONFLICT (work) DO UPDATE SET {sums}",
+        (_name(kind, form, ocr), size, seconds, float(size) * size, size * seconds),
+    )
 
 
-def first_waiting(found: Iterable[Row]) -> int | None:
-    """The place of the first job of `JOB_COLUMNS` that waits; 0: only running ones, None: all have ended."""
-    open_ = [work(row) for row in found]
-    waiting = [each.seq for each in open_ if each.status == "queued"]
-    if waiting:
-        return min(waiting)
-    return 0 if any(each.status == "running" for each in open_) else None
+async def jobs_of(read: Read, found: Sequence[Row]) -> list[m.Job]:
+    """The jobs of `JOB_COLUMNS`, those that have not ended with an estimate.
 
-
-def estimated(
-    found: Sequence[Row], now: str, measures: Iterable[Row], running: Iterable[Row], waiting: Iterable[Row]
-) -> list[m.Job]:
-    """The jobs of `JOB_COLUMNS`, with how long they will take yet.
-
-    The others are rows of `MEASURES`, of `RUNNING`, and of `WAITING` before the first of `found` that waits.
-    Jobs that wait between that one and the last are all in `found`: it is a page of the queue.
+    Jobs that wait between the first and the last of `found` that do are all in it: it is a page of the queue.
     """
-    known = {name: Measures(*sums) for name, *sums in measures}
-    queues: defaultdict[str, _Queue] = defaultdict(lambda: _Queue(known, now))
-    for lane, *row in running:
+    asked = [_Work(*row[: len(_WORK)]) for row in found]
+    waiting = [each.seq for each in asked if each.status == "queued"]
+    if not waiting and not any(each.status == "running" for each in asked):
+        return [_job(row, read.now, None) for row in found]
+    sums = await read.rows("SELECT work, jobs, bytes, seconds, squares, products FROM measures")
+    known = {name: _Measures(*of_work) for name, *of_work in sums}
+    queues: defaultdict[str, _Queue] = defaultdict(lambda: _Queue(known, read.now))
+    for lane, *row in await read.rows(
+        "SELECT lane, id, kind, format, force_ocr, size_bytes, started_at, completed_steps, total_steps "
+        "FROM jobs WHERE status = 'running'"
+    ):
         queues[lane].add_running(row)
-    for lane, kind, form, ocr, count, size in waiting:
+    # By the order of acceptance, which the turns of callers change a little.
+    for lane, kind, form, ocr, count, size in await read.rows(
+        "SELECT lane, kind, format, force_ocr, count(*), sum(size_bytes) FROM jobs "
+        "WHERE status = 'queued' AND seq < ? GROUP BY lane, kind, format, force_ocr",
+        (min(waiting, default=0),),
+    ):
         queues[lane].add(_name(kind, form, ocr), count, size)
     seconds: dict[str, float | None] = {}
-    for each in sorted((work(row) for row in found), key=lambda each: each.seq):
+    for each in sorted(asked, key=lambda each: each.seq):
         queue = queues[each.lane]
         if each.status == "running":
             seconds[each.id] = queue.left.get(each.id)
         elif each.status == "queued":
             seconds[each.id] = queue.until_done(each)
             queue.add(_name(each.kind, each.format, each.force_ocr), 1, each.size_bytes)
-    return [_with_estimate(job(row, now), seconds) for row in found]
+    return [_job(row, read.now, seconds.get(each.id)) for each, row in zip(asked, found, strict=True)]
 
 
-def _with_estimate(standing: m.Job, seconds: Mapping[str, float | None]) -> m.Job:
-    estimate = seconds.get(standing.id)
-    return standing if estimate is None else replace(standing, estimated_seconds=round(estimate, 3))
+def _job(row: Row, now: str, estimate: float | None) -> m.Job:
+    """A job of `JOB_COLUMNS`, as it is at `now`."""
+    *values, tags, deduplicated, retryable, code, message = row[len(_WORK) :]
+    fields = dict(zip(_JOB, values, strict=True))
+    done, total = fields["completed_steps"], fields["total_steps"]
+    progress = min(1.0, done / total) if total else 0.0
+    return m.Job(
+        **fields,
+        tags=msgspec.json.decode(tags),
+        deduplicated=bool(deduplicated),
+        retryable=bool(retryable),
+        error=m.JobError(code=code, message=message) if code else None,
+        progress=1.0 if fields["status"] == "completed" else progress,
+        elapsed_seconds=round(
+            seconds_between(fields["started_at"] or fields["created_at"], fields["finished_at"] or now), 3
+        ),
+        estimated_seconds=None if estimate is None else round(estimate, 3),
+    )
 
 
 class _Queue:
     """The seconds of work that stand before a job in one lane."""
 
-    def __init__(self, known: Mapping[str, Measures], now: str) -> None:
+    def __init__(self, known: Mapping[str, _Measures], now: str) -> None:
         self._known = known
         self._now = now
-        self._all = Measures(*map(sum, zip(*known.values(), strict=True))) if known else None
+        self._all = _Measures(*map(sum, zip(*known.values(), strict=True))) if known else None
         self._before = 0.0
         self.left: dict[str, float | None] = {}
         """Of the jobs that run, by id."""
@@ -144,14 +170,14 @@ class _Queue:
         self.left[id_] = _left(self._known.get(name), size, elapsed, share)
         self._before += _left(self._known.get(name, self._all), size, elapsed, share) or 0.0
 
-    def until_done(self, each: Work) -> float | None:
+    def until_done(self, each: _Work) -> float | None:
         own = self._known.get(_name(each.kind, each.format, each.force_ocr))
         if own is None:
             return None
         return self._before / max(1, len(self.left)) + own.seconds_for(1, each.size_bytes)
 
 
-def _left(measures: Measures | None, size: int, elapsed: float, share: float) -> float | None:
+def _left(measures: _Measures | None, size: int, elapsed: float, share: float) -> float | None:
     pace = elapsed * (1 - share) / share if share else None
     if measures is None:
         return pace

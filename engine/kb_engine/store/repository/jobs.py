@@ -1,32 +1,68 @@
-"""The durable queue: SQL around the table of `states`. Callers take turns, each with its oldest job first."""
+"""The durable queue: SQL around the table of job states. Callers take turns, each with its oldest job."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from kb_contracts.api import models as m
-from kb_contracts.semantics.job_states import Event, sources, target
-from kb_contracts.semantics.refusals import check_queue_room, job_finished, job_not_found, job_not_retryable
-from kb_engine.store import rules
+from kb_contracts.semantics.jobs import (
+    Event,
+    check_queue_room,
+    job_finished,
+    job_not_found,
+    job_not_retryable,
+    sources,
+    target,
+)
 from kb_engine.store.port import KeptJob, LeasedJob, NewJob
-from kb_engine.store.repository import estimates, idempotency
-from kb_engine.store.repository.transaction import Read, Write, placeholders
-from kb_engine.store.rows import JOB_COLUMNS, LEASED_COLUMNS, Row, job, leased_job
-from kb_engine.turns import Lane, lane_of, turn
+from kb_engine.store.repository import estimates
+from kb_engine.store.repository.estimates import JOB_COLUMNS
+from kb_engine.store.repository.transaction import (
+    Read,
+    Row,
+    Write,
+    makes_room,
+    parse,
+    placeholders,
+    settle,
+    stamp,
+)
+from kb_engine.turns import LANES, Lane, lane_of, turn
 
 KEPT_FINISHED = 10_000
 """Ended jobs beyond the newest of these are forgotten."""
+_FREE_CRASHES = 2
+_FIRST_REST = timedelta(seconds=10)
+_LONGEST_REST = timedelta(hours=1)
 
 _COUNT_WAITING = "SELECT count(*) FROM jobs WHERE status = 'queued'"
+_NEW_JOB = (
+    "id", "kind", "title", "source_path", "dedup_scope", "sha256", "size_bytes", "spool", "filename",
+    "format", "doc_type", "document_id", "new_title", "expected_version", "caller",
+)  # fmt: skip
+_TEXT = "(SELECT text FROM job_texts WHERE job_id = jobs.id) AS text"
+_LEASED_COLUMNS = ", ".join([*_NEW_JOB, _TEXT, "force_ocr", "tags", "metadata", "lease", "attempts", "lane"])
 
 
-async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
-    """Queue a job. Raises `queue_full`."""
+async def accept(write: Write, new: NewJob) -> m.Job:
+    """Queue a job, durably. Raises `queue_full`."""
     await write.hold_queue()
-    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), write.max_queued)
     lane = lane_of(new.kind, new.size_bytes)
-    columns = rules.job_columns(new, lane, await _turn(write, new.caller, lane), write.now)
+    columns: dict[str, Any] = {name: getattr(new, name) for name in _NEW_JOB} | {
+        "tags": msgspec.json.encode(list(dict.fromkeys(new.tags))).decode(),
+        "metadata": msgspec.json.encode(new.metadata).decode(),
+        "force_ocr": new.force_ocr,
+        "status": "queued",
+        "step": "queued",
+        "lane": lane,
+        "turn": await _turn(write, new.caller, lane),
+        "created_at": write.now,
+    }
     await write.rows(
         f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({placeholders(len(columns))})",  # noqa: S608
         tuple(columns.values()),
@@ -40,28 +76,32 @@ async def accept(write: Write, new: NewJob, max_queued: int) -> m.Job:
 
 
 async def find(read: Read, job_id: str) -> m.Job:
-    found = await read.row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
-    if found is None:
+    """Raises `job_not_found`."""
+    found = await read.rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,))  # noqa: S608
+    if not found:
         raise job_not_found(job_id)
-    (standing,) = await _with_estimates(read, [found])
+    (standing,) = await estimates.jobs_of(read, found)
     return standing
 
 
 async def page(read: Read, status: m.JobStatus | None, limit: int, offset: int) -> m.JobList:
+    """Newest first."""
     condition, values = ("status = ?", (status,)) if status else ("true", ())
     total = await read.value(f"SELECT count(*) FROM jobs WHERE {condition}", values)  # noqa: S608
     found = await read.rows(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE {condition} ORDER BY seq DESC LIMIT ? OFFSET ?",  # noqa: S608
         (*values, limit, offset),
     )
-    return m.JobList(jobs=await _with_estimates(read, found), total=total, limit=limit, offset=offset)
+    return m.JobList(jobs=await estimates.jobs_of(read, found), total=total, limit=limit, offset=offset)
 
 
+@makes_room
 async def cancel(write: Write, job_id: str) -> m.Job:
+    """Cancel a queued or running job: its lease is void from here on. Raises `job_finished`."""
     if not await _end(write, Event.CANCEL, "id = ?", (job_id,)):
         standing = await find(write, job_id)
         raise job_finished(standing.status)
-    await prune(write)
+    await _prune(write)
     write.notify("cancelled", job_id)
     return await find(write, job_id)
 
@@ -74,32 +114,50 @@ async def cancel_all(write: Write) -> int:
 
 
 async def take(
-    write: Write, lease: str, lanes: Collection[Lane], without: Collection[str] = ()
+    write: Write, lease: str, lanes: Collection[Lane] = LANES, without: Collection[str] = ()
 ) -> LeasedJob | None:
-    """Lease the job of these lanes whose turn it is and that nobody is just taking.
+    """Lease the queued job whose turn it is in these lanes, counting the attempt; None when none waits.
 
-    `without` those of some callers.
+    `without`: callers whose jobs stay where they are. Not an update while an earlier one of the same note
+    has not ended: they follow one another. Nor a job that rests because engines died on it, or that somebody
+    is just taking.
     """
-    among, waiting = write.dialect.among, sources(Event.TAKE)
-    in_lanes, chosen = among([*lanes])
-    of_callers, excluded = among([*without])
+    waiting = sources(Event.TAKE)
     following = (
-        f"SELECT seq FROM jobs WHERE status IN ({placeholders(len(waiting))}) AND lane {in_lanes} "  # noqa: S608
-        f"AND NOT caller {of_callers} AND {rules.NOT_BEHIND_AN_UPDATE} "
-        f"AND (rests_until IS NULL OR rests_until <= ?) ORDER BY turn, seq LIMIT 1{write.dialect.skip_locked}"
+        f"SELECT seq FROM jobs WHERE status IN ({placeholders(len(waiting))}) "  # noqa: S608
+        f"AND lane IN ({placeholders(len(lanes))}) AND NOT caller {write.among} "
+        "AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.kind = 'update' AND jobs.kind = 'update' "
+        "AND e.document_id = jobs.document_id AND e.finished_at IS NULL AND e.seq < jobs.seq) "
+        f"AND (rests_until IS NULL OR rests_until <= ?) ORDER BY turn, seq LIMIT 1{write.skip_locked}"
     )
     until, end = write.lease_end
     found = await write.row(
         f"UPDATE jobs SET status = ?, lease = ?, {until}step = 'started', attempts = attempts + 1, "  # noqa: S608
-        f"started_at = coalesce(started_at, ?) WHERE seq = ({following}) RETURNING {LEASED_COLUMNS}",
-        (target(Event.TAKE), lease, *end, write.now, *waiting, *chosen, *excluded, write.now),
+        f"started_at = coalesce(started_at, ?) WHERE seq = ({following}) RETURNING {_LEASED_COLUMNS}",
+        (
+            target(Event.TAKE),
+            lease,
+            *end,
+            write.now,
+            *waiting,
+            *lanes,
+            write.list_value(list(without)),
+            write.now,
+        ),
     )
-    return leased_job(found) if found else None
+    if found is None:
+        return None
+    write.keep_lease(lease)
+    return _leased(found)
 
 
 async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
-    """Queue a job again in another lane, under a lease that is good; such an attempt does not count."""
+    """Queue a job again, with the next turn of its caller in another lane; the attempt does not count.
+
+    False when the lease is void.
+    """
     await write.hold_queue()
+    write.drop_lease(leased.lease)
     if not await hold(write, leased):
         return False
     await _requeue(write, leased.job.id)
@@ -110,11 +168,17 @@ async def change_lane(write: Write, leased: LeasedJob, lane: Lane) -> bool:
 
 
 async def _turn(read: Read, caller: str, lane: str) -> int:
-    last = await read.value(rules.LAST_TURN, (caller, lane))
-    return turn(last, await read.value(rules.SERVED_TURN, (lane, lane)))
+    """The turn of new work of a caller in a lane."""
+    last = "SELECT max(turn) FROM jobs WHERE caller = ? AND lane = ? AND status IN ('queued', 'running')"
+    served = (
+        "SELECT coalesce((SELECT min(turn) FROM jobs WHERE lane = ? AND status = 'queued'), "
+        "(SELECT max(turn) FROM jobs WHERE lane = ? AND status = 'running'), 0)"
+    )
+    return turn(await read.value(last, (caller, lane)), await read.value(served, (lane, lane)))
 
 
 async def report(write: Write, lease: str, job_id: str, step: str, completed: int, total: int) -> bool:
+    """Note progress; False when the lease is void and the work should stop."""
     until, end = write.lease_end
     sql = (
         f"UPDATE jobs SET {until}step = ?, completed_steps = ?, total_steps = ? "  # noqa: S608
@@ -126,7 +190,17 @@ async def report(write: Write, lease: str, job_id: str, step: str, completed: in
 async def hold(write: Write, leased: LeasedJob) -> bool:
     """Whether the lease is good; then nobody can take it away until the transaction ends."""
     good = "SELECT true FROM jobs WHERE id = ? AND lease = ? AND status = 'running'"
-    return bool(await write.value(good + write.dialect.for_update, (leased.job.id, leased.lease)))
+    return bool(await write.value(good + write.for_update, (leased.job.id, leased.lease)))
+
+
+async def hold_last_update(write: Write, document_id: int) -> NewJob | None:
+    """The update of a note that was accepted last and has not ended; held until the transaction ends."""
+    found = await write.row(
+        f"SELECT {_LEASED_COLUMNS} FROM jobs WHERE kind = 'update' AND document_id = ? "  # noqa: S608
+        f"AND finished_at IS NULL ORDER BY seq DESC LIMIT 1{write.for_update}",
+        (document_id,),
+    )
+    return _leased(found).job if found else None
 
 
 async def complete(
@@ -139,31 +213,33 @@ async def complete(
         "document_uid = ?, deduplicated = ? WHERE id = ?",
         (document_id, document_uid, deduplicated, job_id),
     )
-    if (done := await write.row(estimates.WORK_DONE, (job_id,))) is not None:
-        await write.rows(estimates.ADD_MEASURE, estimates.measure_of(done, write.now))
-    await prune(write)
+    await estimates.measure(write, job_id)
+    await _prune(write)
     write.notify("ended", job_id)
     return await find(write, job_id)
 
 
 async def fail(write: Write, lease: str, job_id: str, error: m.JobError) -> bool:
+    """Close the job as failed, its text and file kept; False when the lease is void."""
+    write.drop_lease(lease)
     if not await _end(write, Event.FAIL, "id = ? AND lease = ?", (job_id, lease)):
         return False
     sql = "UPDATE jobs SET error_code = ?, error_message = ? WHERE id = ?"
     await write.rows(sql, (error.code, error.message, job_id))
-    await prune(write)
+    await _prune(write)
     write.notify("ended", job_id)
     return True
 
 
-async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
+async def retry(write: Write, job_id: str) -> m.Job:
+    """Queue a failed job again. Raises `job_not_found`, `job_not_retryable` or `queue_full`."""
     await write.hold_queue()
     held = "SELECT caller, lane FROM jobs WHERE id = ?"
-    caller, lane = await write.row(held + write.dialect.for_update, (job_id,)) or ("", "")
+    caller, lane = await write.row(held + write.for_update, (job_id,)) or ("", "")
     standing = await find(write, job_id)
     if not standing.retryable:
         raise job_not_retryable(standing.status)
-    check_queue_room(await write.value(_COUNT_WAITING), max_queued)
+    check_queue_room(await write.value(_COUNT_WAITING), write.max_queued)
     await write.rows(
         "UPDATE jobs SET status = ?, turn = ?, retryable = false, crashes = 0, rests_until = NULL, "
         "step = 'queued', completed_steps = 0, total_steps = 0, error_code = NULL, error_message = NULL, "
@@ -175,34 +251,52 @@ async def retry(write: Write, job_id: str, max_queued: int) -> m.Job:
 
 
 async def kept(read: Read) -> list[KeptJob]:
-    return [KeptJob(*found) for found in await read.rows(rules.KEPT)]
+    """The failed jobs whose bytes are kept, the oldest failure first."""
+    sql = "SELECT id, spool, size_bytes, finished_at FROM jobs WHERE retryable ORDER BY finished_at, seq"
+    return [KeptJob(*found) for found in await read.rows(sql)]
 
 
 async def let_go(write: Write, job_ids: Sequence[str]) -> None:
-    these, ids = write.dialect.among(job_ids)
-    sql = f"UPDATE jobs SET retryable = false WHERE id {these} AND retryable RETURNING id, spool"  # noqa: S608
-    await _drop_bytes(write, await write.rows(sql, ids))
+    """Keep the bytes of these jobs no longer, those that have failed."""
+    sql = f"UPDATE jobs SET retryable = false WHERE id {write.among} AND retryable RETURNING id, spool"  # noqa: S608
+    await _drop_bytes(write, await write.rows(sql, (write.list_value(job_ids),)))
 
 
 async def release(write: Write) -> int:
-    """Queue again what nobody holds any more; how many."""
+    """Queue again what nobody holds any more; how many.
+
+    However often that happens to a job: its engine died, which is not its fault. `rests_until` says when it
+    may be taken again.
+    """
     found = await write.rows(
         "SELECT id, crashes + 1 FROM jobs WHERE status = 'running'"  # noqa: S608
-        f"{write.dialect.abandoned} ORDER BY seq{write.dialect.skip_locked}"
+        f"{write.abandoned} ORDER BY seq{write.skip_locked}"
     )
     for job_id, crashes in found:
         await _requeue(write, job_id)
         sql = "UPDATE jobs SET crashes = ?, rests_until = ? WHERE id = ?"
-        await write.rows(sql, (crashes, rules.rests_until(crashes, write.now), job_id))
+        await write.rows(sql, (crashes, rests_until(crashes, write.now), job_id))
     if found:
         write.notify("queued")
     return len(found)
 
 
+def rests_until(crashes: int, now: str) -> str | None:
+    """When a job may be taken again that ran at so many deaths of an engine in a row; None: at once.
+
+    Such a death is not the job's fault and costs it nothing. But one that ran at the third in a row may be
+    what kills, so that it lets the others go first: ten seconds, each time twice as long, at most an hour.
+    """
+    if crashes <= _FREE_CRASHES:
+        return None
+    doublings = min(crashes - _FREE_CRASHES - 1, 16)
+    return stamp(parse(now) + min(_FIRST_REST * 2**doublings, _LONGEST_REST))
+
+
 async def hand_back(write: Write, condition: str = "true", values: Sequence[Any] = ()) -> None:
     """Queue again what runs here while the engine stops in good order; such an attempt does not count."""
     running = f"SELECT id FROM jobs WHERE status = 'running' AND {condition} ORDER BY seq"  # noqa: S608
-    found = await write.rows(running + write.dialect.for_update, values)
+    found = await write.rows(running + write.for_update, values)
     for (job_id,) in found:
         await _requeue(write, job_id)
         await write.rows("UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
@@ -211,18 +305,19 @@ async def hand_back(write: Write, condition: str = "true", values: Sequence[Any]
 
 
 async def spooled(read: Read) -> set[str]:
+    """The spool names of waiting, running and kept jobs."""
     wanted = (
         "SELECT spool FROM jobs WHERE (status IN ('queued', 'running') OR retryable) AND spool IS NOT NULL"
     )
     return {name for (name,) in await read.rows(wanted)}
 
 
-async def prune(write: Write) -> None:
+async def _prune(write: Write) -> None:
     """Forget the oldest ended jobs over the bound, but none whose bytes are kept."""
-    oldest = write.dialect.selected.format(
+    oldest = write.selected.format(
         "SELECT seq FROM jobs WHERE seq <= ("  # noqa: S608
         "SELECT seq FROM jobs WHERE finished_at IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET ?) "
-        f"AND finished_at IS NOT NULL AND NOT retryable{write.dialect.skip_locked}"
+        f"AND finished_at IS NOT NULL AND NOT retryable{write.skip_locked}"
     )
     await write.rows(f"DELETE FROM jobs WHERE seq {oldest}", (KEPT_FINISHED,))  # noqa: S608
 
@@ -231,7 +326,7 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
     """Move jobs to a final state where the event is allowed; how many. What failed keeps text and file."""
     allowed, failed = sources(event), event is Event.FAIL
     ended = await write.rows(
-        f"UPDATE jobs SET status = ?, finished_at = ?, {write.dialect.no_lease}, retryable = ? "  # noqa: S608
+        f"UPDATE jobs SET status = ?, finished_at = ?, {write.no_lease}, retryable = ? "  # noqa: S608
         f"WHERE {condition} AND status IN ({placeholders(len(allowed))}) RETURNING id, spool",
         (target(event), write.now, failed, *values, *allowed),
     )
@@ -239,35 +334,35 @@ async def _end(write: Write, event: Event, condition: str, values: Sequence[Any]
         await _drop_bytes(write, ended)
         return len(ended)
     for job_id, _ in ended:
-        await idempotency.settle(write, job_id, None)
+        await settle(write, job_id, None)
     return len(ended)
 
 
 async def _drop_bytes(write: Write, ended: Sequence[Row]) -> None:
     """Delete the texts and files of jobs, given as id and name in the spool."""
     if ended:
-        these, ids = write.dialect.among([job_id for job_id, _ in ended])
-        await write.rows(f"DELETE FROM job_texts WHERE job_id {these}", ids)  # noqa: S608
+        ids = write.list_value([job_id for job_id, _ in ended])
+        await write.rows(f"DELETE FROM job_texts WHERE job_id {write.among}", (ids,))  # noqa: S608
     if files := [spool for _, spool in ended if spool is not None]:
         await write.drop_files(files)
 
 
-async def _with_estimates(read: Read, found: Sequence[Row]) -> list[m.Job]:
-    """The jobs of `JOB_COLUMNS`, those that have not ended with an estimate."""
-    if (first := estimates.first_waiting(found)) is None:
-        return [job(one, read.now) for one in found]
-    return estimates.estimated(
-        found,
-        read.now,
-        await read.rows(estimates.MEASURES),
-        await read.rows(estimates.RUNNING),
-        await read.rows(estimates.WAITING, (first,)),
-    )
-
-
 async def _requeue(write: Write, job_id: str) -> None:
     await write.rows(
-        f"UPDATE jobs SET status = ?, {write.dialect.no_lease}, step = 'queued', "  # noqa: S608
+        f"UPDATE jobs SET status = ?, {write.no_lease}, step = 'queued', "  # noqa: S608
         "completed_steps = 0 WHERE id = ?",
         (target(Event.RELEASE), job_id),
     )
+
+
+def _leased(row: Row) -> LeasedJob:
+    """A job as a worker gets it, from `_LEASED_COLUMNS`."""
+    *values, force_ocr, tags, metadata, lease, attempts, lane = row
+    fields = dict(zip((*_NEW_JOB, "text"), values, strict=True))
+    wanted = NewJob(
+        **fields,
+        force_ocr=bool(force_ocr),
+        tags=msgspec.json.decode(tags),
+        metadata=msgspec.json.decode(metadata),
+    )
+    return LeasedJob(lease=lease, attempts=attempts, lane=lane, job=wanted)

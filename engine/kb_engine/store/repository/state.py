@@ -1,13 +1,23 @@
-"""The totals that `/status` shows of a base."""
+"""A base as a whole: its totals, whether it answers, and the log of its changes for an index of its own.
+
+Every change of a document is a generation, counted in the transaction that makes it (`Write.touch_base`).
+Where the base has an index that keeps its data for itself the transaction also notes the document in
+`index_changes`, until the index has applied it. Generations that were not noted, by an engine that was
+started without the index, are missing in the log, which shows as a gap.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from kb_contracts.api import models as m
+from kb_engine.index.port import Changes, IndexedDocument
 from kb_engine.store.port import Counts
-from kb_engine.store.repository.transaction import Read
+from kb_engine.store.repository.transaction import Read, Write, parse
 
 
-async def counts(read: Read, database_bytes: int) -> Counts:
+async def counts(read: Read) -> Counts:
     """Totals, from indexes alone."""
     groups = await read.rows(
         "SELECT doc_type, status, count(*), sum(chunk_count), sum(size_bytes) FROM documents "
@@ -33,6 +43,88 @@ async def counts(read: Read, database_bytes: int) -> Counts:
             }
         ),
         originals_bytes=sum(int(size) for _, _, _, _, size in groups),
-        database_bytes=database_bytes,
-        last_updated=await read.value(read.dialect.last_updated),
+        database_bytes=await read.size(),
+        last_updated=await read.value(read.last_updated),
     )
+
+
+async def ping(write: Write) -> None:
+    """Prove that the base can be written."""
+    await write.rows(write.ping, (write.now,))
+
+
+async def generation(read: Read) -> int:
+    """The number of the last change; 1 at least."""
+    return int(await read.value(read.generation))
+
+
+async def changes_since(read: Read, applied: int, limit: int) -> tuple[Changes, int] | None:
+    """What has changed since a generation in up to `limit` steps, and the generation that this leads to.
+
+    None where the log has a gap, or does not reach back so far.
+    """
+    latest = await generation(read)
+    if applied == latest:
+        return Changes(), applied
+    log = await read.rows(
+        "SELECT generation, document_id FROM index_changes WHERE generation > ? ORDER BY generation LIMIT ?",
+        (applied, limit),
+    )
+    if [number for number, _ in log] != list(range(applied + 1, applied + 1 + len(log))) or not log:
+        return None
+    touched = [document_id for _, document_id in log]
+    cleared = None in touched
+    if cleared:
+        touched = touched[len(touched) - touched[::-1].index(None) :]
+    ids = list(dict.fromkeys(touched))
+    documents = await _documents(read, read.among, (read.list_value(ids),)) if ids else []
+    gone = set(ids) - {document.id for document in documents}
+    return Changes(cleared, sorted(gone), documents), log[-1][0]
+
+
+async def documents_after(read: Read, document_id: int, limit: int) -> list[IndexedDocument]:
+    """The next documents by id."""
+    return await _documents(
+        read, "IN (SELECT id FROM documents WHERE id > ? ORDER BY id LIMIT ?)", (document_id, limit)
+    )
+
+
+async def forget_changes(write: Write, generation: int) -> None:
+    """The index has this generation: the log up to it is not needed any more."""
+    await write.rows("DELETE FROM index_changes WHERE generation <= ?", (generation,))
+
+
+async def _documents(read: Read, those: str, values: Sequence[Any]) -> list[IndexedDocument]:
+    found = await read.rows(
+        f"SELECT d.id, d.title, d.doc_type, d.format, d.source_type, d.created_at, d.updated_at, "  # noqa: S608
+        f"{read.sources}, {read.tags} FROM documents d WHERE d.id {those} ORDER BY d.id",
+        values,
+    )
+    chunks: dict[int, list[tuple[int, str | None, str, object]]] = {row[0]: [] for row in found}
+    for document_id, *chunk in await read.rows(
+        f"SELECT c.document_id, c.id, c.heading, c.text, {read.vector} FROM chunks c "  # noqa: S608
+        f"JOIN vectors v ON v.chunk_id = c.id WHERE c.document_id {those} ORDER BY c.id",
+        values,
+    ):
+        chunks[document_id].append((chunk[0], chunk[1], chunk[2], chunk[3]))
+    documents = []
+    for id_, title, doc_type, form, source_type, created_at, updated_at, sources, tags in found:
+        own = chunks[id_]
+        documents.append(
+            IndexedDocument(
+                id=id_,
+                title=title,
+                doc_type=doc_type,
+                format=form,
+                source_type=source_type,
+                source_paths=read.read_list(sources),
+                tags=read.read_list(tags),
+                created_at=parse(created_at),
+                updated_at=parse(updated_at),
+                chunk_ids=[chunk_id for chunk_id, _, _, _ in own],
+                headings=[heading for _, heading, _, _ in own],
+                texts=[text for _, _, text, _ in own],
+                vectors=read.vectors_of([vector for _, _, _, vector in own]),
+            )
+        )
+    return documents

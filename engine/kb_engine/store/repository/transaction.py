@@ -1,13 +1,12 @@
 """The transactions that repositories work in, and what differs between the dialects of SQL.
 
 A repository is written as coroutines. On PostgreSQL they wait for the server. On SQLite they run on a thread
-of the store, where nothing in them ever waits: `run_to_end` takes such a coroutine from its beginning to its
-end as one call. So neither driver changes, a transaction on SQLite is still one visit to its thread, and a
-statement costs it two coroutines more, less than a microsecond.
+of the store, where nothing in them ever waits, so that a transaction on SQLite is one visit to its thread,
+and a statement costs it two coroutines more, less than a microsecond.
 
-Statements have a `?` for each value. What a fragment of a `Dialect` cannot say, because only one of the
-databases needs it (locks, notifications, files in the base), is a method of `Write` that does nothing unless
-it is overridden.
+Statements have a `?` for each value. Where the databases need other SQL, an attribute or a method of `Read`
+or `Write` has it; what only one of them needs (locks, notifications, files in the base) does nothing on the
+other.
 """
 
 from __future__ import annotations
@@ -15,72 +14,86 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_type_hints
 
+import msgspec
+
+from kb_contracts.semantics.requests import KEPT_SECONDS, check_same_request
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import Prepared, StoreEventKind
-from kb_engine.store.rows import ReadList, Row
+from kb_engine.store.port import Idempotency, Prepared, StoreEventKind
 
-T = TypeVar("T")
+A = TypeVar("A", bound=msgspec.Struct)
+F = TypeVar("F", bound=Callable[..., object])
+P = ParamSpec("P")
 
+Clock = Callable[[], datetime]
+Row = Sequence[Any]
 
-class Content(Protocol):
-    """What a document holds: chunks, their words and their vectors, written and removed together."""
-
-    async def insert(self, write: Any, document_id: int, title: str, prepared: Prepared) -> None:
-        """Store the chunks of a document that has none."""
-
-    async def remove(self, write: Any, document_id: int) -> None:
-        """Take away the chunks of a document."""
-
-    async def remove_all(self, write: Any) -> None:
-        """Take away the chunks of all documents."""
+_ANSWERS_KEPT = timedelta(seconds=KEPT_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The SQL that differs. Fragments that may be empty begin with a space."""
-
-    content: Content
-    sources: str
-    """The column of all source paths of a document `d`."""
-    tags: str
-    """The column of all tags of a document `d`."""
-    read_list: ReadList
-    """The texts of a value of these columns."""
-    among: Callable[[Sequence[Any]], tuple[str, Sequence[Any]]]
-    """A condition on a column, that its value is one of these, and its values."""
-    selected: str
-    """A condition on a column, that its value is one of those that a statement in place of `{}` selects."""
-    statistics_index: str
-    """After the table `documents d`, where the statistics of collections are added up."""
-    for_update: str
-    skip_locked: str
-    abandoned: str
-    """A further condition on running jobs: that no engine holds them any more."""
-    no_lease: str
-    """The assignments that end a lease."""
-    forget_answers: str
-    """The statement that deletes the idempotency keys up to an instant."""
-    last_updated: str
-    """The statement for when documents changed last."""
-    generation: str
-    """The statement for the number of the last change."""
-    vector: str
-    """The column of a vector `v.vector`, as the driver returns it."""
-    vectors_of: Callable[[Sequence[Any]], Vectors]
+# Times as the base keeps them: RFC 3339, UTC, `Z`, always six decimals, so that text order is time order.
 
 
+def stamp(moment: datetime) -> str:
+    """The text of an aware moment."""
+    # isoformat, because strftime does not pad years before 1000.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse(text: str) -> datetime:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+
+
+def following(now: str, earlier: str) -> str:
+    """`now`, or the instant after `earlier` where the clock did not move on (or went back)."""
+    return now if now > earlier else stamp(parse(earlier) + timedelta(microseconds=1))
+
+
+def seconds_between(start: str, end: str) -> float:
+    """The seconds from one to the other; none where a clock was put back in between."""
+    return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+
+
+@dataclass(eq=False)
 class Read(ABC):
-    """An open transaction; all that it reads is of one state of the base. `now` is one instant for all of it.
+    """An open transaction; all that it reads is of one state of the base.
 
-    `db` is the connection of the driver, for what is not a repository's.
+    `db` is the connection of the driver, for what is not a repository's. Fragments of SQL that may be empty
+    begin with a space.
     """
 
-    def __init__(self, db: Any, now: str, dialect: Dialect) -> None:
-        self.db = db
-        self.now = now
-        self.dialect = dialect
+    sources: ClassVar[str]
+    """The column of all source paths of a document `d`."""
+    tags: ClassVar[str]
+    """The column of all tags of a document `d`."""
+    read_list: ClassVar[staticmethod[[Any], list[str]]]
+    """The texts of a value of these columns."""
+    among: ClassVar[str]
+    """A condition on a column: that its value is one of a list."""
+    list_value: ClassVar[staticmethod[[Any], Any]]
+    """The value of `among`."""
+    selected: ClassVar[str]
+    """A condition on a column, that its value is one of those that a statement in place of `{}` selects."""
+    statistics_index: ClassVar[str] = ""
+    """After the table `documents d`, where the statistics of collections are added up."""
+    last_updated: ClassVar[str]
+    """The statement for when documents changed last."""
+    generation: ClassVar[str]
+    """The statement for the number of the last change."""
+    vector: ClassVar[str]
+    """The column of a vector `v.vector`, as the driver returns it."""
+    vectors_of: ClassVar[staticmethod[[Sequence[Any]], Vectors]]
+
+    db: Any
+    clock: Clock
+
+    @cached_property
+    def now(self) -> str:
+        """One instant for all of the transaction."""
+        return stamp(self.clock())
 
     @abstractmethod
     async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
@@ -96,12 +109,28 @@ class Read(ABC):
         found = await self.rows(sql, values)
         return found[0][0] if found else None
 
+    @abstractmethod
+    async def size(self) -> int:
+        """How many bytes the base takes, uploads apart."""
 
+
+@dataclass(eq=False)
 class Write(Read):
     """A transaction that changes something: it happens whole or not at all."""
 
-    lease_end: tuple[str, Sequence[Any]] = ("", ())
-    """An assignment, with a comma behind it, that sets the end of a lease, and its values."""
+    for_update: ClassVar[str] = ""
+    skip_locked: ClassVar[str] = ""
+    abandoned: ClassVar[str] = ""
+    """A further condition on running jobs: that no engine holds them any more."""
+    no_lease: ClassVar[str] = "lease = NULL"
+    """The assignments that end a lease."""
+    forget_answers: ClassVar[str] = "DELETE FROM idempotency WHERE created_at <= ?"
+    """The statement that deletes the idempotency keys up to an instant."""
+    ping: ClassVar[str]
+    """The statement that notes an instant, beside all that others may hold."""
+
+    max_queued: int
+    """How many jobs may wait."""
 
     @abstractmethod
     async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -115,7 +144,26 @@ class Write(Read):
     async def touch_base(self, document_id: int | None) -> None:
         """Note that this document changed, also where it was deleted; None: that all were."""
 
+    # What a document holds: chunks, their words and their vectors, written and removed together.
+
+    @abstractmethod
+    async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
+        """Store the chunks of a document that has none."""
+
+    @abstractmethod
+    async def remove_content(self, document_id: int) -> None:
+        """Take away the chunks of a document."""
+
+    @abstractmethod
+    async def remove_all_content(self) -> None:
+        """Take away the chunks of all documents."""
+
     # SQLite's writes follow one another, in one process that owns the base and keeps its files in a folder.
+
+    @property
+    def lease_end(self) -> tuple[str, Sequence[Any]]:
+        """An assignment, with a comma behind it, that sets the end of a lease, and its values."""
+        return "", ()
 
     async def hold_base(self) -> None:
         """Wait for other changes of documents to end, and keep them out until this one has."""
@@ -123,7 +171,7 @@ class Write(Read):
     async def hold_queue(self) -> None:
         """Let nobody else accept a job until the transaction ends."""
 
-    async def hold_key(self, *name: str) -> None:
+    async def hold_key(self, idempotency: Idempotency) -> None:
         """Wait for a request under the same idempotency key, on whichever engine, and keep others out."""
 
     async def keep_file(self, name: str) -> None:
@@ -131,6 +179,12 @@ class Write(Read):
 
     async def drop_files(self, names: Sequence[str]) -> None:
         """No job needs these files of the spool any more."""
+
+    def keep_lease(self, lease: str) -> None:
+        """This engine has a job under this lease, once the transaction commits."""
+
+    def drop_lease(self, lease: str) -> None:
+        """The job of this lease is out of this engine's hands, once the transaction commits."""
 
     def notify(self, kind: StoreEventKind, job_id: str | None = None) -> None:
         """Tell the other engines, when the transaction commits."""
@@ -141,11 +195,102 @@ def placeholders(count: int) -> str:
     return ",".join("?" * count)
 
 
-def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns in which nothing waits. Raises RuntimeError: something did."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    coroutine.close()
-    raise RuntimeError("a repository waited for something other than its database")
+MAKES_ROOM: set[Callable[..., object]] = set()
+
+
+def makes_room(operation: F) -> F:
+    """Have an operation done on a full disk too, where the store can."""
+    MAKES_ROOM.add(operation)
+    return operation
+
+
+# Retried mutations are recognised, whichever engine they reach. The answer is kept in the transaction of the
+# effect, for 24 hours.
+
+
+async def once(
+    write: Write,
+    idempotency: Idempotency | None,
+    operation: Callable[Concatenate[Write, P], Coroutine[Any, Any, A]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> A:
+    """Do the operation, unless it was done under this key: then its answer from then.
+
+    A request under the same key that another engine is busy with is waited for.
+
+    Raises:
+        EngineError: `idempotency_mismatch` where the key came with another request.
+    """
+    if idempotency is None:
+        return await operation(write, *args, **kwargs)
+    await write.hold_key(idempotency)
+    if (earlier := await answer_to(write, idempotency)) is not None:
+        kept: A = msgspec.json.decode(earlier, type=get_type_hints(operation)["return"])
+        return kept
+    done = await operation(write, *args, **kwargs)
+    await keep_answer(write, idempotency, done)
+    return done
+
+
+async def answer_to(read: Read, idempotency: Idempotency) -> bytes | None:
+    """The JSON answer given under this key before, while it is kept; raises `idempotency_mismatch`.
+
+    None while an update is at work under it, and where that was cancelled.
+    """
+    answer, job_id = await answer_or_job(read, idempotency) or (None, None)
+    return answer if job_id is None else None
+
+
+async def answer_or_job(read: Read, idempotency: Idempotency) -> tuple[bytes, str | None] | None:
+    """The answer under this key, and the job whose outcome it will be where that is not known yet."""
+    found = await read.row(
+        "SELECT fingerprint, answer, job_id FROM idempotency "
+        "WHERE credential = ? AND operation = ? AND key = ? AND created_at > ?",
+        (idempotency.credential, idempotency.operation, idempotency.key, _forgotten_at(read.now)),
+    )
+    if found is None:
+        return None
+    fingerprint, answer, job_id = found
+    check_same_request(idempotency.key, idempotency.fingerprint, fingerprint)
+    return bytes(answer), job_id
+
+
+async def keep_answer(
+    write: Write, idempotency: Idempotency, answer: msgspec.Struct, job_id: str | None = None
+) -> None:
+    """Keep an answer, which is not the last one where it is that of a job which is at work."""
+    await write.rows(write.forget_answers, (_forgotten_at(write.now),))
+    await write.rows(
+        # What is there under the key is over a day old, and another engine is just forgetting it.
+        "INSERT INTO idempotency (credential, operation, key, fingerprint, answer, created_at, job_id) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (credential, operation, key) DO UPDATE SET "
+        "fingerprint = EXCLUDED.fingerprint, answer = EXCLUDED.answer, created_at = EXCLUDED.created_at, "
+        "job_id = EXCLUDED.job_id",
+        (
+            idempotency.credential,
+            idempotency.operation,
+            idempotency.key,
+            idempotency.fingerprint,
+            msgspec.json.encode(answer),
+            write.now,
+            job_id,
+        ),
+    )
+
+
+async def settle(write: Write, job_id: str, answer: msgspec.Struct | None) -> None:
+    """Keep the outcome of a job under the keys that wait for it; None: it failed, and they are free.
+
+    The job's row is held, so that nobody joins it any more.
+    """
+    if answer is None:
+        await write.rows("DELETE FROM idempotency WHERE job_id = ?", (job_id,))
+    else:
+        sql = "UPDATE idempotency SET answer = ?, job_id = NULL WHERE job_id = ?"
+        await write.rows(sql, (msgspec.json.encode(answer), job_id))
+
+
+def _forgotten_at(now: str) -> str:
+    """Answers from this instant and before are forgotten."""
+    return stamp(parse(now) - _ANSWERS_KEPT)

@@ -1,31 +1,30 @@
-"""SQLite connections on threads of their own, and transactions that end whole or not at all.
-
-The event loop never waits for the disk: work is handed to a thread and awaited. A caller that is
-cancelled meanwhile stops waiting; the work on the thread runs to its end, so no transaction is left
-half done.
-"""
+"""SQLite connections, and the transactions of repositories on the threads that own them."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
+from uuid import uuid4
 
 import apsw
+import msgspec
+import numpy as np
 
 from kb_contracts.api.errors import EngineError
-
-T = TypeVar("T")
+from kb_engine.index import words
+from kb_engine.index.embedded import Batch, Changes
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import Prepared
+from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
 BUSY_TIMEOUT_MS = 10_000
 BUSY_RETRY_SECONDS = 5.0
 JOURNAL_LIMIT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 32 * 1024
-CHECKPOINT_PAGES = 1_000
+VECTOR_TYPE = "<f4"
 
 _DISK = {
     apsw.SQLITE_IOERR_WRITE,
@@ -52,15 +51,15 @@ def rows(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[tupl
     return cast("list[tuple[Any, ...]]", db.execute(sql, values).fetchall())
 
 
-def row(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
-    found = rows(db, sql, values)
-    return found[0] if found else None
-
-
 def value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> Any:
     """The first value of the first row, or None."""
-    found = row(db, sql, values)
+    found = db.execute(sql, values).fetchone()
     return found[0] if found else None
+
+
+def set_meta(db: apsw.Connection, name: str, text: str) -> None:
+    """Remember something of the base as a whole."""
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, text))
 
 
 @contextmanager
@@ -81,88 +80,111 @@ def roll_back(db: apsw.Connection) -> None:
         db.execute("ROLLBACK")
 
 
-@contextmanager
-def as_engine_errors() -> Iterator[None]:
-    """A full disk and a damaged base raise errors of the contract."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise _storage_full() from error
-    except apsw.IOError as error:
-        if getattr(error, "extendedresult", None) in _DISK:
-            raise _storage_full() from error
-        raise
-    except apsw.BusyError as error:
+def engine_error(error: apsw.Error) -> EngineError | None:
+    """The error of the contract for a full disk, and for a base that is locked or damaged."""
+    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", None) in _DISK:
+        return EngineError(
+            "storage_full",
+            "The disk of the base is full. Nothing was changed; make room, for which documents can be "
+            "deleted, and retry.",
+        )
+    if isinstance(error, apsw.BusyError):
         detail = "Another program keeps the base locked. Close it and retry."
-        raise EngineError("not_ready", detail, retry_after=BUSY_RETRY_SECONDS) from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise EngineError("internal", "The base is damaged. Restore it from a copy.") from error
+        return EngineError("not_ready", detail, retry_after=BUSY_RETRY_SECONDS)
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return EngineError("internal", "The base is damaged. Restore it from a copy.")
+    return None
 
 
-def _storage_full() -> EngineError:
-    return EngineError(
-        "storage_full",
-        "The disk of the base is full. Nothing was changed; make room, for which documents can be deleted, "
-        "and retry.",
+class SqliteRead(Read):
+    sources = (
+        "(SELECT json_group_array(s.source_path ORDER BY s.id) FROM document_sources s "
+        "WHERE s.document_id = d.id) AS source_paths"
     )
+    tags = (
+        "(SELECT json_group_array(t.tag ORDER BY t.id) FROM document_tags t "
+        "WHERE t.document_id = d.id) AS tags"
+    )
+    read_list = staticmethod(msgspec.json.Decoder(list[str]).decode)
+    among = "IN (SELECT value FROM json_each(?))"
+    list_value = staticmethod(json.dumps)
+    selected = "IN ({})"
+    # Row after row of the index alone: SQLite would take the table by its key, and read the metadata too.
+    statistics_index = " INDEXED BY documents_figures"
+    last_updated = "SELECT value FROM meta WHERE name = 'last_updated'"
+    generation = "SELECT seq FROM sqlite_sequence WHERE name = 'index_changes'"
+    vector = "v.vector"
+
+    db: apsw.Connection
+
+    @staticmethod
+    def vectors_of(stored: Sequence[Any]) -> Vectors:
+        return np.frombuffer(b"".join(stored), VECTOR_TYPE).reshape(len(stored), -1 if stored else 0)
+
+    async def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        return self.db.execute(sql, values).fetchall()
+
+    async def size(self) -> int:
+        files = [Path(f"{self.db.filename}{end}") for end in ("", "-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
 
 
-class Journal:
-    """Moves the write-ahead log into the base between transactions.
+class SqliteWrite(SqliteRead, Write):
+    """An open transaction that writes; `changes` are what it leaves for the index in memory."""
 
-    SQLite would do so inside a commit, for which searches have to wait.
-    """
+    ping = "INSERT OR REPLACE INTO meta (name, value) VALUES ('pinged_at', ?)"
 
-    def __init__(self) -> None:
-        self._pages = 0
+    def __init__(self, db: apsw.Connection, clock: Clock, max_queued: int, *, logs_changes: bool) -> None:
+        super().__init__(db, clock, max_queued)
+        self.changes = Changes()
+        self._logs_changes = logs_changes
 
-    def connect(self, path: Path) -> apsw.Connection:
-        """A connection whose commits are watched."""
-        db = connect(path)
-        db.set_wal_hook(self._note)
-        return db
+    async def changed(self, sql: str, values: Sequence[Any] = ()) -> int:
+        self.db.execute(sql, values)
+        return self.db.changes()
 
-    def _note(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        self._pages = pages
-        return apsw.SQLITE_OK
+    async def next_document(self) -> int:
+        """The id of a new document; AUTOINCREMENT keeps the highest ever given."""
+        return int(value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'documents'") or 0) + 1
 
-    def settle(self, db: apsw.Connection) -> None:
-        """After a transaction: move the pages when there are many."""
-        if self._pages >= CHECKPOINT_PAGES:
-            # What was committed is safe in the log; after the next commit this is tried again.
-            with suppress(apsw.Error):
-                db.wal_checkpoint()
+    async def touch_base(self, document_id: int | None) -> None:
+        set_meta(self.db, "last_updated", self.now)
+        if self._logs_changes:
+            self.db.execute("INSERT INTO index_changes (document_id) VALUES (?)", (document_id,))
+        else:
+            self.db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'index_changes'")
 
+    async def insert_content(self, document_id: int, title: str, prepared: Prepared) -> None:
+        if not prepared.chunks:
+            return
+        # Ids never given before, also not to chunks that are gone: AUTOINCREMENT keeps the highest.
+        last = value(self.db, "SELECT seq FROM sqlite_sequence WHERE name = 'chunks'") or 0
+        ids = range(last + 1, last + 1 + len(prepared.chunks))
+        chunks = list(zip(ids, prepared.chunks, strict=True))
+        self.db.executemany(
+            "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond, tokens) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (i, str(uuid4()), document_id, place, c.text, c.page, c.heading, c.start, c.end, c.tokens)
+                for place, (i, c) in enumerate(chunks)
+            ),
+        )
+        words.insert(self.db, title, ((i, c.heading, c.text) for i, c in chunks))
+        vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
+        self.db.executemany(
+            "INSERT INTO vectors (chunk_id, vector) VALUES (?, ?)",
+            ((i, vector.tobytes()) for i, vector in zip(ids, vectors, strict=True)),
+        )
+        numbers = np.arange(ids.start, ids.stop, dtype=np.int64)
+        self.changes.added.append(Batch(np.full_like(numbers, document_id), numbers, vectors))
 
-class Threads:
-    """Connections to one base, each used by one thread only."""
+    async def remove_content(self, document_id: int) -> None:
+        words.remove(self.db, document_id)
+        self.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
+        self.changes.removed.append(document_id)
 
-    def __init__(self, open_one: Callable[[], apsw.Connection], count: int, name: str) -> None:
-        self._open_one = open_one
-        self._local = threading.local()
-        self._opened: list[apsw.Connection] = []
-        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
-
-    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Do `work` on one of the threads. Raises `not_ready` once closed."""
-        try:
-            future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
-        except RuntimeError as error:
-            raise EngineError("not_ready", "The engine is shutting down.") from error
-        return await future
-
-    def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        with as_engine_errors():
-            return work(self._connection())
-
-    def _connection(self) -> apsw.Connection:
-        if not hasattr(self._local, "db"):
-            self._local.db = self._open_one()
-            self._opened.append(self._local.db)
-        return cast("apsw.Connection", self._local.db)
-
-    def close(self) -> None:
-        """Wait for what is under way, then close the connections. Blocks; may be called again."""
-        self._executor.shutdown(wait=True)
-        while self._opened:
-            self._opened.pop().close()
+    async def remove_all_content(self) -> None:
+        words.remove_all(self.db)
+        self.db.execute("DELETE FROM vectors")
+        self.db.execute("DELETE FROM chunks")
+        self.changes.cleared = True

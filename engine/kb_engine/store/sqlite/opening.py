@@ -1,21 +1,62 @@
-"""Opening a base: made or migrated first, its vectors read, every refusal with words for people."""
+"""Opening a base: owned, made or migrated, its vectors read; and all its chunks embedded anew.
+
+One process owns a base, by advisory locks, which the system drops with the process. The file that holds the
+data is locked, so that no other name of it lets a second process in: one byte far behind all data, for the
+open file rather than the process, so that SQLite's own locks are left alone. `<path>.lock` is locked too,
+because SQLite's log goes by the name: a file that is put under the name of an open base must not be opened
+with the log of the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
 import numpy as np
 
-from kb_engine.index.embedded.vectors import Batch, Changes, ExactVectors
-from kb_engine.store.failures import UNLIKE_ITS_NUMBER, BaseInUse, BaseUnwritable, NotABase
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.sqlite.connection import connect, value
-from kb_engine.store.sqlite.content import VECTOR_TYPE
-from kb_engine.store.sqlite.lock import BaseLock
-from kb_engine.store.sqlite.schema import bind_embedder, migrate
+from kb_engine.index.embedded import Batch, Changes, ExactVectors
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import (
+    REINDEX_BATCH,
+    UNLIKE_ITS_NUMBER,
+    BaseInUse,
+    BaseLinked,
+    BaseUnwritable,
+    EmbedderIdentity,
+    NotABase,
+    ReindexProgress,
+    check_shape,
+)
+from kb_engine.store.sqlite.connection import VECTOR_TYPE, connect, rows, set_meta, transaction, value
+from kb_engine.store.sqlite.schema import bind_embedder, migrate, set_embedder
+
+PRIVATE = 0o600
+_BEHIND_ALL_DATA = 1 << 62
+_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
+"""Absent where the system has no locks of open files; there the name alone is locked."""
+
+_NEXT = """
+CREATE TABLE next_vectors (
+  chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
+  vector BLOB NOT NULL
+)
+"""
+_BATCH_OF_MISSING = (
+    "SELECT id, text FROM chunks WHERE id NOT IN (SELECT chunk_id FROM next_vectors) ORDER BY id LIMIT ?"
+)
+_SWITCH = """
+DELETE FROM vectors;
+INSERT INTO vectors SELECT chunk_id, vector FROM next_vectors;
+DROP TABLE next_vectors;
+DELETE FROM meta WHERE name = 'next_embedder';
+"""
 
 
 def own(path: Path) -> BaseLock:
@@ -80,3 +121,150 @@ def _load(db: apsw.Connection, path: Path, dimensions: int) -> ExactVectors:
         vectors[place] = np.frombuffer(vector, VECTOR_TYPE)
     index.publish(index.stage(Changes(added=[Batch(ids[0], ids[1], vectors)])))
     return index
+
+
+class BaseLock:
+    """The locks on the base at `path`, held from construction to `release`; the base is made where none is.
+
+    `path` is the real one, without symbolic links. `<path>.lock` holds the owner's number.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        # Held to the end: closing any descriptor of the file would drop the locks of SQLite in this process.
+        self._held = [_own_name(self.path)]
+        try:
+            if not self.path.exists():
+                _make(self.path)
+            self._held.append(_own_file(self.path))
+            _leave_number(self._held[0])
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go. The file stays: removing it would let two processes lock two files of one name."""
+        while self._held:
+            os.close(self._held.pop())
+
+
+def _own_name(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path.with_name(path.name + ".lock"), _FLAGS | os.O_CREAT, PRIVATE)
+    except OSError as error:
+        why = f"{error.strerror}: {error.filename}. Choose a folder that this user may write."
+        raise BaseUnwritable(path, why) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(file, 20, 0).strip()
+        os.close(file)
+        raise BaseInUse(path, int(pid) if pid.isdigit() else None) from error
+    return file
+
+
+def _make(path: Path) -> None:
+    """A base without a table, whole or not at all: a file without a byte is never one that was just made."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    # What people note down is for them alone; SQLite gives its other files the same mode.
+    new.touch(mode=PRIVATE)
+    connect(new).close()
+    new.rename(path)
+
+
+def _own_file(path: Path) -> int:
+    file = os.open(path, _FLAGS)
+    try:
+        _lock_byte(path, file)
+        found = os.fstat(file)
+        if found.st_size == 0:
+            why = "it is an empty file. Restore it from a copy, or remove it to begin a new base."
+            raise NotABase(path, why)
+        if found.st_nlink > 1:
+            raise BaseLinked(path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _lock_byte(path: Path, file: int) -> None:
+    if _SET_LOCK is None:
+        return
+    # struct flock: type, whence, start, length, process.
+    wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _BEHIND_ALL_DATA, 1, 0)
+    try:
+        fcntl.fcntl(file, _SET_LOCK, wanted)
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.EACCES}:
+            raise BaseInUse(path, None) from error
+        if error.errno != errno.EINVAL:  # the system knows of no such locks after all
+            raise
+
+
+def _leave_number(file: int) -> None:
+    with suppress(OSError):  # it is for people alone, and the disk may be full
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+
+
+def reindex_sqlite(
+    path: Path,
+    *,
+    embedder: EmbedderIdentity,
+    embed: Callable[[Sequence[str]], Vectors],
+    progress: ReindexProgress = lambda _done, _total: None,
+) -> int:
+    """Embed all chunks of a base again and make `embedder` its own; how many chunks. Blocks.
+
+    Chunks keep their text: those that are longer than the new embedder's window are embedded in part.
+    `progress` is called with how many of how many are done.
+
+    The new vectors gather beside the old ones, a batch a transaction, so that what was stopped goes on where
+    it was. Until the switch the base opens with its old embedder as if nothing had begun.
+
+    Raises:
+        BaseRefused: the base is in use, or is none.
+    """
+    if not path.exists():
+        raise NotABase(path, "there is none. Name the base that the engine uses.")
+    lock = own(path)
+    try:
+        with latest(lock.path) as db:
+            total: int = value(db, "SELECT count(*) FROM chunks")
+            _begin(db, embedder)
+            done: int = value(db, "SELECT count(*) FROM next_vectors")
+            while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
+                progress(done, total)
+                _keep(db, [chunk_id for chunk_id, _ in found], embed([text for _, text in found]), embedder)
+                done += len(found)
+            with transaction(db):
+                db.execute(_SWITCH)
+                set_embedder(db, embedder)
+            progress(total, total)
+            return total
+    finally:
+        lock.release()
+
+
+def _begin(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
+    """Go on with what was begun for this embedder; drop what was begun for another."""
+    wanted = f"{embedder.dimensions} {embedder.name}"
+    if value(db, "SELECT value FROM meta WHERE name = 'next_embedder'") == wanted:
+        return
+    with transaction(db):
+        db.execute("DROP TABLE IF EXISTS next_vectors")
+        db.execute(_NEXT)
+        set_meta(db, "next_embedder", wanted)
+
+
+def _keep(db: apsw.Connection, ids: Sequence[int], vectors: Vectors, embedder: EmbedderIdentity) -> None:
+    check_shape(vectors, len(ids), embedder)
+    raw = np.ascontiguousarray(vectors, VECTOR_TYPE)
+    with transaction(db):
+        db.executemany(
+            "INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)",
+            ((chunk_id, vector.tobytes()) for chunk_id, vector in zip(ids, raw, strict=True)),
+        )

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import apsw
 
-from kb_engine.index.tokens import TOKENIZER, index_text
-from kb_engine.store.failures import BaseTooNew, EmbedderMismatch, NotABase
-from kb_engine.store.port import EmbedderIdentity
-from kb_engine.store.sqlite.connection import rows, transaction
+from kb_engine.index.words import TOKENIZER, index_text
+from kb_engine.store.port import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.sqlite.connection import rows, set_meta, transaction
 from kb_engine.turns import SHORT_BYTES
 
 Migration = Callable[[apsw.Connection], None]
@@ -364,8 +363,3 @@ def set_embedder(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
     """Note whose vectors the base holds."""
     set_meta(db, "embedder", embedder.name)
     set_meta(db, "dimensions", str(embedder.dimensions))
-
-
-def set_meta(db: apsw.Connection, name: str, text: str) -> None:
-    """Remember something of the base as a whole."""
-    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, text))

@@ -1,41 +1,56 @@
 """The store on SQLite: one file, one process, every transaction synced to the disk.
 
-One thread writes, a few read, each on a connection of its own. A write that touches chunks becomes
-visible to searches together with its vectors: commit and publication happen under the index's guard.
+One thread writes, a few read, each on a connection of its own. The event loop never waits for the disk: work
+is given to a thread and awaited. A caller that is cancelled meanwhile stops waiting; the work on the thread
+runs to its end, so no transaction is left half done.
+
+A write that touches chunks becomes visible to searches together with its vectors: commit and publication
+happen under the index's guard.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import shutil
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import apsw
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index.embedded.search import search
-from kb_engine.index.embedded.vectors import Changes, ExactVectors
-from kb_engine.index.embedded.words import Words
+from kb_engine.index import embedded
+from kb_engine.index.embedded import ExactVectors
 from kb_engine.index.port import Index
-from kb_engine.store import filters
-from kb_engine.store.facade import Clock, Store, utc_now
-from kb_engine.store.port import Counts, EmbedderIdentity, Found, Query, StoreEventCallback
-from kb_engine.store.repository import jobs, results, state
-from kb_engine.store.repository.transaction import Read, Write, run_to_end
-from kb_engine.store.sqlite.connection import Journal, Threads, connect, roll_back
-from kb_engine.store.sqlite.dialect import SQLITE
-from kb_engine.store.sqlite.lock import BaseLock
-from kb_engine.store.sqlite.opening import own, prepare
-from kb_engine.store.sqlite.reserve import Reserve
-from kb_engine.store.sqlite.schema import set_meta
-from kb_engine.store.sqlite.write import SqliteRead, SqliteWrite
+from kb_engine.index.words import Words, numbers
+from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEventCallback
+from kb_engine.store.repository import jobs, search
+from kb_engine.store.repository.transaction import Clock, Read, Write
+from kb_engine.store.sqlite.connection import (
+    SqliteRead,
+    SqliteWrite,
+    connect,
+    engine_error,
+    roll_back,
+    set_meta,
+)
+from kb_engine.store.sqlite.opening import BaseLock, own, prepare
+from kb_engine.store.store import Store, utc_now
 
 T = TypeVar("T")
 
 READERS = 3
+CHECKPOINT_PAGES = 1_000
+RESERVE_BYTES = 16 * 1024 * 1024
+_BLOCK = 4096
+
+logger = logging.getLogger(__name__)
 
 
 async def open_sqlite(
@@ -76,22 +91,16 @@ class SqliteStore(Store):
     """The store on one file; made by `open_sqlite`."""
 
     def __init__(
-        self,
-        lock: BaseLock,
-        reserve: Reserve,
-        index: ExactVectors,
-        max_queued: int,
-        clock: Clock,
+        self, lock: BaseLock, reserve: Reserve, index: ExactVectors, max_queued: int, clock: Clock
     ) -> None:
         super().__init__(max_queued, clock)
-        path = self._path = lock.path
         self._lock = lock
         self._reserve = reserve
         self._index = index
         self._words = Words()
-        self._journal = Journal()
-        self._writer = Threads(partial(self._journal.connect, path), 1, "kb-write")
-        self._readers = Threads(partial(connect, path), READERS, "kb-read")
+        self._log_pages = 0
+        self._writer = Threads(self._connect_writer, 1, "kb-write")
+        self._readers = Threads(partial(connect, lock.path), READERS, "kb-read")
 
     @property
     def dimensions(self) -> int:
@@ -102,7 +111,7 @@ class SqliteStore(Store):
 
     async def _close(self) -> None:
         try:
-            # Where this fails, as on a full disk, `release_all` does the same at the next start.
+            # Where this fails, as on a full disk, `jobs.release` does the same at the next start.
             with suppress(EngineError, apsw.Error):
                 await self._run_write(jobs.hand_back, makes_room=False)
         finally:
@@ -114,6 +123,16 @@ class SqliteStore(Store):
         self._lock.release()
 
     # transactions
+
+    def _connect_writer(self) -> apsw.Connection:
+        def note(_db: apsw.Connection, _name: str, pages: int) -> int:
+            self._log_pages = pages
+            return apsw.SQLITE_OK
+
+        db = connect(self._lock.path)
+        # SQLite would move the log into the base inside a commit, for which searches have to wait.
+        db.set_wal_hook(note)
+        return db
 
     async def _run_write(self, work: Callable[[Write], Coroutine[Any, Any, T]], *, makes_room: bool) -> T:
         transact = partial(self._transact, work)
@@ -127,16 +146,20 @@ class SqliteStore(Store):
     def _transact(self, work: Callable[[Write], Coroutine[Any, Any, T]], db: apsw.Connection) -> T:
         db.execute("BEGIN IMMEDIATE")
         try:
-            write = SqliteWrite(db, self._now(), SQLITE, logs_changes=self._follower is not None)
+            logs_changes = self._follower is not None
+            write = SqliteWrite(db, self._clock, self._max_queued, logs_changes=logs_changes)
             answer = run_to_end(work(write))
             self._commit(db, write.changes)
         except BaseException:
             roll_back(db)
             raise
-        self._journal.settle(db)
+        if self._log_pages >= CHECKPOINT_PAGES:
+            # What was committed is safe in the log; after the next commit this is tried again.
+            with suppress(apsw.Error):
+                db.wal_checkpoint()
         return answer
 
-    def _commit(self, db: apsw.Connection, changes: Changes) -> None:
+    def _commit(self, db: apsw.Connection, changes: embedded.Changes) -> None:
         if not changes:
             db.execute("COMMIT")
             return
@@ -156,11 +179,13 @@ class SqliteStore(Store):
     def _look(self, work: Callable[[Read], Coroutine[Any, Any, T]], db: apsw.Connection) -> T:
         db.execute("BEGIN")
         try:
-            return run_to_end(work(SqliteRead(db, self._now(), SQLITE)))
+            return run_to_end(work(SqliteRead(db, self._clock)))
         finally:
             roll_back(db)
 
-    async def _run_search(self, query: Query) -> Found:
+    async def search(self, query: Query) -> Found:
+        if self._follower is not None:
+            return await self._search_elsewhere(self._follower, query)
         return await self._readers.run(partial(self._search, query))
 
     def _search(self, query: Query, db: apsw.Connection) -> Found:
@@ -171,21 +196,98 @@ class SqliteStore(Store):
                 # SQLite takes its snapshot at the first read, not at BEGIN.
                 db.pragma("user_version")
                 vectors = self._index.snapshot
-            documents = filters.documents(db, query.selection)
-            candidates = search(db, vectors, self._words, documents, query)
-            return run_to_end(results.found(SqliteRead(db, self._now(), SQLITE), query, candidates))
+            where, values = search.condition(query.selection)
+            sql = f"SELECT group_concat(d.id) FROM documents d WHERE {where}"  # noqa: S608
+            documents = numbers(db.execute(sql, values).get) if where else None
+            candidates = embedded.search(db, vectors, self._words, documents, query)
+            return run_to_end(search.found(SqliteRead(db, self._clock), query, candidates))
         finally:
             roll_back(db)
 
-    async def counts(self) -> Counts:
-        files = (self._path, self._path.with_name(self._path.name + "-wal"))
-        size = sum(file.stat().st_size for file in files if file.exists())
-        return await self._read(lambda read: state.counts(read, size))
 
-    async def ping(self) -> None:
-        await self._writer.run(partial(self._transact, _ping))
-        await self._read(lambda read: read.value("SELECT value FROM meta WHERE name = 'pinged_at'"))
+class Threads:
+    """Connections to one base, each used by one thread only."""
+
+    def __init__(self, open_one: Callable[[], apsw.Connection], count: int, name: str) -> None:
+        self._open_one = open_one
+        self._local = threading.local()
+        self._opened: list[apsw.Connection] = []
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+
+    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Do `work` on one of the threads. Raises `not_ready` once closed."""
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._executor, self._do, work)
+        except RuntimeError as error:
+            raise EngineError("not_ready", "The engine is shutting down.") from error
+        return await future
+
+    def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+        try:
+            if not hasattr(self._local, "db"):
+                self._local.db = self._open_one()
+                self._opened.append(self._local.db)
+            return work(cast("apsw.Connection", self._local.db))
+        except apsw.Error as error:
+            if (known := engine_error(error)) is not None:
+                raise known from error
+            raise
+
+    def close(self) -> None:
+        """Wait for what is under way, then close the connections. Blocks; may be called again."""
+        self._executor.shutdown(wait=True)
+        while self._opened:
+            self._opened.pop().close()
 
 
-async def _ping(write: Write) -> None:
-    set_meta(write.db, "pinged_at", write.now)
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns in which nothing waits. Raises RuntimeError: something did."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("a repository waited for something other than its database")
+
+
+class Reserve:
+    """Room that is kept in a file beside the base at `path`, so that documents can be deleted on a full disk.
+
+    A deletion writes to the log before anything is free. When the disk has no room for that, the reserve is
+    removed, the deletion is done, the log is moved into the base and truncated, and a new reserve is taken.
+    While the base is opened there is none, so that an engine starts on a full disk too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name(path.name + ".reserve")
+
+    def take(self) -> None:
+        """Keep room: at the most half of what is free, so that what was deleted makes room for documents."""
+        self.give()
+        try:
+            free = shutil.disk_usage(self._file.parent).free
+            size = min(RESERVE_BYTES, free // 2 // _BLOCK * _BLOCK)
+            file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if size and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file, 0, size)
+            finally:
+                os.close(file)
+        except OSError as error:
+            logger.warning("no room is kept for deletions", extra={"error": str(error)})
+
+    def give(self) -> None:
+        """Let the room go, to whoever is first."""
+        with suppress(OSError):
+            self._file.unlink()
+
+    def spend(self, work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+        """Do `work`, which is to make room, with the room of the reserve."""
+        self.give()
+        try:
+            return work(db)
+        finally:
+            # What was committed is safe in the log; with less room than before the reserve is smaller.
+            with suppress(apsw.Error):
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self.take()

@@ -1,27 +1,14 @@
-"""The toolset `kb`: the nine tools through which agents use a knowledge base."""
+"""The toolset `kb`: nine tools through which agents use a knowledge base, and what they have in common."""
 
 from __future__ import annotations
 
-from kb_server.services import SERVER_VERSION, Services
-from kb_server.tool import Toolset
-from kb_server.toolsets.kb.documents import KbGetTool
-from kb_server.toolsets.kb.notes import KbAddnoteTool, KbUpdateNoteTool
-from kb_server.toolsets.kb.search import KbSearchTool
-from kb_server.toolsets.kb.state import KbJobsTool, KbStatusTool
-from kb_server.toolsets.kb.uploads import KbUploadChunkTool, KbUploadFinishTool, KbUploadStartTool
+from typing import Annotated, Any
 
-__all__ = [
-    "KbAddnoteTool",
-    "KbGetTool",
-    "KbJobsTool",
-    "KbSearchTool",
-    "KbStatusTool",
-    "KbUpdateNoteTool",
-    "KbUploadChunkTool",
-    "KbUploadFinishTool",
-    "KbUploadStartTool",
-    "build",
-]
+from msgspec import Meta
+
+from kb_server.services import SERVER_VERSION, Services
+from kb_server.tool import A, EngineWords, R, Toolset
+from kb_server.toolsets import ServiceTool, tools_in
 
 INSTRUCTIONS = """\
 A knowledge base: documents, notes and memories, searched by words and by meaning. Search with kb_search \
@@ -39,15 +26,77 @@ def build(services: Services) -> Toolset:
         version=SERVER_VERSION,
         title="Knowledge base",
         instructions=INSTRUCTIONS,
-        tools=(
-            KbSearchTool(services),
-            KbAddnoteTool(services),
-            KbUploadStartTool(services),
-            KbUploadChunkTool(services),
-            KbUploadFinishTool(services),
-            KbUpdateNoteTool(services),
-            KbGetTool(services),
-            KbStatusTool(services),
-            KbJobsTool(services),
+        tools=tuple(
+            tool(services) for tool in tools_in(__name__, "search", "submissions", "documents", "state")
         ),
     )
+
+
+ENGINE_WORDS = EngineWords(
+    {
+        "engine_timeout": (
+            "The engine took the request and then kept silent. {detail} Try again; for a note or a file, "
+            "look at kb_jobs first."
+        ),
+        "document_not_found": (
+            "{document} was not found. Look it up with kb_search, or with kb_get by its source_path."
+        ),
+        "not_a_note": (
+            "{document} is not a note; only notes can be updated in place. Upload the changed file instead, "
+            "or add a note beside it."
+        ),
+        "version_conflict": "{document} has changed in the meantime. Read it again with kb_get, then repeat.",
+        "job_not_found": "{job} was not found. kb_jobs without a job_id lists the recent ones.",
+        "embedder_unavailable": (
+            'The engine cannot load its embedding model: {detail} A search with mode "fts" needs none.'
+        ),
+    }
+)
+
+
+class KbTool(ServiceTool[A, R]):
+    """Stands in the list that most agents read first, and that stays under 16 KB."""
+
+    lean_result = True
+    engine_words = ENGINE_WORDS
+
+
+# --- parameters that several tools take, described once for the agents that read them ----------------
+
+MAX_WAIT_SECONDS = 50
+"""Under the 60 seconds after which common clients give a call up."""
+
+Collection = Annotated[
+    str,
+    Meta(description="documents (default), memory, workspace or another name of a-z 0-9 - _"),
+]
+NewTags = Annotated[
+    list[str],
+    Meta(description="other tags"),
+]
+DocumentId = Annotated[int, Meta(ge=1, description="its number")]
+Title = Annotated[str, Meta(min_length=1, max_length=500, description="default: from the content")]
+SourcePath = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=1_000,
+        description="path or URL; kb_get finds it by this",
+    ),
+]
+Metadata = Annotated[dict[str, Any], Meta(description="JSON to keep with it")]
+WaitSeconds = Annotated[
+    float,
+    Meta(
+        ge=0,
+        le=MAX_WAIT_SECONDS,
+        description="seconds to wait for ingestion to end",
+    ),
+]
+Sha256 = Annotated[str, Meta(description="SHA-256 in hexadecimal")]
+UploadId = Annotated[str, Meta(description="from kb_upload_start")]
+JobId = Annotated[str, Meta(description="from kb_addnote, kb_update_note or kb_upload_finish")]
+MaxChars = Annotated[
+    int,
+    Meta(ge=100, le=200_000, description="bound on the text"),
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -10,13 +9,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
-from kb_contracts.semantics.search_modes import contradict
-from kb_contracts.semantics.text_budgets import within_budget
-from kb_server import collection_moves, collection_tags
-from kb_server.tool import Annotations, Call, ToolError, refuse_blank
-from kb_server.toolsets.kb.errors import engine_call
-from kb_server.toolsets.kb.parameters import MaxChars
-from kb_server.toolsets.kb.tool import KbTool
+from kb_contracts.semantics.search import contradict, within_budget
+from kb_server import collection_moves
+from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
+from kb_server.tool import WORDS, Annotations, Call, ToolError
+from kb_server.toolsets.kb import KbTool, MaxChars
 
 DEFAULT_TOP = 10
 DEFAULT_MAX_CHARS = 20_000
@@ -54,7 +51,7 @@ Example: {"query": "pension revaluation", "top": 5}"""
 
 
 class KbSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for")]
+    query: Annotated[str, Meta(min_length=1, max_length=4_000, description="what to look for", extra=WORDS)]
     top: Top | None = None
     top_n: Annotated[int, Meta(ge=1, le=100, description="same as top")] | None = None
     collection: Annotated[str, Meta(description="only this collection")] | None = None
@@ -136,24 +133,25 @@ class KbSearchResult(msgspec.Struct, kw_only=True):
 
 
 class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
-    """Searches, with the collection as one more tag that must be there."""
-
     name = "kb_search"
     title = "Search"
     description = DESCRIPTION
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = KbSearchArguments
-    result = KbSearchResult
     max_result_chars = 400_000
 
     async def run(self, arguments: KbSearchArguments, call: Call) -> KbSearchResult:
-        """`POST /search`."""
-        request = search_request(arguments)
-        with engine_call(call):
-            response = await self.engine.call(SEARCH, body=request)
-            places = [collection_tags.split_tags(result.tags) for result in response.results]
-            if any(place.is_conflicting for place in places):
-                await self._repair(response, places)
+        response = await self.engine.call(SEARCH, body=search_request(arguments))
+        places = [split_tags(result.tags) for result in response.results]
+        if any(place.is_conflicting for place in places):
+            # Documents in several collections come from engines that merge tags; a search meets them.
+            conflicting = {
+                result.document.id: result
+                for result, place in zip(response.results, places, strict=True)
+                if place.is_conflicting
+            }
+            for result in list(conflicting.values())[:_REPAIRS]:
+                document = result.document
+                await collection_moves.repair(self.engine, document.id, result.tags, document.version)
         call.log["results"] = len(response.results)
         # The engine was asked for the same bound. One that does not keep it must not flood a model's context.
         results, left_out = within_budget(response.results, arguments.max_chars)
@@ -168,25 +166,6 @@ class KbSearchTool(KbTool[KbSearchArguments, KbSearchResult]):
             hint=_hint(hits, omitted, response, arguments),
         )
 
-    async def _repair(self, response: m.SearchResponse, places: list[collection_tags.SplitTags]) -> None:
-        """Documents in several collections come from engines that merge tags; a search meets them."""
-        conflicting = {
-            result.document.id: _Sighting(result.document.id, result.tags, result.document.version)
-            for result, place in zip(response.results, places, strict=True)
-            if place.is_conflicting
-        }
-        for sighting in list(conflicting.values())[:_REPAIRS]:
-            await collection_moves.repair(self.engine, sighting)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    """A document as a search result has it."""
-
-    id: int
-    tags: list[str]
-    version: int
-
 
 def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     """What is asked of the engine.
@@ -194,7 +173,6 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `invalid_parameter`, `contradiction`, `invalid_collection` or `invalid_tag`.
     """
-    refuse_blank("query", arguments.query)
     top, top_n = arguments.top, arguments.top_n
     if top is not None and top_n is not None and top != top_n:
         raise ToolError(
@@ -202,7 +180,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
             f"top is {top} and top_n is {top_n}; they are the same parameter. Give one.",
             parameter="top",
         )
-    tags = collection_tags.tags_for_search(arguments.collection, arguments.tags or [])
+    tags = tags_for_search(arguments.collection, arguments.tags or [])
     mode, fts_only = arguments.mode, arguments.fts_only
     if contradict(mode, fts_only):
         raise ToolError(
@@ -233,7 +211,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     )
 
 
-def _hit(result: m.SearchResult, place: collection_tags.SplitTags, arguments: KbSearchArguments) -> SearchHit:
+def _hit(result: m.SearchResult, place: SplitTags, arguments: KbSearchArguments) -> SearchHit:
     chunk, document = result.chunk, result.document
     long = bool(document.metadata) and len(msgspec.json.encode(document.metadata)) > MAX_METADATA_CHARS
     return SearchHit(
@@ -273,7 +251,10 @@ def _hint(
 ) -> str:
     hints = []
     if not response.results:
-        hints.append(_nothing(arguments))
+        if given := [name for name in _NARROWING if getattr(arguments, name)]:
+            hints.append(f"Nothing found with {', '.join(given)}: search without them, or rephrase.")
+        else:
+            hints.append("Nothing found: rephrase, or look at kb_status for what the base holds.")
     elif response.weak:
         hints.append(
             "Nothing matches well: try other words, or 2-3 variant phrasings, before relying on this."
@@ -287,9 +268,3 @@ def _hint(
     if any(hit.truncated for hit in hits):
         hints.append("A truncated text is whole in kb_get with its document_id and chunk_offset=chunk_index.")
     return " ".join(hints)
-
-
-def _nothing(arguments: KbSearchArguments) -> str:
-    if given := [name for name in _NARROWING if getattr(arguments, name)]:
-        return f"Nothing found with {', '.join(given)}: search without them, or rephrase."
-    return "Nothing found: rephrase, or look at kb_status for what the base holds."

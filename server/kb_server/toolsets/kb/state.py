@@ -1,28 +1,32 @@
-"""`kb_status` and `kb_jobs`."""
+"""`kb_status` and `kb_jobs`: how the base is, and what is still on its way into it.
+
+A completed job says nothing about what was found in a file: of that its document tells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_STATUS, LIST_JOBS, JobsQuery
-from kb_server.engine_client import MIN_ENGINE_VERSION, EngineTooOld
-from kb_server.engine_client.version import check_version
+from kb_contracts.api.operations import GET_DOCUMENT, GET_STATUS, LIST_JOBS, WITHOUT_CHUNKS, JobsQuery
+from kb_server.collection_tags import split_tags
+from kb_server.engine_client import MIN_ENGINE_VERSION, Engine, EngineFault, EngineTooOld
+from kb_server.engine_client.port import check_version
 from kb_server.services import SERVER_VERSION
-from kb_server.tool import Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets.kb.errors import engine_call
-from kb_server.toolsets.kb.parameters import JobId, WaitSeconds
-from kb_server.toolsets.kb.submissions import document_of, why_empty
-from kb_server.toolsets.kb.tool import KbTool
-from kb_server.toolsets.kb.views import JobView, fitting, job_entry, job_view
+from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
+from kb_server.toolsets.kb import JobId, KbTool, WaitSeconds
+from kb_server.toolsets.kb.documents import fitting
 
 _PAGE, _PAGE_BYTES = 10, 1_500
 """Of a list whose length nobody asked for: how many jobs, and how much of JSON. An answer holds it twice, as
 text and as structure, and stays under 4 KB."""
+
+
+MAX_ENTRY_TITLE, MAX_ENTRY_MESSAGE, MAX_ENTRY_TAGS = 60, 120, 100
+"""Characters of a job's title, of why it failed, and of its tags together, in a list."""
 
 
 class StorageView(msgspec.Struct, kw_only=True):
@@ -52,20 +56,19 @@ class KbStatusResult(msgspec.Struct, kw_only=True):
 
 
 class KbStatusTool(KbTool[NoArguments, KbStatusResult]):
-    """Tells how the engine is."""
-
     name = "kb_status"
     title = "Status"
     description = """\
 Tell how the knowledge base is: version, embedding model, documents and chunks, queue, storage, issues."""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = NoArguments
-    result = KbStatusResult
 
-    async def run(self, _arguments: NoArguments, call: Call) -> KbStatusResult:
-        """`GET /status`."""
-        with engine_call(call):
-            status = await self.engine.call(GET_STATUS)
+    async def run(self, _arguments: NoArguments, _call: Call) -> KbStatusResult:
+        status = await self.engine.call(GET_STATUS)
+        issues = list(status.issues)
+        try:
+            check_version(status.version)
+        except EngineTooOld as fault:
+            issues.append(fault.detail)
         return KbStatusResult(
             version=status.version,
             server_version=f"v{SERVER_VERSION}",
@@ -76,10 +79,100 @@ Tell how the knowledge base is: version, embedding model, documents and chunks, 
             chunks=status.chunks,
             queue=msgspec.structs.asdict(status.queue),
             storage=msgspec.convert(status.storage, StorageView, from_attributes=True),
-            issues=[*status.issues, *_outdated(status.version)],
+            issues=issues,
             started_at=status.started_at,
             last_updated=status.last_updated,
         )
+
+
+class JobFailure(msgspec.Struct, kw_only=True):
+    """Why a job failed, and what to do."""
+
+    code: str
+    message: str
+
+
+class JobView(msgspec.Struct, kw_only=True):
+    """A job; `id` is what other tools call `job_id`. `progress` runs from 0 to 1.
+
+    In a list a job has what tells it from others; the rest comes with the job alone.
+    `estimated_seconds`: until it will have ended; null where it has, or where nothing is known yet.
+    `retryable`: it failed, and kb_retry_job queues it again.
+    """
+
+    id: str
+    status: str
+    title: str
+    collection: str | None
+    progress: float
+    document_id: int | None
+    error: JobFailure | None
+    created_at: str
+    tags: list[str] | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    filename: str | UnsetType | None = UNSET
+    step: str | UnsetType = UNSET
+    completed_steps: int | UnsetType = UNSET
+    total_steps: int | UnsetType = UNSET
+    attempts: int | UnsetType = UNSET
+    document_uid: str | UnsetType | None = UNSET
+    deduplicated: bool | UnsetType = UNSET
+    started_at: str | UnsetType | None = UNSET
+    finished_at: str | UnsetType | None = UNSET
+    estimated_seconds: float | UnsetType | None = UNSET
+    retryable: bool | UnsetType = UNSET
+
+
+def job_view(job: m.Job) -> JobView:
+    """A job by itself, with all that is known of it."""
+    place = split_tags(job.tags)
+    members = msgspec.structs.asdict(job)
+    members |= {"error": failure_of(job), "collection": place.collection, "tags": place.tags}
+    return JobView(**{name: members[name] for name in JobView.__struct_fields__})
+
+
+def job_entry(job: m.Job) -> JobView:
+    """A job as lists show it: what may be long is cut or left out, for the job alone has it whole."""
+    error, place = failure_of(job), split_tags(job.tags)
+    if error is not None:
+        error.message = _cut(error.message, MAX_ENTRY_MESSAGE)
+    return JobView(
+        id=job.id,
+        status=job.status,
+        kind=job.kind,
+        retryable=job.retryable or UNSET,
+        title=_cut(job.title, MAX_ENTRY_TITLE),
+        collection=place.collection,
+        tags=place.tags if sum(map(len, place.tags)) <= MAX_ENTRY_TAGS else UNSET,
+        progress=job.progress,
+        document_id=job.document_id,
+        error=error,
+        created_at=job.created_at,
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def failure_of(job: m.Job) -> JobFailure | None:
+    """Why a job failed, None where it did not."""
+    return None if job.error is None else JobFailure(code=job.error.code, message=job.error.message)
+
+
+async def document_of(engine: Engine, job: m.Job) -> m.Document | None:
+    """The document of a completed job; None where there is none yet, or it cannot be had any more."""
+    if job.document_id is None:
+        return None
+    try:
+        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
+    except EngineFault:
+        return None
+
+
+def why_empty(document: m.Document) -> str:
+    """What to say of a document that no search finds."""
+    return f"No search finds document {document.id}: {document.status_reason or 'no text was found in it.'}"
 
 
 class KbJobsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -101,68 +194,39 @@ class KbJobsResult(msgspec.Struct, kw_only=True):
 
 
 class KbJobsTool(KbTool[KbJobsArguments, KbJobsResult]):
-    """Lists jobs, or follows one."""
-
     name = "kb_jobs"
     title = "Ingestion jobs"
     description = """\
 List recent ingestion jobs, newest first, a short page at a time, or follow one by job_id: \
 {"job_id": "...", "wait_seconds": 30} answers once it has ended and its content can be searched."""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = KbJobsArguments
-    result = KbJobsResult
 
-    async def run(self, arguments: KbJobsArguments, call: Call) -> KbJobsResult:
-        """`GET /jobs` or `GET /jobs/{id}`."""
-        _check(arguments)
+    async def run(self, arguments: KbJobsArguments, _call: Call) -> KbJobsResult:
+        listing = (arguments.status, arguments.limit, arguments.offset) != (None, None, 0)
+        if arguments.job_id is not None and listing:
+            raise ToolError("contradiction", "job_id names one job; leave out status, limit and offset.")
+        if arguments.job_id is None and arguments.wait_seconds:
+            raise ToolError(MISSING, "wait_seconds needs the job_id to wait for.", parameter="job_id")
+        hints = []
         if arguments.job_id is not None:
-            with engine_call(call, job_id=arguments.job_id):
-                job = await self.engine.wait_for_job(arguments.job_id, arguments.wait_seconds)
+            job = await self.engine.wait_for_job(arguments.job_id, arguments.wait_seconds)
             document = await document_of(self.engine, job)
-            hint = (
-                why_empty(document) if document is not None and document.status == "empty" else _retry([job])
-            )
-            return KbJobsResult(jobs=[job_view(job)], total=1, hint=hint)
-        query = JobsQuery(
-            status=arguments.status, limit=arguments.limit or JobsQuery().limit, offset=arguments.offset
-        )
-        with engine_call(call):
+            listed, shown, total = [job], [job_view(job)], 1
+            if document is not None and document.status == "empty":
+                hints.append(why_empty(document))
+        else:
+            limit = arguments.limit or JobsQuery().limit
+            query = JobsQuery(status=arguments.status, limit=limit, offset=arguments.offset)
             found = await self.engine.call(LIST_JOBS, query=query)
-        jobs = [job_entry(job) for job in found.jobs]
-        if arguments.limit is None:
-            jobs = fitting(jobs[:_PAGE], _PAGE_BYTES)
-        hints = (_more(len(jobs), found.total, arguments), _retry(found.jobs[: len(jobs)]))
-        return KbJobsResult(jobs=jobs, total=found.total, hint=" ".join(filter(None, hints)))
-
-
-def _check(arguments: KbJobsArguments) -> None:
-    listing = (arguments.status, arguments.limit, arguments.offset) != (None, None, 0)
-    if arguments.job_id is not None and listing:
-        raise ToolError("contradiction", "job_id names one job; leave out status, limit and offset.")
-    if arguments.job_id is None and arguments.wait_seconds:
-        raise ToolError(
-            "missing_required_parameter", "wait_seconds needs the job_id to wait for.", parameter="job_id"
-        )
-
-
-def _more(listed: int, total: int, arguments: KbJobsArguments) -> str:
-    following = arguments.offset + listed
-    return f"{total - following} more: offset={following}." if listed and total > following else ""
-
-
-def _retry(jobs: Sequence[m.Job]) -> str:
-    retryable = any(job.retryable for job in jobs)
-    return (
-        "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or `kb jobs ID --retry` "
-        "queues it again."
-        if retryable
-        else ""
-    )
-
-
-def _outdated(version: str) -> list[str]:
-    try:
-        check_version(version)
-    except EngineTooOld as fault:
-        return [fault.detail]
-    return []
+            shown, total = [job_entry(job) for job in found.jobs], found.total
+            if arguments.limit is None:
+                shown = fitting(shown[:_PAGE], _PAGE_BYTES)
+            listed, following = found.jobs[: len(shown)], arguments.offset + len(shown)
+            if shown and total > following:
+                hints.append(f"{total - following} more: offset={following}.")
+        if any(job.retryable for job in listed):
+            hints.append(
+                "What was sent for a failed job is kept: kb_retry_job (toolset kb-extra) or "
+                "`kb jobs ID --retry` queues it again."
+            )
+        return KbJobsResult(jobs=shown, total=total, hint=" ".join(hints))

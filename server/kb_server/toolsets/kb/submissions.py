@@ -1,17 +1,47 @@
-"""What a note or a file becomes first: a job, followed for a while where the caller wants to.
+"""What adds to the base: `kb_addnote`, the three tools of an upload, and `kb_update_note`.
 
-A completed job says nothing about what was found in a file: of that its document tells.
+What is added is a job first, followed for a while where the caller wants to.
 """
 
 from __future__ import annotations
 
+import shlex
+from typing import Annotated
+
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_DOCUMENT, WITHOUT_CHUNKS
-from kb_server.engine_client import Engine, EngineFault
-from kb_server.toolsets.kb.errors import tool_error
-from kb_server.toolsets.kb.views import JobFailure, failure_of
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_DOCUMENT,
+    GET_JOB,
+    PATCH_NOTE,
+    UPDATE_WAIT_SECONDS,
+    WITHOUT_CHUNKS,
+    NoteQuery,
+)
+from kb_server import collection_moves
+from kb_server.collection_tags import PREFIX, tag_of, tags_for_submission
+from kb_server.engine_client import EngineFault
+from kb_server.tool import A, Annotations, Call, R, ToolError
+from kb_server.toolsets.kb import (
+    Collection,
+    DocumentId,
+    KbTool,
+    Metadata,
+    NewTags,
+    Sha256,
+    SourcePath,
+    Title,
+    UploadId,
+    WaitSeconds,
+)
+from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
+from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload
+
+NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 
 
 class Submission(msgspec.Struct, kw_only=True):
@@ -31,62 +61,304 @@ class Submission(msgspec.Struct, kw_only=True):
     hint: str
 
 
-async def followed(engine: Engine, job: m.Job, collection: str, wait: float) -> Submission:
-    """The submission, after up to `wait` seconds for its job to end.
+class _SubmittingTool(KbTool[A, R]):
+    async def followed(self, job: m.Job, tag: str, wait: float) -> Submission:
+        """What was submitted under the collection's `tag`, after up to `wait` seconds for its job to end.
 
-    A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
-    """
-    if wait > 0 and job.status not in m.FINAL_STATUSES:
-        try:
-            job = await engine.wait_for_job(job.id, wait)
-        except EngineFault as fault:
-            return _submission(job, collection, f"Accepted, but not followed: {tool_error(fault).message}")
-    document = await document_of(engine, job)
-    hint = _hint(job) if job.status != "completed" else _hint_of_completed(job, document)
-    return _submission(job, collection, hint, document)
-
-
-async def document_of(engine: Engine, job: m.Job) -> m.Document | None:
-    """The document of a completed job; None where there is none yet, or it cannot be had any more."""
-    if job.document_id is None:
-        return None
-    try:
-        return await engine.call(GET_DOCUMENT, path={"document_id": job.document_id}, query=WITHOUT_CHUNKS)
-    except EngineFault:
-        return None
-
-
-def why_empty(document: m.Document) -> str:
-    """What to say of a document that no search finds."""
-    return f"No search finds document {document.id}: {document.status_reason or 'no text was found in it.'}"
+        A job that cannot be followed is still accepted: its id is never lost to a fault that comes after it.
+        """
+        document, hint = None, ""
+        if wait > 0 and job.status not in m.FINAL_STATUSES:
+            try:
+                job = await self.engine.wait_for_job(job.id, wait)
+            except EngineFault as fault:
+                hint = f"Accepted, but not followed: {self.error_of(fault).message}"
+        if not hint:
+            document = await document_of(self.engine, job)
+            hint = _hint(job, document)
+        return Submission(
+            job_id=job.id,
+            status=job.status,
+            collection=tag.removeprefix(PREFIX),
+            document_id=job.document_id,
+            document_uid=job.document_uid,
+            document_status=None if document is None else document.status,
+            deduplicated=job.deduplicated,
+            error=failure_of(job),
+            hint=hint,
+        )
 
 
-def _submission(job: m.Job, collection: str, hint: str, document: m.Document | None = None) -> Submission:
-    return Submission(
-        job_id=job.id,
-        status=job.status,
-        collection=collection,
-        document_id=job.document_id,
-        document_uid=job.document_uid,
-        document_status=None if document is None else document.status,
-        deduplicated=job.deduplicated,
-        error=failure_of(job),
-        hint=hint,
-    )
-
-
-def _hint(job: m.Job) -> str:
+def _hint(job: m.Job, document: m.Document | None) -> str:
     if job.status == "failed":
         return "Ingestion failed; `error` says why. Nothing was added."
     if job.status == "cancelled":
         return "The job was cancelled. Nothing was added."
-    return "It can be searched once its job has completed; ask kb_jobs with this job_id."
-
-
-def _hint_of_completed(job: m.Job, document: m.Document | None) -> str:
+    if job.status != "completed":
+        return "It can be searched once its job has completed; ask kb_jobs with this job_id."
     if document is None:
         return "Its job has completed; kb_get tells what was found in it."
     if document.status == "empty":
         return why_empty(document)
     done = "It was there already; nothing was doubled." if job.deduplicated else "It can be searched now."
     return f"{done} {document.status_reason}" if document.status_reason else done
+
+
+class KbAddnoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    text: Annotated[NoteText, Meta(description="plain text or Markdown")]
+    collection: Collection | None = None
+    tags: NewTags | None = None
+    title: Title | None = None
+    source_path: SourcePath | None = None
+    metadata: Metadata | None = None
+    wait_seconds: WaitSeconds = 0.0
+
+
+class KbAddnoteTool(_SubmittingTool[KbAddnoteArguments, Submission]):
+    name = "kb_addnote"
+    title = "Add a note"
+    description = """\
+Add a text note, to be found by kb_search later: facts, decisions, preferences (collection `memory`), drafts \
+(`workspace`), reference (`documents`). One subject a note, in words that a later question would use. Search \
+first: if there is a note on it, change that with kb_update_note.
+
+Answers at once with a job_id.
+
+Example: {"text": "User prefers concise responses", "collection": "memory", "tags": ["feedback"]}"""
+    annotations = Annotations()
+
+    async def run(self, arguments: KbAddnoteArguments, call: Call) -> Submission:
+        tags = tags_for_submission(arguments.collection, arguments.tags or [])
+        note = m.NoteRequest(
+            text=arguments.text,
+            title=arguments.title,
+            tags=tags,
+            metadata=arguments.metadata or {},
+            source_path=arguments.source_path,
+            dedup_scope=tags[0],
+        )
+        job = await self.engine.call(CREATE_JOB, body=note)
+        call.log["job_id"] = job.id
+        return await self.followed(job, tags[0], arguments.wait_seconds)
+
+
+class KbUploadStartArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    filename: Annotated[str, Meta(min_length=1, description="with its extension, without folders")]
+    total_size: Annotated[int, Meta(ge=1, description="bytes of the file")]
+    collection: Collection | None = None
+    tags: NewTags | None = None
+    title: Title | None = None
+    source_path: SourcePath | None = None
+    metadata: Metadata | None = None
+    sha256: Sha256 | None = None
+
+
+class KbUploadStartResult(msgspec.Struct, kw_only=True):
+    """A begun upload. `chunk_bytes` is the most that a chunk may have before base64."""
+
+    upload_id: str
+    upload_url: str | UnsetType = UNSET
+    expires_at: str
+    chunk_bytes: int
+    max_chunks: int
+    next: str
+
+
+class KbUploadStartTool(KbTool[KbUploadStartArguments, KbUploadStartResult]):
+    name = "kb_upload_start"
+    title = "Start an upload"
+    description = """\
+Begin the upload of a file (PDF, Office, HTML, Markdown, text, image), step 1 of 3. If you can run commands: \
+`curl -g -T report.pdf "<upload_url>"` with the answer's upload_url; the file stays out of your context. \
+Else send pieces with kb_upload_chunk. Then call kb_upload_finish, before expires_at.
+
+Example: {"filename": "report.pdf", "total_size": 5242880}"""
+    annotations = Annotations()
+
+    async def run(self, arguments: KbUploadStartArguments, call: Call) -> KbUploadStartResult:
+        tags = tags_for_submission(arguments.collection, arguments.tags or [])
+        new = NewUpload(
+            filename=arguments.filename,
+            total_size=arguments.total_size,
+            tags=tags,
+            collection=tags[0],
+            title=arguments.title,
+            source_path=arguments.source_path,
+            metadata=arguments.metadata or {},
+            sha256=arguments.sha256,
+        )
+        # One key lets all in, and where none is set a token is what its sender likes: quotas go by address.
+        started = await self.services.uploads.start(new, call.address or call.credential)
+        call.log["upload_id"] = started.upload.id
+        base = self.services.http_base
+        url: str | UnsetType = UNSET
+        following = "Send the file with kb_upload_chunk, from chunk_index 0, then call kb_upload_finish."
+        if base is not None:
+            url = f"{base}/uploads/{started.token}"
+            # Without -g curl takes the brackets in a file's name for a range of names.
+            command = f"curl -g -T {shlex.quote(started.upload.filename)} '{url}'"
+            following = f"Run: {command} and then call kb_upload_finish. Or: {following}"
+        return KbUploadStartResult(
+            upload_id=started.upload.id,
+            upload_url=url,
+            expires_at=started.upload.expires_at,
+            chunk_bytes=CHUNK_BYTES,
+            max_chunks=MAX_CHUNKS,
+            next=following,
+        )
+
+
+class KbUploadChunkArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    upload_id: UploadId
+    chunk_index: Annotated[int, Meta(ge=0, le=MAX_CHUNKS - 1, description="from 0")]
+    data: Annotated[str, Meta(description="base64; at most 8 MiB decoded")]
+    sha256: Sha256 | None = None
+
+
+class KbUploadChunkResult(msgspec.Struct, kw_only=True):
+    """What has arrived of the upload so far. `complete`: as many bytes as announced."""
+
+    upload_id: str
+    chunk_index: int
+    chunks_received: int
+    received_bytes: int
+    total_size: int
+    complete: bool
+    next: str
+
+
+class KbUploadChunkTool(KbTool[KbUploadChunkArguments, KbUploadChunkResult]):
+    name = "kb_upload_chunk"
+    title = "Upload a chunk"
+    description = """\
+Send one piece of the file, step 2 of 3, in any order; the same chunk_index again replaces the piece. Then \
+call kb_upload_finish."""
+    annotations = Annotations(idempotent=True)
+
+    async def run(self, arguments: KbUploadChunkArguments, call: Call) -> KbUploadChunkResult:
+        call.log["upload_id"] = arguments.upload_id[:64]
+        received = await self.services.uploads.chunk(
+            arguments.upload_id, arguments.chunk_index, arguments.data, arguments.sha256
+        )
+        left = received.total_size - received.bytes
+        return KbUploadChunkResult(
+            upload_id=arguments.upload_id,
+            chunk_index=arguments.chunk_index,
+            chunks_received=received.chunks,
+            received_bytes=received.bytes,
+            total_size=received.total_size,
+            complete=left == 0,
+            next=f"{left} bytes to go." if left else "Call kb_upload_finish.",
+        )
+
+
+class KbUploadFinishArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    upload_id: UploadId
+    sha256: Annotated[Sha256, Meta(description="SHA-256 of the whole file")] | None = None
+    wait_seconds: WaitSeconds = 0.0
+
+
+class KbUploadFinishTool(_SubmittingTool[KbUploadFinishArguments, Submission]):
+    name = "kb_upload_finish"
+    title = "Finish an upload"
+    description = """\
+Hand the uploaded file over for ingestion, step 3 of 3. Answers with a job_id; the document can be searched \
+when that has completed (kb_jobs, or wait_seconds). Missing pieces are named and can still be sent."""
+    annotations = Annotations(idempotent=True)
+
+    async def run(self, arguments: KbUploadFinishArguments, call: Call) -> Submission:
+        call.log["upload_id"] = arguments.upload_id[:64]
+        finished = await self.services.uploads.finish(arguments.upload_id, arguments.sha256)
+        call.log["job_id"] = finished.job_id
+        job = finished.job or await self.engine.call(GET_JOB, path={"job_id": finished.job_id})
+        return await self.followed(job, finished.upload.collection, arguments.wait_seconds)
+
+
+class KbUpdateNoteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: DocumentId
+    text: Annotated[NoteText, Meta(description="the whole new text")]
+    title: Annotated[str, Meta(min_length=1, max_length=500, description="new title")] | None = None
+    expected_version: (
+        Annotated[
+            int,
+            Meta(ge=1, description="refuse if the version is another"),
+        ]
+        | None
+    ) = None
+    collection: Annotated[Collection, Meta(description="move it there as well")] | None = None
+
+
+class KbUpdateNoteResult(DocumentView, kw_only=True):
+    """The note. `job_id` is null where it is updated, else the job that goes on with it; `hint` says more."""
+
+    job_id: str | None
+    hint: str
+
+
+class KbUpdateNoteTool(KbTool[KbUpdateNoteArguments, KbUpdateNoteResult]):
+    name = "kb_update_note"
+    title = "Update a note"
+    description = """\
+Replace a note's text in place; its document_id and created_at stay, the old text is gone. With \
+expected_version (kb_search and kb_get give it) the update is refused if somebody else changed the note. \
+Only notes, not files.
+
+Example: {"document_id": 42, "text": "User prefers bullet points"}"""
+    annotations = Annotations(destructive=True, idempotent=True)
+
+    async def run(self, arguments: KbUpdateNoteArguments, call: Call) -> KbUpdateNoteResult:
+        if arguments.collection is not None:
+            tag_of(arguments.collection)  # refused before anything is changed
+        patch = m.NotePatch(
+            text=arguments.text, title=arguments.title, expected_version=arguments.expected_version
+        )
+        # An update that takes longer than the engine waits is joined by the same call made again.
+        document = await self.engine.call(
+            PATCH_NOTE,
+            path={"document_id": arguments.document_id},
+            query=NoteQuery(wait=round(min(UPDATE_WAIT_SECONDS, self.engine.longest_wait), 3)),
+            body=patch,
+        )
+        if isinstance(document, m.Job):
+            call.log["job_id"] = document.id
+            return await self._going_on(document, arguments)
+        if arguments.collection is not None:
+            document = await self._moved(document, arguments.collection)
+        else:
+            repaired = await collection_moves.repair(
+                self.engine, document.id, document.tags, document.version
+            )
+            document = repaired or document
+        return KbUpdateNoteResult(**shown(document), job_id=None, hint="")
+
+    async def _moved(self, document: m.Document, collection: str) -> m.Document:
+        try:
+            return await collection_moves.move(self.engine, document, collection, clock=self.services.clock)
+        except (EngineFault, ToolError) as fault:
+            error = fault if isinstance(fault, ToolError) else self.error_of(fault, document_id=document.id)
+            raise ToolError(
+                error.code, f"The text was updated. {error.message}", **error.details, text_updated=True
+            ) from fault
+
+    async def _going_on(self, job: m.Job, arguments: KbUpdateNoteArguments) -> KbUpdateNoteResult:
+        """The note as it is meanwhile. The job's id is never lost to what goes wrong from here on."""
+        if job.status == "cancelled":
+            raise ToolError(
+                "task_cancelled",
+                f"The update was cancelled as job {job.id}; the note is as it was.",
+                job_id=job.id,
+            )
+        hint = (
+            f"Not done yet: the update goes on as job {job.id}. Ask kb_jobs with this job_id and "
+            "wait_seconds until it has completed; until then the note has its old text. Do not send it again."
+        )
+        try:
+            document = await self.engine.call(
+                GET_DOCUMENT, path={"document_id": arguments.document_id}, query=WITHOUT_CHUNKS
+            )
+        except EngineFault as fault:
+            error = self.error_of(fault, document_id=arguments.document_id)
+            raise ToolError(error.code, f"{hint} {error.message}", **error.details, job_id=job.id) from fault
+        if arguments.collection is not None:
+            hint += f" It has not been moved to {arguments.collection!r}: pass collection again afterwards."
+        return KbUpdateNoteResult(**shown(document), job_id=job.id, hint=hint)

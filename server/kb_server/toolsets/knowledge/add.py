@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server import collection_tags
-from kb_server.engine_client import FileSource
+from kb_server.engine_client import EngineFault, FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge.errors import engine_call
 from kb_server.toolsets.knowledge.files import open_below, source, unreadable
 from kb_server.toolsets.knowledge.formats import TAKE_OCR, format_of
 from kb_server.toolsets.knowledge.tasks import document_of, failure, seconds_between
@@ -117,7 +116,7 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         fields = _fields(arguments, force_ocr=arguments.force_ocr and can_force)
         with await asyncio.to_thread(open_below, settings.file_roots, path) as file:
             sent = source(file, PurePath(path).name, settings.max_upload_bytes)
-            job = await self._submitted(sent, fields, path, call)
+            job = await self._submitted(sent, fields, path)
         call.log["job_id"] = job.id
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
@@ -129,10 +128,9 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         )
         return _without_ocr(answer, form) if arguments.force_ocr and not can_force else answer
 
-    async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str, call: Call) -> m.Job:
+    async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str) -> m.Job:
         try:
-            with engine_call(call):
-                return await self.engine.send_file(sent, fields)
+            return await self.engine.send_file(sent, fields)
         except OSError as error:
             raise unreadable(path, error) from error
 
@@ -140,14 +138,15 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         """The document; the task where it takes too long, or where the engine cannot be asked any more."""
         try:
             job = await self._ended(job, call)
-        except ToolError as error:
-            return _queued(job, size, f"{QUEUED}; it cannot be followed: {error.message}")
+        except EngineFault as fault:
+            why = self.error_of(fault, task_id=job.id).message
+            return _queued(job, size, f"{QUEUED}; it cannot be followed: {why}")
         except asyncio.CancelledError:
-            await self._cancel(job, call)
+            await self._cancel(job)
             raise
         if job.status not in m.FINAL_STATUSES:
             return _queued(job, size, f"{QUEUED}; it is not done yet, knowledge-task-status tells when")
-        return await self._processed(job, call)
+        return await self._processed(job)
 
     async def _ended(self, job: m.Job, call: Call) -> m.Job:
         """The job at its end, or as it is after `SYNC_SECONDS`; each step and each growth is reported."""
@@ -157,16 +156,15 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             if job.progress > progress or job.step != step:
                 progress, step = max(job.progress, progress + _LEAST_PROGRESS), job.step
                 await call.progress(progress, 1.0, _step(job))
-            with engine_call(call, task_id=job.id):
-                job = await self.engine.wait_for_job(job.id, _LOOK_SECONDS)
+            job = await self.engine.wait_for_job(job.id, _LOOK_SECONDS)
         if job.status == "completed":
             await call.progress(1.0, 1.0, job.step)
         return job
 
-    async def _processed(self, job: m.Job, call: Call) -> KnowledgeAddResult:
+    async def _processed(self, job: m.Job) -> KnowledgeAddResult:
         if (error := failure(job)) is not None:
             raise error
-        document = await document_of(self.engine, job, call)
+        document = await document_of(self.engine, job)
         return KnowledgeAddResult(
             document_id=document.uid,
             filename=name_of(document),
@@ -177,9 +175,9 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             message=document.status_reason or UNSET,
         )
 
-    async def _cancel(self, job: m.Job, call: Call) -> None:
+    async def _cancel(self, job: m.Job) -> None:
         """Nobody waits for it any more: whoever gave up this call gave up the document."""
-        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(ToolError), engine_call(call):
+        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(EngineFault):
             await self.engine.call(CANCEL_JOB, path={"job_id": job.id})
 
 

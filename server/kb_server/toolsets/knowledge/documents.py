@@ -19,7 +19,7 @@ from kb_contracts.api.operations import (
     DocumentsQuery,
 )
 from kb_server.tool import MISSING, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge.errors import document_not_found, engine_call
+from kb_server.toolsets.knowledge.errors import document_not_found
 from kb_server.toolsets.knowledge.tool import (
     CONFIRM,
     KnowledgeTool,
@@ -89,7 +89,7 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
     result = KnowledgeShowResult
     max_result_chars = 400_000
 
-    async def run(self, arguments: KnowledgeShowArguments, call: Call) -> KnowledgeShowResult:
+    async def run(self, arguments: KnowledgeShowArguments, _call: Call) -> KnowledgeShowResult:
         """`GET /documents`."""
         query = DocumentsQuery(
             limit=arguments.limit,
@@ -97,8 +97,7 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
             sort_by=_SORTED_BY[arguments.sort_by],
             sort_order=arguments.sort_order,
         )
-        with engine_call(call):
-            found = await self.engine.call(LIST_DOCUMENTS, query=query)
+        found = await self.engine.call(LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
             documents=[_listed(document) for document in found.documents],
             total_count=found.total,
@@ -157,19 +156,17 @@ Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true
     arguments = KnowledgeRemoveArguments
     result = KnowledgeRemoveResult
 
-    async def run(self, arguments: KnowledgeRemoveArguments, call: Call) -> KnowledgeRemoveResult:
+    async def run(self, arguments: KnowledgeRemoveArguments, _call: Call) -> KnowledgeRemoveResult:
         """`GET /documents/{id}`, then `DELETE` of it."""
         document_id = arguments.document_id
         if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
             raise document_not_found(document_id)
-        with engine_call(call, document_id=document_id):
-            document = await self.engine.call(
-                GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
-            )
+        document = await self.engine.call(
+            GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
+        )
         if not arguments.confirm:
             raise _unconfirmed(document)
-        with engine_call(call, document_id=document_id):
-            removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
+        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
         return KnowledgeRemoveResult(
             document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
         )
@@ -214,25 +211,23 @@ Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     arguments = KnowledgeClearArguments
     result = KnowledgeClearResult
 
-    async def run(self, arguments: KnowledgeClearArguments, call: Call) -> KnowledgeClearResult:
+    async def run(self, arguments: KnowledgeClearArguments, _call: Call) -> KnowledgeClearResult:
         """`DELETE /documents`."""
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:
-            raise await self._unconfirmed(call)
-        with engine_call(call):
-            removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
+            raise await self._unconfirmed()
+        removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
         return KnowledgeClearResult(
             documents_removed=removed.documents,
             embeddings_removed=removed.chunks,  # a passage has one embedding
             storage_freed_mb=megabytes(removed.bytes),
         )
 
-    async def refusal(self, error: ToolError, call: Call) -> ToolError:
+    async def refusal(self, error: ToolError, _call: Call) -> ToolError:
         """A confirmation that is left out is one that is not given."""
-        return await self._unconfirmed(call) if error.code == MISSING else error
+        return await self._unconfirmed() if error.code == MISSING else error
 
-    async def _unconfirmed(self, call: Call) -> ToolError:
-        with engine_call(call):
-            status = await self.engine.call(GET_STATUS)
+    async def _unconfirmed(self) -> ToolError:
+        status = await self.engine.call(GET_STATUS)
         return ToolError(
             CONFIRM,
             f"This action will delete ALL documents. Set confirm=true and confirmation_phrase='{PHRASE}' to "

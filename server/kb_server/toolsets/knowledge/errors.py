@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from kb_server.engine_faults import EngineWords
-from kb_server.tool import ToolError
+from kb_server.tool import EngineWords, ToolError
 
 _DOCUMENT_NOT_FOUND = "Document with ID '{id}' not found"
-_WORDS = EngineWords(
+ENGINE_WORDS = EngineWords(
     {
         "document_not_found": _DOCUMENT_NOT_FOUND,
         "job_not_found": "Task with ID '{id}' not found",
@@ -19,8 +18,6 @@ _WORDS = EngineWords(
     },
     codes={"job_not_found": "task_not_found", "job_finished": "task_finished"},
 )
-
-engine_call = _WORDS.engine_call
 
 
 def document_not_found(document_id: str) -> ToolError:

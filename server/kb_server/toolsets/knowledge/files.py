@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 from kb_server.engine_client import FileSource
 from kb_server.settings import MEBIBYTE
-from kb_server.shielding import to_its_end
 from kb_server.tool import INVALID, ToolError
 from kb_server.toolsets.knowledge.tool import megabytes
+from kb_server.waiting import to_its_end
 
 # Without O_NONBLOCK the open of a pipe waits for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

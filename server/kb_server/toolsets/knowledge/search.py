@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS, SEARCH
-from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
-from kb_server.toolsets.knowledge.errors import engine_call
+from kb_server.tool import INVALID, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge.formats import known
 from kb_server.toolsets.knowledge.tool import (
     KnowledgeTool,
@@ -54,7 +53,12 @@ class KnowledgeFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     query: Annotated[
         str,
-        Meta(min_length=1, max_length=MAX_QUERY_CHARS, description="a question or words, as people say it"),
+        Meta(
+            min_length=1,
+            max_length=MAX_QUERY_CHARS,
+            description="a question or words, as people say it",
+            extra=WORDS,
+        ),
     ]
     top_k: Annotated[int, Meta(ge=1, le=50, description="how many results at the most")] = 10
     min_relevance: Annotated[float, Meta(ge=0, le=1, description="leave out results that score less")] = 0.0
@@ -115,9 +119,8 @@ Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "
     async def run(self, arguments: KnowledgeSearchArguments, call: Call) -> KnowledgeSearchResult:
         """`POST /search`, and `GET /status` where nothing was found."""
         request = _request(arguments)
-        with engine_call(call):
-            found = await self.engine.call(SEARCH, body=request)
-            empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
+        found = await self.engine.call(SEARCH, body=request)
+        empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
         if empty:
             raise ToolError(
                 "empty_knowledge_base",
@@ -140,7 +143,6 @@ def _request(arguments: KnowledgeSearchArguments) -> m.SearchRequest:
     Raises:
         ToolError: `invalid_parameter`.
     """
-    refuse_blank("query", arguments.query)
     return m.SearchRequest(
         query=arguments.query,
         top=arguments.top_k,

@@ -9,8 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS
-from kb_server.tool import Annotations, Call, NoArguments, ToolError
-from kb_server.toolsets.knowledge.errors import engine_call
+from kb_server.engine_client import EngineFault
+from kb_server.tool import Annotations, Call, NoArguments
 from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, megabytes
 
 NAME = "default"
@@ -74,10 +74,10 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
         """`GET /status`."""
         limit = megabytes(self.services.settings.max_upload_bytes)
         try:
-            with engine_call(call):
-                status = await self.engine.call(GET_STATUS)
-        except ToolError as error:
-            call.log["engine_error"] = error.code
+            status = await self.engine.call(GET_STATUS)
+        except EngineFault as fault:
+            error = self.error_of(fault)
+            call.log |= {"engine_error": error.code, "reason": error.message}
             return _out_of_reach(error.message, limit)
         return KnowledgeStatusResult(
             knowledge_base=_base(status),

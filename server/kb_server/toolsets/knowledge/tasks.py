@@ -11,10 +11,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
-from kb_server.engine_client import Engine
+from kb_server.engine_client import Engine, EngineFault
+from kb_server.engine_faults import tool_error
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, ToolError
-from kb_server.toolsets.knowledge.errors import engine_call
+from kb_server.toolsets.knowledge.errors import ENGINE_WORDS
 from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, is_uuid, name_of
 
 CANCELLED = "The task was cancelled; nothing was added"
@@ -73,14 +74,13 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     arguments = KnowledgeTaskStatusArguments
     result = KnowledgeTaskStatusResult
 
-    async def run(self, arguments: KnowledgeTaskStatusArguments, call: Call) -> KnowledgeTaskStatusResult:
+    async def run(self, arguments: KnowledgeTaskStatusArguments, _call: Call) -> KnowledgeTaskStatusResult:
         """`GET /jobs/{id}`."""
         task_id = str(arguments.task_id)
-        with engine_call(call, task_id=task_id):
-            job = await self.engine.call(GET_JOB, path={"job_id": task_id})
+        job = await self.engine.call(GET_JOB, path={"job_id": task_id})
         status = _status(job, self._elapsed(job))
         if job.status == "completed":
-            document = await self._document(job, call)
+            document = await self._document(job)
             status.result = _result(job, document)
             status.message = UNSET if document is None else document.status_reason or UNSET
             status.total_time_seconds = seconds_between(job.created_at, job.finished_at)
@@ -88,10 +88,10 @@ Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
             status.message = CANCELLED if job.error is None else job.error.message
         return status
 
-    async def _document(self, job: m.Job, call: Call) -> m.Document | None:
+    async def _document(self, job: m.Job) -> m.Document | None:
         """The document; None where it has been removed since, which takes nothing from the task."""
         try:
-            return await document_of(self.engine, job, call)
+            return await document_of(self.engine, job)
         except ToolError as error:
             if error.code != "document_not_found":
                 raise
@@ -111,20 +111,24 @@ def canceller(services: Services) -> CancelTask:
     It raises `task_not_found`, `task_finished` and `invalid_parameter`.
     """
 
-    async def cancel(task_id: str, call: Call) -> None:
+    async def cancel(task_id: str, _call: Call) -> None:
         if not is_uuid(task_id):
             raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
-        with engine_call(call, task_id=task_id):
+        try:
             await services.engine.call(CANCEL_JOB, path={"job_id": task_id.lower()})
+        except EngineFault as fault:
+            raise tool_error(fault, ENGINE_WORDS, task_id=task_id) from fault
 
     return cancel
 
 
-async def document_of(engine: Engine, job: m.Job, call: Call) -> m.Document:
+async def document_of(engine: Engine, job: m.Job) -> m.Document:
     """The document of a completed job, without its chunks; raises `document_not_found` where it is gone."""
     document_id = job.document_uid or ""
-    with engine_call(call, document_id=document_id):
+    try:
         return await engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
+    except EngineFault as fault:
+        raise tool_error(fault, ENGINE_WORDS, document_id=document_id) from fault
 
 
 def failure(job: m.Job) -> ToolError | None:

@@ -10,7 +10,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_server.settings import MEBIBYTE
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets import ServiceTool
+from kb_server.toolsets.knowledge.errors import ENGINE_WORDS
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -29,6 +30,7 @@ class Success(msgspec.Struct, kw_only=True):
 class KnowledgeTool(ServiceTool[A, R]):
     """A tool whose errors say `success: false`."""
 
+    engine_words = ENGINE_WORDS
     error_members: ClassVar[Mapping[str, Any]] = {"success": False}
 
 

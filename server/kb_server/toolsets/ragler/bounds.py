@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from kb_contracts.semantics.text_budgets import longest_prefix
+from kb_contracts.semantics.search import longest_prefix
 from kb_server.toolsets.ragler.tool import MAX_CHARS
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -9,7 +9,6 @@ from kb_server.engine_client.ragler import Collection, CollectionDetail
 from kb_server.services import Services
 from kb_server.tool import Annotations, Call, NoArguments
 from kb_server.toolsets.ragler.bounds import fitting
-from kb_server.toolsets.ragler.errors import backend_call
 from kb_server.toolsets.ragler.names import CollectionNames
 from kb_server.toolsets.ragler.parameters import CollectionIdParameter
 from kb_server.toolsets.ragler.tool import MAX_CHARS, MAX_RESULT_CHARS, A, R, RaglerTool
@@ -57,8 +56,7 @@ class ListCollectionsTool(_CollectionsTool[NoArguments, ListCollectionsResult]):
     async def run(self, _arguments: NoArguments, call: Call) -> ListCollectionsResult:
         """`GET /collections`."""
         backend = self.backend
-        with backend_call(call):
-            found = await backend.collections()
+        found = await backend.collections()
         self._names.learn(found)
         call.log["collections"] = len(found)  # `result_count` is what a search found, and is counted as such
         kept = fitting(found)
@@ -88,8 +86,7 @@ class GetCollectionInfoTool(_CollectionsTool[GetCollectionInfoArguments, GetColl
         """`GET /collections/{id}`."""
         call.log["collection_id"] = str(arguments.collection_id)
         backend = self.backend
-        with backend_call(call, arguments.collection_id):
-            found = await backend.collection(str(arguments.collection_id))
+        found = await backend.collection(str(arguments.collection_id))
         self._names.learn([found])
         members = msgspec.structs.asdict(found)
         if found.description is not UNSET and len(found.description) > MAX_DESCRIPTION_CHARS:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from kb_server.clock import Clock
 from kb_server.engine_client.ragler import Collection, Ragler
+from kb_server.waiting import Clock
 
 KEPT_SECONDS = 300.0
 KEPT_NAMES = 10_000

@@ -14,10 +14,9 @@ from kb_server.engine_client.errors import Refused
 from kb_server.engine_client.ragler import Passage, PassageMetadata, Passages, Ragler
 from kb_server.observability.redaction import sanitised
 from kb_server.services import Services
-from kb_server.tool import INVALID, Annotations, Call, ToolError, refuse_blank
+from kb_server.tool import INVALID, WORDS, Annotations, Call, ToolError
 from kb_server.toolsets.ragler.bounds import chars, fitting
 from kb_server.toolsets.ragler.dates import span
-from kb_server.toolsets.ragler.errors import backend_call
 from kb_server.toolsets.ragler.names import CollectionNames
 from kb_server.toolsets.ragler.parameters import CollectionIdParameter
 from kb_server.toolsets.ragler.tool import MAX_CHARS, MAX_RESULT_CHARS, RaglerTool
@@ -63,6 +62,7 @@ class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_on
             min_length=1,
             max_length=MAX_QUERY_CHARS,
             description="a question or words, as people say it; the search goes by meaning",
+            extra=WORDS,
             examples=["How do I authenticate API requests?"],
         ),
     ]
@@ -124,8 +124,7 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
             call.log["collection_id"] = str(arguments.collection_id)
         filters, backend = _filters(arguments), self.backend
         began = perf_counter()
-        with backend_call(call, arguments.collection_id):
-            found = await self._found(backend, await self._request(arguments, filters))
+        found = await self._found(backend, await self._request(arguments, filters))
         took = (perf_counter() - began) * 1000
         result = _result(found, arguments, took)
         call.log["result_count"] = len(result.results)
@@ -157,7 +156,6 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
     Raises:
         ToolError: `invalid_parameter` or `contradiction`.
     """
-    refuse_blank("query", arguments.query)
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:
         if tag.startswith(PREFIX):

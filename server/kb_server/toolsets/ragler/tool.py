@@ -8,7 +8,8 @@ import msgspec
 
 from kb_server.engine_client.ragler import Ragler
 from kb_server.tool import ToolError
-from kb_server.toolsets.service_tool import ServiceTool
+from kb_server.toolsets import ServiceTool
+from kb_server.toolsets.ragler.errors import ENGINE_WORDS
 
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -21,6 +22,8 @@ MAX_RESULT_CHARS = 2 * MAX_CHARS
 
 class RaglerTool(ServiceTool[A, R]):
     """A tool that asks RAGler's backend."""
+
+    engine_words = ENGINE_WORDS
 
     @property
     def backend(self) -> Ragler:

@@ -12,7 +12,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import ENGINE_USER, collection_id
 from kb_contracts.semantics.collections import check_description, check_may_describe, check_same_collection
-from kb_contracts.semantics.vector_results import first_collections, source_types, vector_result
+from kb_contracts.semantics.search import first_collections, source_types, vector_result
 
 OWN, FREE = collection_id("guides"), "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Filters
-from kb_contracts.semantics.date_windows import date_window
+from kb_contracts.semantics.search import date_window
 
 
 def test_a_date_is_a_whole_utc_day() -> None:

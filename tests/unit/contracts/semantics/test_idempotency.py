@@ -8,7 +8,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import FileFields, NoteRequest
-from kb_contracts.semantics.idempotency import KeysInUse, check_same_request, request_fingerprint
+from kb_contracts.semantics.requests import KeysInUse, check_same_request, request_fingerprint
 
 NOTE = NoteRequest(text="Bees keep warm.", metadata={"a": 1, "b": 2})
 FIELDS = FileFields(title="Report")

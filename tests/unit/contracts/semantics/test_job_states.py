@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from kb_contracts.api.models import FINAL_STATUSES, JobStatus
-from kb_contracts.semantics.job_states import TRANSITIONS, Event, after, sources, target
+from kb_contracts.semantics.jobs import TRANSITIONS, Event, after, sources, target
 
 
 def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.ragler import LIMITS
-from kb_contracts.semantics.rate_windows import RateWindows
+from kb_contracts.semantics.requests import RateWindows
 
 
 @dataclass

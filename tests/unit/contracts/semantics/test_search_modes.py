@@ -6,7 +6,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.models import Mode, SearchRequest
-from kb_contracts.semantics.search_modes import mode_of
+from kb_contracts.semantics.search import mode_of
 
 
 @pytest.mark.parametrize(

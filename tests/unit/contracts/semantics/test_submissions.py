@@ -7,15 +7,16 @@ import pytest
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.models import MAX_INTEGER, FileFields, NotePatch
-from kb_contracts.semantics.submissions import (
+from kb_contracts.semantics.documents import (
     check_note_text,
     check_ocr,
     check_patch,
     document_key,
+    note_title,
     tags_to_unite,
     text_digest,
+    title_after_update,
 )
-from kb_contracts.semantics.titles import note_title, title_after_update
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
-from kb_contracts.semantics.text_budgets import longest_prefix, within_budget
+from kb_contracts.semantics.search import longest_prefix, within_budget
 
 DOCUMENT = m.DocumentSummary(
     id=1,

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from kb_config.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
-from kb_engine.index.registry import INDEXES
+from kb_engine.index.port import INDEXES
 from kb_engine.settings import EngineSettings
 from tests.support.eventually import eventually_async
 from tests.support.remote_index import RemoteIndex, Server
@@ -138,7 +138,7 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
         writer.write(b"GET /readyz HTTP/1.1\r\nX: \x00\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
     writer.close()
-    told = [record for record in caplog.records if record.name == "kb_contracts.http.connection_log"]
+    told = [record for record in caplog.records if record.name == "kb_contracts.http.connections"]
     assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)]
     assert "Traceback" not in caplog.text
 

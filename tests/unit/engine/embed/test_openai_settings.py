@@ -19,8 +19,8 @@ ENDPOINT = {
 def test_an_endpoint_is_a_url_and_a_model() -> None:
     """All else has a default; blanks at the end of a prefix stay, for they belong to it."""
     settings = EngineSettings.read({**ENDPOINT, "KB_EMBEDDING_QUERY_PREFIX": "search_query: "})
-    assert settings.embeddings_url == "http://127.0.0.1:11434/v1/embeddings"
-    assert settings.embedding_query_prefix == "search_query: "
+    assert settings.openai.embeddings_url == "http://127.0.0.1:11434/v1/embeddings"
+    assert settings.openai.embedding_query_prefix == "search_query: "
     assert embedder_from(settings.embedder, settings).name == "openai:nomic-embed-text"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kb_engine.store.repository import documents
 from tests.support.stores import START, Base, Place, axis, between, new_note, opened, prepared
 
 
@@ -77,7 +78,7 @@ async def test_both_ends_of_a_span_are_inside(
 
 async def test_a_span_may_be_of_the_last_change(base: Base) -> None:
     base.clock.move(hours=1)
-    await base.store.add_tags(1, ["new"], None, None)
+    await base.store.once(None, documents.add_tags, 1, ["new"], None)
     since = {"date_from": START + timedelta(hours=3)}
     assert sorted(await base.titles("x", date_field="updated_at", **since)) == ["1", "4"]
     assert await base.titles("x", date_field="created_at", **since) == ["4"]
@@ -91,8 +92,8 @@ async def test_a_further_source_of_a_duplicate_counts_for_the_prefix(base: Base)
 
 async def test_a_change_of_tags_shows_in_the_next_search(base: Base) -> None:
     """There is nothing to wait for."""
-    await base.store.remove_tag(1, "a", None, None)
-    await base.store.add_tags(4, ["a"], None, None)
+    await base.store.once(None, documents.remove_tag, 1, "a", None)
+    await base.store.once(None, documents.add_tags, 4, ["a"], None)
     assert sorted(await base.titles("x", tags=["a"])) == ["2", "4"]
 
 

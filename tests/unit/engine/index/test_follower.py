@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index import follower
 from kb_engine.index.port import Changes, Index, Selection
-from kb_engine.store import Found, Query
+from kb_engine.store import store
+from kb_engine.store.port import Found, Query
+from kb_engine.store.repository import documents
 from tests.support.remote_index import RemoteIndex, Server
 from tests.support.stores import SCORING, Base, Place, left_by_a_crash, meaning, new_note, opened, prepared
 
@@ -30,8 +31,8 @@ def server() -> Server:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches, and no long pauses after a failure."""
-    monkeypatch.setattr(follower, "BATCH", 3)
-    monkeypatch.setattr(follower, "_LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(store, "BATCH", 3)
+    monkeypatch.setattr(store, "_LONGEST_PAUSE", 0.1)
 
 
 @asynccontextmanager
@@ -51,7 +52,7 @@ async def base(place: Place, server: Server) -> AsyncIterator[Base]:
 async def refused(base: Base, monkeypatch: pytest.MonkeyPatch) -> str:
     """Why a search that has no patience gets no answer."""
     with monkeypatch.context() as impatient:
-        impatient.setattr(follower, "PATIENCE_SECONDS", 0.05)
+        impatient.setattr(store, "PATIENCE_SECONDS", 0.05)
         with pytest.raises(EngineError) as caught:
             await base.find("apple")
     assert caught.value.code == "not_ready"
@@ -73,13 +74,13 @@ async def test_a_completed_job_is_found_and_a_deleted_document_is_not(base: Base
     """By the search that comes next: it waits for the index."""
     document = await base.note("apple", tags=["a"])
     assert await found(base, tags=["a"]) == [document.id]
-    await base.store.add_tags(document.id, ["b"], None, None)
+    await base.store.once(None, documents.add_tags, document.id, ["b"], None)
     assert await found(base, tags=["b"]) == [document.id]
-    await base.store.remove_tag(document.id, "a", None, None)
+    await base.store.once(None, documents.remove_tag, document.id, "a", None)
     assert await found(base, tags=["a"]) == []
     await base.update(document.id, "pear", prepared("pear"))
     assert (await found(base), await found(base, "pear")) == ([], [document.id])
-    await base.store.delete(document.id, None)
+    await base.store.once(None, documents.delete, document.id)
     assert await found(base, "pear") == []
 
 
@@ -89,7 +90,7 @@ async def test_after_everything_was_removed_only_what_is_new_is_found(base: Base
     assert await found(base) == [1, 2]
     server.out_of_service = True
     await base.note("apple before", dedup_scope="before")
-    await base.store.clear(None)
+    await base.store.once(None, documents.clear)
     await base.note("apple after")
     server.out_of_service = False
     assert await found(base) == [4]
@@ -144,7 +145,7 @@ async def test_what_was_committed_before_a_death_is_applied_after_it(tmp_path: P
         assert await found(base) == [1]
         server.out_of_service = True
         await notes(base, 4)
-        await base.store.delete(1, None)
+        await base.store.once(None, documents.delete, 1)
         left = left_by_a_crash(base, tmp_path / "after")
     server.out_of_service = False
     async with followed(left, server) as later:
@@ -160,7 +161,7 @@ async def test_changes_by_engines_without_the_index_are_not_overlooked(place: Pl
     async with opened(place) as base:
         await base.note("apple of others")
         assert await found(base) == [1, 2, 3]
-        await base.store.delete(1, None)
+        await base.store.once(None, documents.delete, 1)
     async with followed(place, server) as base:
         assert await found(base) == [2, 3]
         assert server.created == 2
@@ -212,18 +213,20 @@ async def test_any_history_with_faults_leads_to_the_answers_of_the_base_itself(
 
 async def change(base: Base, chance: random.Random, number: int) -> None:
     """One of a document that exists, or a new one."""
-    there = (await base.store.documents(**EVERYTHING)).documents
+    there = (await base.store.read(documents.page, **EVERYTHING)).documents
     what = chance.choice(["add", "add", "add", "tag", "delete", "clear" if chance.random() < 0.2 else "add"])
     if what == "add" or not there:
         texts = [" ".join(chance.choices(WORDS, k=4)) for _ in range(chance.randint(0, 3))]
         job = new_note(f"{number}", title="untitled", tags=chance.sample("abc", k=1), dedup_scope=str(number))
         await base.ingest(job, prepared(*texts, title="untitled"))
     elif what == "tag":
-        await base.store.add_tags(chance.choice(there).id, [chance.choice("abcd")], None, None)
+        await base.store.once(
+            None, documents.add_tags, chance.choice(there).id, [chance.choice("abcd")], None
+        )
     elif what == "delete":
-        await base.store.delete(chance.choice(there).id, None)
+        await base.store.once(None, documents.delete, chance.choice(there).id)
     else:
-        await base.store.clear(None)
+        await base.store.once(None, documents.clear)
 
 
 EVERYTHING = {

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
-from kb_engine.store import Found
+from kb_engine.store.port import Found
 from tests.support.stores import SCORING, Base, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig", "kiwi"]

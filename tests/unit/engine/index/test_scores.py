@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kb_contracts.api import models as m
-from kb_engine.store import Scoring
+from kb_engine.index.port import Scoring
 from tests.support.stores import (
     SCORING,
     Base,
@@ -208,11 +208,6 @@ async def test_an_empty_base_answers_weakly_in_every_mode(base: Base) -> None:
     for mode in ("hybrid", "fts", "vector"):
         found = await base.find("anything", mode, vector=axis(0))
         assert (found.results, found.total, found.weak) == ([], 0, True)
-
-
-async def test_a_mode_that_needs_a_vector_says_so(base: Base) -> None:
-    with pytest.raises(ValueError, match="needs a vector"):
-        await base.find("x", "hybrid")
 
 
 async def test_the_weight_of_a_word_is_as_documented(base: Base) -> None:

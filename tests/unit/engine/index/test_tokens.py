@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.index.tokens import MAX_PHRASES, TOKENIZER, index_text, phrases
+from kb_engine.index.words import MAX_PHRASES, TOKENIZER, index_text, phrases
 
 DB = apsw.Connection(":memory:")
 DB.execute(f"CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = '{TOKENIZER}')")

@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kb_engine.index.embedded.vectors import (
-    BLOCK_ROWS,
-    COMPACT_FROM,
-    Batch,
-    Changes,
-    ExactVectors,
-    Snapshot,
-)
+from kb_engine.index.embedded import BLOCK_ROWS, COMPACT_FROM, Batch, Changes, ExactVectors, Snapshot
 from kb_engine.index.port import Vectors
 
 DIMENSIONS = 4
@@ -50,7 +43,7 @@ def filled(*sizes: int) -> ExactVectors:
 def ids(snapshot: Snapshot, *documents: int) -> list[int]:
     """The chunks of these documents; of all without any."""
     wanted = np.array(documents, np.int64) if documents else None
-    return list(snapshot.chunks(snapshot.rows(wanted)))
+    return list(snapshot.chunk_ids[snapshot.rows(wanted)])
 
 
 def query() -> NDArray[np.float32]:

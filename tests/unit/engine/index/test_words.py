@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from kb_engine.index import words
-from kb_engine.index.embedded.words import Corpus, Words
+from kb_engine.index.words import Corpus, Words
+from kb_engine.store.repository import documents
 from tests.support.stores import Base, Place, axis, new_file, opened, prepared
 
 
@@ -129,7 +130,7 @@ async def test_a_frequent_word_counts_where_the_filters_leave_few(frequent: Base
 
 async def test_a_frequent_word_counts_where_the_filters_shut_out_the_rare_ones(frequent: Base) -> None:
     """Better that than no answer."""
-    await frequent.store.remove_tag(4, "many", None, None)
+    await frequent.store.once(None, documents.remove_tag, 4, "many", None)
     assert (await frequent.find("apple tree", tags=["many"], top=100)).total == 28
 
 
@@ -141,7 +142,7 @@ async def test_a_word_that_nothing_holds_does_not_hide_a_frequent_one(frequent: 
 async def test_scores_with_few_left_are_those_of_all(frequent: Base) -> None:
     """The two ways to the same number."""
     everything = await frequent.find("apple", explain=True)
-    await frequent.store.add_tags(4, ["apple only"], None, None)
+    await frequent.store.once(None, documents.add_tags, 4, ["apple only"], None)
     alone = await frequent.find("apple", tags=["apple only"], explain=True)
     assert [r.score for r in alone.results] == [r.score for r in everything.results]
 
@@ -185,5 +186,5 @@ async def test_deleted_chunks_do_not_weigh_on_the_words_of_others(base: Base) ->
         await base.note(f"apple {number}", dedup_scope=str(number))
     before = (await base.find("apple")).results[0].score
     await base.ingest(new_file("gone"), prepared(*["apple"] * 50))
-    await base.store.delete(6, None)
+    await base.store.once(None, documents.delete, 6)
     assert (await base.find("apple")).results[0].score == pytest.approx(before, abs=1e-6)

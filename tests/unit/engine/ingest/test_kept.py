@@ -11,8 +11,9 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.ingest.kept import KeptBounds, KeptJobs
-from kb_engine.store import KeptJob
-from kb_engine.store.times import stamp
+from kb_engine.store.port import KeptJob
+from kb_engine.store.repository import jobs
+from kb_engine.store.repository.transaction import stamp
 from tests.support.ingesting import SECONDS, Parts, parts_in
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -31,8 +32,8 @@ def kept(name: str, size: int, *, age: float) -> KeptJob:
     ids=["within", "too old", "too much", "one too large", "no time", "no room"],
 )  # fmt: skip
 def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> None:
-    jobs = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
-    assert [job.id for job in KeptBounds(seconds, size).exceeded(jobs, NOW)] == list(gone)
+    failures = [kept("a", 1, age=30), kept("b", 4, age=20), kept("c", 1, age=10)]
+    assert [job.id for job in KeptBounds(seconds, size).exceeded(failures, NOW)] == list(gone)
 
 
 @pytest.fixture
@@ -44,12 +45,12 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
 
 async def failed(parts: Parts, *names: str) -> list[str]:
     """The ids of jobs whose files cannot be read."""
-    jobs = []
+    ids = []
     for name in names:
-        jobs.append(await parts.accept_file(name, b"\xff\xff\xff"))
-        assert (await parts.ended(jobs[-1])).status == "failed"
+        ids.append(await parts.accept_file(name, b"\xff\xff\xff"))
+        assert (await parts.ended(ids[-1])).status == "failed"
     await parts.workers.stop()
-    return jobs
+    return ids
 
 
 def spooled(parts: Parts) -> set[str]:
@@ -60,12 +61,12 @@ def spooled(parts: Parts) -> set[str]:
 async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(parts: Parts) -> None:
     """The job itself stays, with its error."""
     old, young = await failed(parts, "a.txt", "b.txt")
-    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
-    assert await jobs.sweep() == 1
+    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
+    assert await keeper.sweep() == 1
     assert spooled(parts) == {young}
-    assert [(await parts.store.job(job_id)).retryable for job_id in (old, young)] == [False, True]
+    assert [(await parts.store.read(jobs.find, job_id)).retryable for job_id in (old, young)] == [False, True]
     with pytest.raises(EngineError, match="not kept any more") as refused:
-        await jobs.retry(old, None)
+        await keeper.retry(old, None)
     assert refused.value.code == "job_not_retryable"
 
 
@@ -76,21 +77,21 @@ async def test_on_a_full_disk_the_oldest_failures_make_room(parts: Parts) -> Non
     def free(folder: Path) -> int:
         return disk - sum(1 << 29 for _ in folder.iterdir())
 
-    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free)
-    await jobs.make_room(1 << 20)
+    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 40), parts.spool.folder, free_bytes=free)
+    await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
-    await jobs.make_room(1 << 20)
+    await keeper.make_room(1 << 20)
     assert spooled(parts) == {third}
-    assert not (await parts.store.job(second)).retryable
-    assert not (await parts.store.job(first)).retryable
+    assert not (await parts.store.read(jobs.find, second)).retryable
+    assert not (await parts.store.read(jobs.find, first)).retryable
 
 
 async def test_a_job_whose_file_is_lost_cannot_be_tried_again(parts: Parts) -> None:
     """It is said, rather than tried in vain."""
     (job_id,) = await failed(parts, "a.txt")
     parts.spool.path(job_id).unlink()
-    jobs = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 30), parts.spool.folder)
+    keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 1 << 30), parts.spool.folder)
     with pytest.raises(EngineError) as refused:
-        await jobs.retry(job_id, None)
+        await keeper.retry(job_id, None)
     assert refused.value.code == "job_not_retryable"
-    assert not (await parts.store.job(job_id)).retryable
+    assert not (await parts.store.read(jobs.find, job_id)).retryable

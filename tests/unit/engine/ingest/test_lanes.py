@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kb_engine.store.repository import jobs, state
 from kb_engine.turns import SHORT_BYTES
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
@@ -30,7 +31,7 @@ async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Par
     assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
     files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(199)]
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert (await parts.store.counts()).queue.queued == len(files) - 1 == 199
+    assert (await parts.store.read(state.counts)).queue.queued == len(files) - 1 == 199
 
 
 async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
@@ -56,10 +57,10 @@ async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
 async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> None:
     file = await parts.accept_file("a.txt", b"granite. " * 30_000)
     notes = 0
-    while (await parts.store.job(file)).finished_at is None:
+    while (await parts.store.read(jobs.find, file)).finished_at is None:
         await parts.ended(await parts.accept(f"basalt {notes}"))
         notes += 1
-    assert (await parts.store.job(file)).status == "completed"
+    assert (await parts.store.read(jobs.find, file)).status == "completed"
     assert notes > 1
 
 
@@ -70,11 +71,13 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
     job = await eventually_async(
-        lambda: parts.store.job(scanned), lambda job: job.step.startswith("Processing"), what="the first page"
+        lambda: parts.store.read(jobs.find, scanned),
+        lambda job: job.step.startswith("Processing"),
+        what="the first page",
     )
     assert (job.status, job.attempts) == ("running", 1)
     assert own_children()
-    await parts.store.cancel(scanned, None)
+    await parts.store.once(None, jobs.cancel, scanned)
     await parts.workers.cancel(scanned)
     assert not own_children()
     await parts.workers.stop()
@@ -108,10 +111,16 @@ async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path, count=2) as parts:
         held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
         await eventually_async(
-            parts.store.counts, lambda counts: counts.queue.running == 2, what="the second of its files"
+            lambda: parts.store.read(state.counts),
+            lambda counts: counts.queue.running == 2,
+            what="the second of its files",
         )
         other = await parts.accept_file("c.txt", b"\xff\xff", caller="other")
         assert (await parts.ended(other)).status == "failed"  # which takes no thread that embeds
-        assert [(await parts.store.job(job_id)).status for job_id in held] == ["running", "running", "queued"]
+        assert [(await parts.store.read(jobs.find, job_id)).status for job_id in held] == [
+            "running",
+            "running",
+            "queued",
+        ]
         parts.embedder.release.set()
         assert (await parts.ended(held[-1])).status == "completed"

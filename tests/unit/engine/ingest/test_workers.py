@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
-from kb_engine.store import Idempotency, SqliteStore
-from kb_engine.store.port import NewJob
+from kb_engine.store.port import Idempotency
+from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.sqlite.store import SqliteStore
 from tests.support.documents import large_pdf
 from tests.support.eventually import eventually_async
 from tests.support.ingesting import HELD, SECONDS, Parts, parts_in
@@ -47,33 +49,33 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
         others = [await parts.accept(f"granite {number}") for number in range(3)]
         for job_id in others:
             assert (await parts.ended(job_id)).status == "completed"
-        assert (await parts.store.job(held)).status == "running"
+        assert (await parts.store.read(jobs.find, held)).status == "running"
 
 
 async def test_progress_names_the_step(parts: Parts) -> None:
     """While the vectors are made, the job says so."""
     job_id = await parts.accept(HELD)
     await entered(parts)
-    job = await parts.store.job(job_id)
+    job = await parts.store.read(jobs.find, job_id)
     assert (job.step, job.completed_steps, job.total_steps) == ("Generating embeddings", 0, 2)
 
 
 async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
     job_id = await parts.accept(HELD)
     await entered(parts)
-    await parts.store.cancel(job_id, None)
+    await parts.store.once(None, jobs.cancel, job_id)
     await parts.workers.cancel(job_id)
     parts.embedder.release.set()
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert (await parts.store.job(job_id)).status == "cancelled"
-    assert (await parts.store.counts()).documents.total == 1
+    assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
+    assert (await parts.store.read(state.counts)).documents.total == 1
 
 
 async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
     """The process that reads a PDF is gone when the cancel is answered."""
     job_id = await parts.accept_file("a.pdf", large_pdf(300))
     children = await eventually_async(own_children)
-    await parts.store.cancel(job_id, None)
+    await parts.store.once(None, jobs.cancel, job_id)
     await parts.workers.cancel(job_id)
     assert not any(child.is_running() for child in children)
 
@@ -84,13 +86,15 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
     data = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]) for page in range(9)])
     job_id = await parts.accept_file("a.pdf", data)
     job = await eventually_async(
-        lambda: parts.store.job(job_id), lambda job: job.step.startswith("Processing"), what="the first page"
+        lambda: parts.store.read(jobs.find, job_id),
+        lambda job: job.step.startswith("Processing"),
+        what="the first page",
     )
     assert job.step == f"Processing page {job.completed_steps} of 9"
     assert job.total_steps == 12
     children = own_children()
     assert children
-    await parts.store.cancel(job_id, None)
+    await parts.store.once(None, jobs.cancel, job_id)
     await parts.workers.cancel(job_id)
     assert not any(child.is_running() for child in children)
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
@@ -101,16 +105,16 @@ async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(t
     async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.accept(HELD)
         await entered(parts)
-        await parts.store.release_all()
+        await parts.store.write(jobs.release)
         parts.workers.wake()
         await eventually_async(
-            lambda: parts.store.job(job_id),
+            lambda: parts.store.read(jobs.find, job_id),
             lambda job: job.attempts == 2 and job.step != "started",
             what="the second attempt",
         )
         parts.embedder.release.set()
         job = await eventually_async(
-            lambda: parts.store.job(job_id), lambda job: job.finished_at, what="its end"
+            lambda: parts.store.read(jobs.find, job_id), lambda job: job.finished_at, what="its end"
         )
         assert job.status == "completed"
         for number in range(4):
@@ -133,7 +137,7 @@ async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.M
     monkeypatch.setattr(parts.embedder, "count_tokens", count_tokens)
     job_id = await parts.accept("granite quarry. " * 5_000)
     assert await asyncio.to_thread(splitting.wait, SECONDS)
-    await parts.store.cancel(job_id, None)
+    await parts.store.once(None, jobs.cancel, job_id)
     await parts.workers.cancel(job_id)
     go_on.set()
     await parts.ended(await parts.accept("basalt"))
@@ -144,22 +148,22 @@ async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) 
     """Its lease is void, so nothing of it is stored."""
     job_id = await parts.accept(HELD)
     await entered(parts)
-    await parts.store.cancel(job_id, None)
+    await parts.store.once(None, jobs.cancel, job_id)
     parts.embedder.release.set()
     assert (await parts.ended(await parts.accept("granite"))).status == "completed"
-    assert (await parts.store.counts()).documents.total == 1
+    assert (await parts.store.read(state.counts)).documents.total == 1
 
 
 async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
     """The running job's work is dropped; a job that came afterwards is done."""
     job_id = await parts.accept(HELD)
     await entered(parts)
-    await parts.store.clear(None)
+    await parts.store.once(None, documents.clear)
     later = await parts.accept("granite")
     await parts.workers.cancel_void()
     parts.embedder.release.set()
     assert (await parts.ended(later)).status == "completed"
-    assert (await parts.store.job(job_id)).status == "cancelled"
+    assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
 
 
 async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path) -> None:
@@ -175,12 +179,12 @@ async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path)
 
 
 async def test_the_spool_keeps_the_file_of_a_failed_job_alone(parts: Parts) -> None:
-    jobs = []
+    ids = []
     for data, status in ((b"granite", "completed"), (b"\xff\xff", "failed")):
-        jobs.append(await parts.accept_file("a.txt", data))
-        assert (await parts.ended(jobs[-1])).status == status
+        ids.append(await parts.accept_file("a.txt", data))
+        assert (await parts.ended(ids[-1])).status == status
     await parts.workers.stop()
-    assert [path.name for path in parts.spool.folder.iterdir()] == [jobs[-1]]
+    assert [path.name for path in parts.spool.folder.iterdir()] == [ids[-1]]
 
 
 @pytest.mark.parametrize("kind", ["note", "file"])
@@ -190,7 +194,7 @@ async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: s
     job_id = await (parts.accept("granite") if kind == "note" else parts.accept_file("a.txt", b"granite"))
     assert (await parts.ended(job_id)).status == "failed"
     parts.embedder.poison = None
-    await parts.store.retry(job_id, None)
+    await parts.store.once(None, jobs.retry, job_id)
     parts.workers.wake()
     done = await parts.ended(job_id)
     assert (done.status, done.attempts, done.error) == ("completed", 2, None)
@@ -209,11 +213,10 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 class Vanishing(SqliteStore):
     """A store whose duplicate is removed as soon as it was found."""
 
-    async def duplicate_of(self, job: NewJob) -> int | None:
-        """The document, gone by then."""
-        found = await super().duplicate_of(job)
-        if found is not None:
-            await self.delete(found, None)
+    async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        found = await super().read(operation, *args, **kwargs)
+        if operation is documents.duplicate_of and found is not None:
+            await self.once(None, documents.delete, found)
         return found
 
 
@@ -222,12 +225,11 @@ class Full(SqliteStore):
 
     refusals = 2
 
-    async def fail(self, lease: str, job_id: str, error: m.JobError) -> bool:
-        """Refused at first."""
-        if self.refusals:
+    async def write(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        if operation is jobs.fail and self.refusals:
             self.refusals -= 1
             raise EngineError("storage_full", "no space")
-        return await super().fail(lease, job_id, error)
+        return await super().write(operation, *args, **kwargs)
 
 
 def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
@@ -246,7 +248,7 @@ async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
         job = await parts.ended(await parts.accept("granite"))
         assert (job.status, job.deduplicated) == ("completed", False)
         assert job.document_id is not None
-        assert (await parts.store.document(job.document_id)).chunk_count == 1
+        assert (await parts.store.read(documents.detail, job.document_id)).chunk_count == 1
 
 
 async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
@@ -255,7 +257,7 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
     job_id = await parts.accept("granite")
     assert (await parts.ended(job_id)).status == "completed"
     assert parts.pauses == [5.0, 10.0, 20.0, *[30.0] * 7]
-    assert (await parts.store.job(job_id)).attempts == 1
+    assert (await parts.store.read(jobs.find, job_id)).attempts == 1
 
 
 async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
@@ -264,11 +266,11 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
     assert note_id is not None
     parts.embedder.failures = 2
     once = Idempotency(key="key", credential="caller", operation="op", fingerprint="same")
-    job = await parts.store.accept_update(note_id, m.NotePatch(text="copper mine"), once)
+    job = await parts.store.write(documents.accept_update, note_id, m.NotePatch(text="copper mine"), once)
     parts.workers.wake()
     assert (await parts.ended(job.id)).status == "completed"
     assert parts.pauses  # it did not fail
-    document, text = await parts.store.note(note_id)
+    document, text = await parts.store.read(documents.note, note_id)
     assert (document.title, text, document.version) == ("copper mine", "copper mine", 2)
 
 
@@ -288,10 +290,10 @@ async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
             parts.embedder.failures = 2
             job_id = await parts.accept("granite")
             await waiting.wait()
-            assert (await parts.store.job(job_id)).step == "Waiting for the embedding model"
-            await parts.store.cancel(job_id, None)
+            assert (await parts.store.read(jobs.find, job_id)).step == "Waiting for the embedding model"
+            await parts.store.once(None, jobs.cancel, job_id)
             await parts.workers.cancel(job_id)
-        assert (await parts.store.job(job_id)).status == "cancelled"
+        assert (await parts.store.read(jobs.find, job_id)).status == "cancelled"
         assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.times import stamp
+from kb_engine.store.repository import collections, documents
+from kb_engine.store.repository.transaction import stamp
 from tests.support.stores import START, Base, Place, key, new_note, opened, prepared
 
 GUIDES = r.collection_id("guides")
@@ -27,7 +28,7 @@ async def base(place: Place) -> AsyncIterator[Base]:
 
 async def put(base: Base, id_: str, name: str, **said: Any) -> r.CollectionDetail:
     """Describe a collection."""
-    return await base.store.put_collection(id_, r.CollectionRequest(name=name, **said), None)
+    return await base.store.once(None, collections.put, id_, r.CollectionRequest(name=name, **said))
 
 
 async def refused(awaitable: Any) -> EngineError:
@@ -39,7 +40,10 @@ async def refused(awaitable: Any) -> EngineError:
 
 async def listed(base: Base) -> list[tuple[str, str, int]]:
     """Name, id and chunks of all."""
-    return [(each.name, each.id, each.chunk_count) for each in (await base.store.collections()).collections]
+    return [
+        (each.name, each.id, each.chunk_count)
+        for each in (await base.store.read(collections.every)).collections
+    ]
 
 
 # --- those that nobody has described --------------------------------------------------------------
@@ -62,7 +66,7 @@ async def test_a_collection_adds_up_its_documents(base: Base) -> None:
     job = new_note("empty", tags=["collection:guides"])
     await base.ingest(job, prepared())
     await base.note("e f", tags=["collection:other"])
-    found = await base.store.collection(GUIDES)
+    found = await base.store.read(collections.detail, GUIDES)
     assert (found.chunk_count, found.statistics.total_tokens, found.statistics.avg_chunk_size) == (2, 4, 2.0)
     assert (found.created_at, found.updated_at) == (first.created_at, stamp(START + timedelta(hours=1)))
     assert found.statistics.last_published == found.updated_at
@@ -71,14 +75,14 @@ async def test_a_collection_adds_up_its_documents(base: Base) -> None:
 
 async def test_a_mean_is_rounded(base: Base) -> None:
     await base.note("a b", "c", "d", tags=["collection:guides"])
-    assert (await base.store.collection(GUIDES)).statistics.avg_chunk_size == 1.333
+    assert (await base.store.read(collections.detail, GUIDES)).statistics.avg_chunk_size == 1.333
 
 
 async def test_another_text_is_counted_anew(base: Base) -> None:
     note = await base.note("a b c", tags=["collection:guides"])
     base.clock.move(hours=1)
     await base.update(note.id, "a", prepared("a"), version=1)
-    found = await base.store.collection(GUIDES)
+    found = await base.store.read(collections.detail, GUIDES)
     assert (found.statistics.total_tokens, found.created_at) == (1, note.created_at)
     assert found.updated_at > note.updated_at
 
@@ -86,11 +90,11 @@ async def test_another_text_is_counted_anew(base: Base) -> None:
 async def test_a_collection_goes_with_its_last_document(base: Base) -> None:
     one = await base.note("1", tags=["collection:guides"])
     two = await base.note("2", tags=["collection:guides"])
-    await base.store.delete(one.id, None)
+    await base.store.once(None, documents.delete, one.id)
     assert await listed(base) == [("guides", GUIDES, 1)]
-    await base.store.remove_tag(two.id, "collection:guides", None, None)
+    await base.store.once(None, documents.remove_tag, two.id, "collection:guides", None)
     assert await listed(base) == []
-    for asked in (base.store.collection(GUIDES), base.store.collection_name(GUIDES)):
+    for asked in (base.store.read(collections.detail, GUIDES), base.store.read(collections.name_of, GUIDES)):
         assert (await refused(asked)).code == "collection_not_found"
 
 
@@ -107,7 +111,7 @@ async def test_a_described_collection_keeps_what_was_said(place: Place) -> None:
     async with opened(place) as base:
         put_ = await put(base, ID, "guides", **said)
     async with opened(place) as base:
-        found = await base.store.collection(ID)
+        found = await base.store.read(collections.detail, ID)
         assert await listed(base) == [("guides", ID, 0)]
     assert found == put_
     assert {name: getattr(found, name) for name in said} == said
@@ -124,7 +128,7 @@ async def test_a_description_does_not_change_when_a_collection_began(base: Base)
 
 async def test_every_description_is_later_than_what_was_before(base: Base) -> None:
     await base.note("1", tags=["collection:guides"])
-    moments = [(await base.store.collection(GUIDES)).updated_at]
+    moments = [(await base.store.read(collections.detail, GUIDES)).updated_at]
     for text, hours in (("a", 0.0), ("b", 0.0), ("c", -2.0)):
         base.clock.move(hours=hours)
         moments.append((await put(base, GUIDES, "guides", description=text)).updated_at)
@@ -145,15 +149,15 @@ async def test_a_described_collection_outlives_its_documents(base: Base) -> None
     """Whether they are deleted one by one or all at once; it goes when descriptions are to go too."""
     await put(base, ID, "guides", description="d")
     note = await base.note("1", tags=["collection:guides", "collection:stones"])
-    await base.store.delete(note.id, None)
+    await base.store.once(None, documents.delete, note.id)
     assert await listed(base) == [("guides", ID, 0)]
     await base.note("2", tags=["collection:guides", "collection:stones"])
-    await base.store.clear(None)
+    await base.store.once(None, documents.clear)
     assert await listed(base) == [("guides", ID, 0)]
-    assert (await base.store.collection(ID)).description == "d"
+    assert (await base.store.read(collections.detail, ID)).description == "d"
     await base.note("3", tags=["collection:guides"])
     assert await listed(base) == [("guides", ID, 1)]
-    await base.store.clear(None, collections=True)
+    await base.store.once(None, documents.clear, collections=True)
     assert await listed(base) == []
 
 
@@ -175,10 +179,10 @@ async def test_names_and_ids_belong_together(base: Base, id_: str, name: str, na
     """The error says what belongs to what, and nothing has changed."""
     await put(base, ID, "guides", description="d")
     await base.note("1", tags=["collection:stones"])
-    before = await base.store.collections()
+    before = await base.store.read(collections.every)
     error = await refused(put(base, id_, name))
     assert (error.code, named in error.detail) == ("collection_exists", True)
-    assert await base.store.collections() == before
+    assert await base.store.read(collections.every) == before
 
 
 async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
@@ -186,13 +190,13 @@ async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
     await put(base, ID, "guides")
     await base.note("1", tags=["collection:guides", "collection:stones"])
     stones = r.collection_id("stones")
-    assert [await base.store.collection_name(id_) for id_ in (ID, stones)] == ["guides", "stones"]
-    assert await base.store.collection_ids(["stones", "guides", "none", "stones"]) == {
+    assert [await base.store.read(collections.name_of, id_) for id_ in (ID, stones)] == ["guides", "stones"]
+    assert await base.store.read(collections.ids, ["stones", "guides", "none", "stones"]) == {
         "stones": stones,
         "guides": ID,
     }
-    assert await base.store.collection_ids([]) == {}
-    assert (await refused(base.store.collection_name(GUIDES))).code == "collection_not_found"
+    assert await base.store.read(collections.ids, []) == {}
+    assert (await refused(base.store.read(collections.name_of, GUIDES))).code == "collection_not_found"
 
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "%", "_", "collection:", "日本語", "API Documentation", " x"])
@@ -202,18 +206,20 @@ async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None
     await base.note("2", tags=["collection:another"])
     id_ = r.collection_id(name)
     assert (await put(base, id_, name, description="d")).chunk_count == 1
-    assert await base.store.collection_name(id_) == name
-    assert (await base.store.collection(id_)).description == "d"
+    assert await base.store.read(collections.name_of, id_) == name
+    assert (await base.store.read(collections.detail, id_)).description == "d"
 
 
 async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
     """A retry is answered as the first was, whatever came between; another request is refused."""
     first = r.CollectionRequest(name="guides", description="a")
-    answer = await base.store.put_collection(ID, first, key())
+    answer = await base.store.once(key(), collections.put, ID, first)
     later = await put(base, ID, "guides", description="b")
-    assert await base.store.put_collection(ID, first, key()) == answer
-    assert await base.store.collection(ID) == later
-    other = base.store.put_collection(ID, first, key(fingerprint="other"))
+    assert await base.store.once(key(), collections.put, ID, first) == answer
+    assert await base.store.read(collections.detail, ID) == later
+    other = base.store.once(key(fingerprint="other"), collections.put, ID, first)
     assert (await refused(other)).code == "idempotency_mismatch"
-    assert (await refused(base.store.put_collection(GUIDES, first, key("k2")))).code == "collection_exists"
-    assert await base.store.put_collection(ID, first, key("k2"))  # a refused request has spent no key
+    assert (
+        await refused(base.store.once(key("k2"), collections.put, GUIDES, first))
+    ).code == "collection_exists"
+    assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request has spent no key

@@ -8,6 +8,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.repository import documents, jobs
 from tests.support.stores import Base, Place, all_documents, new_file, new_note, opened, prepared
 
 
@@ -35,14 +36,14 @@ async def test_the_same_text_twice_is_one_document(base: Base) -> None:
 async def test_a_duplicate_that_says_nothing_new_changes_nothing(base: Base) -> None:
     document = await base.note("same", tags=["t"], source_path="/a")
     await again(base, "same", tags=["t"], source_path="/a")
-    assert (await base.store.document(document.id)).version == document.version
+    assert (await base.store.read(documents.detail, document.id)).version == document.version
 
 
 async def test_a_duplicate_brings_its_tags_and_its_source(base: Base) -> None:
     """The document is then found by both paths; the first stays its own."""
     document = await base.note("same", tags=["a"], source_path="/first")
     await again(base, "same", tags=["b", "a"], source_path="/second")
-    standing = await base.store.document(document.id)
+    standing = await base.store.read(documents.detail, document.id)
     assert (standing.tags, standing.source_path) == (["a", "b"], "/first")
     assert standing.source_paths == ["/first", "/second"]
     assert (standing.version, standing.updated_at > document.updated_at) == (2, True)
@@ -53,14 +54,14 @@ async def test_uniting_tags_never_gives_a_second_collection(base: Base) -> None:
     """The standing document stays where it is."""
     document = await base.note("same", tags=["collection:a"])
     await again(base, "same", tags=["collection:b", "t"])
-    assert (await base.store.document(document.id)).tags == ["collection:a", "t"]
+    assert (await base.store.read(documents.detail, document.id)).tags == ["collection:a", "t"]
 
 
 async def test_a_document_without_a_collection_takes_the_first_of_a_duplicate(base: Base) -> None:
     """There is nothing to be kept."""
     document = await base.note("same")
     await again(base, "same", tags=["collection:b", "collection:c"])
-    assert (await base.store.document(document.id)).tags == ["collection:b"]
+    assert (await base.store.read(documents.detail, document.id)).tags == ["collection:b"]
 
 
 @pytest.mark.parametrize(
@@ -79,19 +80,19 @@ async def test_forced_ocr_is_a_duplicate_of_what_was_read_by_ocr(base: Base) -> 
     """Whoever forces it wants it read in that way; whoever does not takes either."""
     plain, forced = new_file("same"), new_file("same", force_ocr=True)
     first = await base.ingest(plain, prepared("words", extraction_method="text_extraction"))
-    assert await base.store.duplicate_of(forced) is None
+    assert await base.store.read(documents.duplicate_of, forced) is None
     second = await base.ingest(forced, prepared("seen", extraction_method="image_analysis"))
     assert (second.deduplicated, second.document_id) == (False, 2)
     again = await base.ingest(new_file("same", force_ocr=True), prepared("seen"))
     assert (again.deduplicated, again.document_id) == (True, 2)
-    assert await base.store.duplicate_of(new_file("same")) == first.document_id
+    assert await base.store.read(documents.duplicate_of, new_file("same")) == first.document_id
 
 
 async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
     await base.ingest(new_file("same"), prepared("seen", extraction_method="image_analysis"))
-    assert await base.store.duplicate_of(new_file("same", force_ocr=True)) == 1
+    assert await base.store.read(documents.duplicate_of, new_file("same", force_ocr=True)) == 1
     await base.ingest(new_file("other", force_ocr=True), prepared("x", extraction_method="image_analysis"))
-    assert await base.store.duplicate_of(new_file("other")) == 2
+    assert await base.store.read(documents.duplicate_of, new_file("other")) == 2
 
 
 async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
@@ -103,7 +104,7 @@ async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
 async def test_a_searchable_document_tells_what_was_not_read(base: Base) -> None:
     """A reason does not make it empty."""
     await base.ingest(new_file("x"), prepared("words", status_reason="Page 3 was not read."))
-    document = await base.store.document(1)
+    document = await base.store.read(documents.detail, 1)
     assert (document.status, document.status_reason) == ("searchable", "Page 3 was not read.")
 
 
@@ -111,8 +112,8 @@ async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Bas
     """Or the submission would vanish into another collection."""
     scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
     moved = await base.note("same", **scope)
-    await base.store.remove_tag(moved.id, "collection:a", None, None)
-    await base.store.add_tags(moved.id, ["collection:b"], None, None)
+    await base.store.once(None, documents.remove_tag, moved.id, "collection:a", None)
+    await base.store.once(None, documents.add_tags, moved.id, ["collection:b"], None)
     job = await again(base, "same", **scope)
     assert (job.deduplicated, job.document_id) == (False, 2)
     assert (await again(base, "same", **scope)).document_id == 2
@@ -121,17 +122,17 @@ async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Bas
 async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> None:
     """So that its work can be spared."""
     document = await base.note("same")
-    assert await base.store.duplicate_of(new_note("same")) == document.id
-    assert await base.store.duplicate_of(new_note("same", dedup_scope="x")) is None
+    assert await base.store.read(documents.duplicate_of, new_note("same")) == document.id
+    assert await base.store.read(documents.duplicate_of, new_note("same", dedup_scope="x")) is None
 
 
 async def test_a_duplicate_deleted_meanwhile_means_ordinary_ingestion(base: Base) -> None:
     """The commit decides, not the submission."""
     document = await base.note("same")
     leased = await base.lease(new_note("same"))
-    assert await base.store.duplicate_of(leased.job) == document.id
-    await base.store.delete(document.id, None)
-    job = await base.store.commit(leased, prepared("same"))
+    assert await base.store.read(documents.duplicate_of, leased.job) == document.id
+    await base.store.once(None, documents.delete, document.id)
+    job = await base.store.write(documents.commit, leased, prepared("same"))
     assert job is not None
     assert (job.deduplicated, job.document_id) == (False, 2)
 
@@ -140,10 +141,10 @@ async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> No
     """Tags and sources are united as by any commit, and nothing is stored twice."""
     document = await base.note("same", tags=["a"])
     leased = await base.lease(new_note("same", tags=["b"], source_path="/second"))
-    job = await base.store.commit_duplicate(leased)
+    job = await base.store.write(documents.commit_duplicate, leased)
     assert job is not None
     assert (job.status, job.document_id, job.deduplicated) == ("completed", document.id, True)
-    standing = await base.store.document(document.id)
+    standing = await base.store.read(documents.detail, document.id)
     assert (standing.tags, standing.source_paths) == (["a", "b"], ["/second"])
     assert (await all_documents(base)).total == 1
 
@@ -152,20 +153,20 @@ async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(bas
     """The job runs on, and is committed like any other once it is prepared."""
     document = await base.note("same")
     leased = await base.lease(new_note("same"))
-    await base.store.delete(document.id, None)
-    assert await base.store.commit_duplicate(leased) is None
-    assert (await base.store.job(leased.job.id)).status == "running"
+    await base.store.once(None, documents.delete, document.id)
+    assert await base.store.write(documents.commit_duplicate, leased) is None
+    assert (await base.store.read(jobs.find, leased.job.id)).status == "running"
     assert (await all_documents(base)).total == 0
-    assert await base.store.commit(leased, prepared("same")) is not None
+    assert await base.store.write(documents.commit, leased, prepared("same")) is not None
 
 
 async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
     """Its lease is void: its tags do not come to the standing document."""
     document = await base.note("same")
     leased = await base.lease(new_note("same", tags=["late"]))
-    await base.store.cancel(leased.job.id, None)
-    assert await base.store.commit_duplicate(leased) is None
-    assert (await base.store.document(document.id)).tags == []
+    await base.store.once(None, jobs.cancel, leased.job.id)
+    assert await base.store.write(documents.commit_duplicate, leased) is None
+    assert (await base.store.read(documents.detail, document.id)).tags == []
 
 
 async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: Base) -> None:
@@ -184,10 +185,10 @@ async def test_a_preparation_that_does_not_fit_stores_nothing(base: Base) -> Non
         title="t", extraction_method="x", pages=None, chunks=short.chunks, vectors=short.vectors[:1]
     )
     with pytest.raises(ValueError, match="2 chunks, but 1 vectors"):
-        await base.store.commit(leased, broken)
+        await base.store.write(documents.commit, leased, broken)
     assert (await all_documents(base)).total == 0
     assert (await base.find("a")).total == 0
-    assert await base.store.commit(leased, short) is not None
+    assert await base.store.write(documents.commit, leased, short) is not None
     found = await base.find("", "vector", vector=short.vectors[0])
     assert [result.chunk.text for result in found.results] == ["a", "b"]
 
@@ -200,5 +201,5 @@ async def test_vectors_of_another_length_are_refused_whole(base: Base) -> None:
         title="t", extraction_method="x", pages=None, chunks=made.chunks, vectors=made.vectors[:, :3]
     )
     with pytest.raises((ValueError, EngineError), match=r"shape|filled by test \(8 .* vectors of 3"):
-        await base.store.commit(leased, broken)
+        await base.store.write(documents.commit, leased, broken)
     assert (await all_documents(base)).total == 0

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.repository import documents, jobs
 from tests.support.stores import Base, Place, all_documents, meaning, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
@@ -27,7 +28,7 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
     async def writer(number: int) -> None:
         document = await note(base, number, texts)
         if number % 3 == 0:
-            await base.store.delete(document, None)
+            await base.store.once(None, documents.delete, document)
 
     async def reader() -> None:
         found = await base.find("common", "hybrid", vector=meaning("common"), top=100)
@@ -41,18 +42,18 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
 
 async def note(base: Base, number: int, texts: list[str]) -> int:
     """Ingest a note while others do; whoever takes the job does the work."""
-    await base.store.accept(new_note(f"{number}"), None)
-    leased = await base.store.take(f"lease {number}")
+    await base.store.once(None, jobs.accept, new_note(f"{number}"))
+    leased = await base.store.write(jobs.take, f"lease {number}")
     assert leased is not None
-    job = await base.store.commit(leased, prepared(*texts))
+    job = await base.store.write(documents.commit, leased, prepared(*texts))
     assert job is not None
     assert job.document_id is not None
     return job.document_id
 
 
 async def test_every_job_is_taken_by_one_worker_only(base: Base) -> None:
-    accepted = [await base.store.accept(new_note(str(number)), None) for number in range(20)]
-    taken = await asyncio.gather(*(base.store.take(f"L{number}") for number in range(40)))
+    accepted = [await base.store.once(None, jobs.accept, new_note(str(number))) for number in range(20)]
+    taken = await asyncio.gather(*(base.store.write(jobs.take, f"L{number}") for number in range(40)))
     ids = [leased.job.id for leased in taken if leased is not None]
     assert sorted(ids) == sorted(job.id for job in accepted)
 
@@ -61,10 +62,12 @@ async def test_of_many_identical_submissions_one_document_comes(base: Base) -> N
     """The transactions decide, one after the other."""
     leased = []
     for number in range(10):
-        await base.store.accept(new_note("same", tags=[f"t{number}"]), None)
-        leased.append(await base.store.take(f"L{number}"))
-    jobs = await asyncio.gather(*(base.store.commit(one, prepared("same")) for one in leased if one))
-    assert sorted(job.deduplicated for job in jobs if job) == [False] + [True] * 9
+        await base.store.once(None, jobs.accept, new_note("same", tags=[f"t{number}"]))
+        leased.append(await base.store.write(jobs.take, f"L{number}"))
+    done = await asyncio.gather(
+        *(base.store.write(documents.commit, one, prepared("same")) for one in leased if one)
+    )
+    assert sorted(job.deduplicated for job in done if job) == [False] + [True] * 9
     (document,) = (await all_documents(base)).documents
     assert len(document.tags) == 10
 
@@ -73,9 +76,9 @@ async def test_of_many_changes_on_one_version_one_wins(base: Base) -> None:
     """The others are told to read again."""
     document = await base.note("a")
     answers = await asyncio.gather(
-        *(base.store.add_tags(document.id, [f"t{number}"], 1, None) for number in range(10)),
+        *(base.store.once(None, documents.add_tags, document.id, [f"t{number}"], 1) for number in range(10)),
         return_exceptions=True,
     )
     refused = [answer.code for answer in answers if isinstance(answer, EngineError)]
     assert refused == ["version_conflict"] * 9
-    assert len((await base.store.document(document.id)).tags) == 1
+    assert len((await base.store.read(documents.detail, document.id)).tags) == 1

@@ -11,6 +11,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.repository import documents, jobs, state
 from tests.support.stores import (
     Base,
     Place,
@@ -61,7 +62,7 @@ async def test_a_document_tells_what_was_submitted(base: Base) -> None:
         size_bytes=99,
     )
     done = await base.ingest(job, prepared("p1", "p2", title="Found", extraction_method="ocr", pages=2))
-    document = await base.store.document(done.document_id or 0)
+    document = await base.store.read(documents.detail, done.document_id or 0)
     assert (document.title, document.doc_type, document.format, document.filename) == (
         "Found", "pdf", "pdf", "x.pdf",
     )  # fmt: skip
@@ -81,29 +82,31 @@ async def test_a_document_tells_what_was_submitted(base: Base) -> None:
 async def test_a_document_is_read_by_number_by_its_text_and_by_uid(base: Base) -> None:
     """All three name the same row."""
     document = await base.note("a")
-    again = [await base.store.document(key) for key in (document.id, str(document.id), document.uid)]
+    again = [
+        await base.store.read(documents.detail, key) for key in (document.id, str(document.id), document.uid)
+    ]
     assert [one.uid for one in again] == [document.uid] * 3
 
 
 @pytest.mark.parametrize("key", [7, "7", "0b0e7d0c-0000-4000-8000-000000000000", 2**80, "9" * 19])
 async def test_an_unknown_document_is_not_found(base: Base, key: int | str) -> None:
-    assert (await refused(base.store.document(key))).code == "document_not_found"
+    assert (await refused(base.store.read(documents.detail, key))).code == "document_not_found"
 
 
 async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
     """Offsets are those of the text; no limit means none."""
     document = await base.note("one ", "two ", "three")
-    page = await base.store.document(document.id, chunk_offset=1, chunk_limit=1)
+    page = await base.store.read(documents.detail, document.id, chunk_offset=1, chunk_limit=1)
     assert [(c.text, c.index, c.start, c.end) for c in page.chunks] == [("two ", 1, 4, 8)]
     assert (page.chunk_count, page.chunk_offset, page.chunk_limit) == (3, 1, 1)
-    assert (await base.store.document(document.id, chunk_limit=0)).chunks == []
-    assert (await base.store.document(document.id, chunk_offset=2**62)).chunks == []
+    assert (await base.store.read(documents.detail, document.id, chunk_limit=0)).chunks == []
+    assert (await base.store.read(documents.detail, document.id, chunk_offset=2**62)).chunks == []
 
 
 async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None:
     """A scan that gave nothing is no success in disguise."""
     done = await base.ingest(new_file("scan"), prepared(status_reason="A scan without text."))
-    document = await base.store.document(done.document_id or 0)
+    document = await base.store.read(documents.detail, done.document_id or 0)
     assert (document.status, document.status_reason) == ("empty", "A scan without text.")
     assert (document.chunk_count, document.chunks) == (0, [])
 
@@ -111,10 +114,10 @@ async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None
 @pytest.mark.parametrize("text", ["a\0b", "\0", "tail\0", "𝔘𝔫𝔦 é e\u0301", "line\r\nline\u2028"])
 async def test_text_comes_back_to_the_letter(base: Base, text: str) -> None:
     document = await base.note(text, title=text, source_path=text, metadata={text: text})
-    detail = await base.store.document(document.id)
+    detail = await base.store.read(documents.detail, document.id)
     assert (detail.chunks[0].text, detail.title, detail.metadata) == (text, text, {text: text})
     assert (detail.source_path, detail.source_paths) == (text, [text])
-    assert (await base.store.note(document.id))[1] == text
+    assert (await base.store.read(documents.note, document.id))[1] == text
     assert (await all_documents(base, source_path=text)).total == 1
 
 
@@ -154,13 +157,13 @@ async def test_documents_are_sorted_both_ways_with_ties_by_id(base: Base) -> Non
 async def test_tags_keep_the_order_in_which_they_were_added(base: Base) -> None:
     """Whoever has to tell which of two came last can."""
     document = await base.note("a", tags=["z", "b"])
-    changed = await base.store.add_tags(document.id, ["c", "a"], None, None)
+    changed = await base.store.once(None, documents.add_tags, document.id, ["c", "a"], None)
     assert changed.tags == ["z", "b", "c", "a"]
 
 
 async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
     document = await base.note("a")
-    changed = await base.store.add_tags(document.uid, ["t"], document.version, None)
+    changed = await base.store.once(None, documents.add_tags, document.uid, ["t"], document.version)
     assert (changed.version, changed.tags) == (2, ["t"])
     assert changed.updated_at > document.updated_at
     assert changed.created_at == document.created_at
@@ -168,23 +171,25 @@ async def test_adding_a_tag_raises_version_and_time(base: Base) -> None:
 
 async def test_adding_nothing_new_changes_nothing(base: Base) -> None:
     document = await base.note("a", tags=["t"])
-    changed = await base.store.add_tags(document.id, ["t"], None, None)
+    changed = await base.store.once(None, documents.add_tags, document.id, ["t"], None)
     assert (changed.version, changed.updated_at) == (document.version, document.updated_at)
 
 
 async def test_a_tag_is_removed_once(base: Base) -> None:
     """The second time it is not there."""
     document = await base.note("a", tags=["t", "u"])
-    changed = await base.store.remove_tag(document.id, "t", 1, None)
+    changed = await base.store.once(None, documents.remove_tag, document.id, "t", 1)
     assert (changed.tags, changed.version) == (["u"], 2)
-    assert (await refused(base.store.remove_tag(document.id, "t", None, None))).code == "tag_not_found"
+    assert (
+        await refused(base.store.once(None, documents.remove_tag, document.id, "t", None))
+    ).code == "tag_not_found"
 
 
 async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> None:
     document = await base.note("a", tags=["t"])
-    await base.store.add_tags(document.id, ["u"], None, None)
-    adding = await refused(base.store.add_tags(document.id, ["v"], 1, None))
-    removing = await refused(base.store.remove_tag(document.id, "t", 1, None))
+    await base.store.once(None, documents.add_tags, document.id, ["u"], None)
+    adding = await refused(base.store.once(None, documents.add_tags, document.id, ["v"], 1))
+    removing = await refused(base.store.once(None, documents.remove_tag, document.id, "t", 1))
     assert [adding.code, removing.code] == ["version_conflict"] * 2
     assert adding.members == {"current_version": 2}
 
@@ -192,12 +197,12 @@ async def test_a_stale_version_is_refused_with_the_current_one(base: Base) -> No
 async def test_tags_are_counted_and_listed_by_prefix(base: Base) -> None:
     await base.note("a", "b", tags=["collection:x", "col%"])
     await base.note("c", tags=["collection:x", "collection:y"])
-    listed = await base.store.tags("", 10, 0)
+    listed = await base.store.read(documents.tag_page, "", 10, 0)
     assert [(one.tag, one.documents, one.chunks) for one in listed.tags] == [
         ("col%", 1, 2), ("collection:x", 2, 3), ("collection:y", 1, 1),
     ]  # fmt: skip
-    assert [one.tag for one in (await base.store.tags("col%", 10, 0)).tags] == ["col%"]
-    page = await base.store.tags("collection:", 1, 1)
+    assert [one.tag for one in (await base.store.read(documents.tag_page, "col%", 10, 0)).tags] == ["col%"]
+    page = await base.store.read(documents.tag_page, "collection:", 1, 1)
     assert ([one.tag for one in page.tags], page.total) == (["collection:y"], 2)
 
 
@@ -205,7 +210,9 @@ async def test_tags_are_counted_and_listed_by_prefix(base: Base) -> None:
 async def test_a_prefix_at_the_edge_of_unicode_matches_itself(base: Base, prefix: str) -> None:
     """The next prefix in order is none that cannot be written."""
     await base.note("a", tags=[prefix + "x", "other"])
-    assert [one.tag for one in (await base.store.tags(prefix, 10, 0)).tags] == [prefix + "x"]
+    assert [one.tag for one in (await base.store.read(documents.tag_page, prefix, 10, 0)).tags] == [
+        prefix + "x"
+    ]
 
 
 # --- notes in place
@@ -221,7 +228,7 @@ async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_a
     assert changed.updated_at > document.updated_at
     assert (changed.version, changed.title, changed.chunk_count, changed.size_bytes) == (2, "T", 2, 10)
     assert changed.sha256 == hashlib.sha256(b"new saying").hexdigest()
-    assert (await base.store.note(document.id))[1] == "new saying"
+    assert (await base.store.read(documents.note, document.id))[1] == "new saying"
     assert (await base.find("old words")).results == []
     assert [result.chunk.text for result in (await base.find("saying")).results] == ["saying"]
     by_meaning = await base.find("", "vector", vector=axis(0))
@@ -234,20 +241,20 @@ async def test_a_note_changed_meanwhile_is_not_replaced(base: Base) -> None:
     await replace(base, document, "second")
     error = await refused(replace(base, document, "third"))
     assert (error.code, error.members) == ("version_conflict", {"current_version": 2})
-    assert (await base.store.note(document.id))[1] == "second"
+    assert (await base.store.read(documents.note, document.id))[1] == "second"
 
 
 async def test_a_file_is_no_note(base: Base) -> None:
     """It can neither be read nor replaced as one."""
     document = await base.file("a")
-    assert (await refused(base.store.note(document.id))).code == "not_a_note"
+    assert (await refused(base.store.read(documents.note, document.id))).code == "not_a_note"
     assert (await refused(replace(base, document, "b"))).code == "not_a_note"
 
 
 async def test_a_missing_note_is_not_found(base: Base) -> None:
     document = await base.note("a")
-    await base.store.delete(document.id, None)
-    assert (await refused(base.store.note(document.id))).code == "document_not_found"
+    await base.store.once(None, documents.delete, document.id)
+    assert (await refused(base.store.read(documents.note, document.id))).code == "document_not_found"
     assert (await refused(replace(base, document, "b"))).code == "document_not_found"
 
 
@@ -263,23 +270,23 @@ async def test_time_goes_on_although_the_clock_went_back(base: Base) -> None:
 
 async def test_a_deleted_document_is_gone_from_everywhere(base: Base) -> None:
     document = await base.note("gone words", "more", tags=["t"], source_path="/p", size_bytes=77)
-    removed = await base.store.delete(document.uid, None)
+    removed = await base.store.once(None, documents.delete, document.uid)
     assert (removed.documents, removed.chunks, removed.bytes) == (1, 2, 77)
-    assert (await refused(base.store.document(document.id))).code == "document_not_found"
-    assert (await base.store.tags("", 10, 0)).total == 0
+    assert (await refused(base.store.read(documents.detail, document.id))).code == "document_not_found"
+    assert (await base.store.read(documents.tag_page, "", 10, 0)).total == 0
     assert (await base.find("gone")).results == []
     assert (await base.find("", "vector", vector=axis(0))).results == []
-    assert (await refused(base.store.delete(document.id, None))).code == "document_not_found"
+    assert (await refused(base.store.once(None, documents.delete, document.id))).code == "document_not_found"
 
 
 async def test_ids_are_never_given_twice(base: Base) -> None:
     first = await base.note("a", "b")
-    await base.store.delete(first.id, None)
+    await base.store.once(None, documents.delete, first.id)
     second = await base.note("c")
-    await base.store.clear(None)
+    await base.store.once(None, documents.clear)
     async with reopened(base) as again:
         third = await again.note("d")
-        chunk = (await again.store.document(third.id)).chunks[0]
+        chunk = (await again.store.read(documents.detail, third.id)).chunks[0]
     assert (second.id, third.id, chunk.id) == (2, 3, 4)
 
 
@@ -303,18 +310,18 @@ async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_o
     await base.note("a", "b", size_bytes=5)
     await base.file("c", size_bytes=6)
     running = await base.lease(new_note("d"))
-    queued = await base.store.accept(new_note("e"), None)
-    removed = await base.store.clear(None)
+    queued = await base.store.once(None, jobs.accept, new_note("e"))
+    removed = await base.store.once(None, documents.clear)
     assert (removed.documents, removed.chunks, removed.bytes, removed.jobs_cancelled) == (2, 3, 11, 2)
-    assert await base.store.commit(running, prepared("d")) is None
-    assert (await base.store.job(queued.id)).status == "cancelled"
+    assert await base.store.write(documents.commit, running, prepared("d")) is None
+    assert (await base.store.read(jobs.find, queued.id)).status == "cancelled"
     assert (await all_documents(base)).total == 0
     assert (await base.find("a")).total == 0
 
 
 async def test_a_cleared_base_takes_new_documents(base: Base) -> None:
     await base.note("before")
-    await base.store.clear(None)
+    await base.store.once(None, documents.clear)
     document = await base.note("after")
     assert [result.document.id for result in (await base.find("after")).results] == [document.id]
 
@@ -328,9 +335,9 @@ async def test_the_counts_tell_what_is_there(base: Base) -> None:
     await base.file("c", size_bytes=20)
     await base.ingest(new_file("scan", doc_type="pdf", size_bytes=30), prepared())
     base.clock.move(seconds=9)
-    await base.store.delete(2, None)
-    await base.store.accept(new_note("waits"), None)
-    counts = await base.store.counts()
+    await base.store.once(None, documents.delete, 2)
+    await base.store.once(None, jobs.accept, new_note("waits"))
+    counts = await base.store.read(state.counts)
     assert (counts.documents.total, counts.documents.searchable, counts.documents.empty) == (2, 1, 1)
     assert counts.documents.by_type == {"note": 1, "pdf": 1}
     assert (counts.chunks, counts.originals_bytes) == (2, 40)
@@ -340,5 +347,5 @@ async def test_the_counts_tell_what_is_there(base: Base) -> None:
 
 
 async def test_an_empty_base_counts_nothing(base: Base) -> None:
-    counts = await base.store.counts()
+    counts = await base.store.read(state.counts)
     assert (counts.documents.total, counts.chunks, counts.last_updated) == (0, 0, None)

@@ -11,10 +11,11 @@ import apsw
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import SqliteStore
-from kb_engine.store.repository import documents
-from kb_engine.store.sqlite import connection
-from kb_engine.store.sqlite.connection import as_engine_errors
+from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository.transaction import answer_to
+from kb_engine.store.sqlite import store
+from kb_engine.store.sqlite.connection import engine_error
+from kb_engine.store.sqlite.store import SqliteStore
 from tests.support.stores import (
     Base,
     all_documents,
@@ -49,11 +50,11 @@ async def indexed(store: SqliteStore) -> tuple[int, int, int]:
 async def test_what_was_acknowledged_survives_a_crash(base: Base, tmp_path: Path) -> None:
     """Documents, jobs, keys and everything that search needs."""
     document = await base.note("kept words", tags=["t"], vectors=[axis(1)])
-    accepted = await base.store.accept(new_note("waits"), key())
+    accepted = await base.store.once(key(), jobs.accept, new_note("waits"))
     async with opened(left_by_a_crash(base, tmp_path / "after")) as later:
-        assert (await later.store.document(document.uid)).tags == ["t"]
-        assert (await later.store.job(accepted.id)).status == "queued"
-        assert await later.store.replayed(key()) is not None
+        assert (await later.store.read(documents.detail, document.uid)).tags == ["t"]
+        assert (await later.store.read(jobs.find, accepted.id)).status == "queued"
+        assert await later.store.read(answer_to, key()) is not None
         assert (await later.find("kept")).total == 1
         assert (await later.find("", "vector", vector=axis(1))).results[0].score == 1.0
 
@@ -69,13 +70,13 @@ async def test_a_crash_inside_a_commit_leaves_nothing_of_it(
         after.append(left_by_a_crash(base, tmp_path / "after"))
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kb_engine.store.repository.ingest.jobs.complete", crash)
+    monkeypatch.setattr(jobs, "complete", crash)
     with pytest.raises(ZeroDivisionError):
-        await base.store.commit(leased, prepared("half"))
+        await base.store.write(documents.commit, leased, prepared("half"))
     monkeypatch.undo()
     for path in after:
         async with opened(path) as later:
-            assert await later.store.release_all() == 1
+            assert await later.store.write(jobs.release) == 1
             assert (await all_documents(later)).total == 0
             assert await indexed(later.store) == (0, 0, 0)
 
@@ -96,8 +97,8 @@ async def test_a_mutation_that_fails_at_its_end_changes_nothing(
         await base.update(document.id, "x", prepared("x", "y"), version=1, idempotency=key())
     monkeypatch.undo()
     assert await indexed(base.store) == (1, 1, 1)
-    assert (await base.store.document(document.id)).version == 1
-    assert await base.store.replayed(key()) is None
+    assert (await base.store.read(documents.detail, document.id)).version == 1
+    assert await base.store.read(answer_to, key()) is None
     assert (await base.find("first")).total == 1
     await base.note("second")
     assert await indexed(base.store) == (2, 2, 2)
@@ -121,13 +122,13 @@ async def test_a_full_disk_is_told_and_changes_nothing(base: Base) -> None:
     leased = await base.lease(new_note(LONG))
     await fill(base, spare_pages=2)
     with pytest.raises(EngineError) as committing:
-        await base.store.commit(leased, prepared(*[LONG] * 20))
+        await base.store.write(documents.commit, leased, prepared(*[LONG] * 20))
     with pytest.raises(EngineError) as accepting:
-        await base.store.accept(new_note(LONG * 20), key())
+        await base.store.once(key(), jobs.accept, new_note(LONG * 20))
     assert [committing.value.code, accepting.value.code] == ["storage_full"] * 2
     assert await indexed(base.store) == (1, 1, 1)
     assert (await base.find("before")).total == 1
-    assert await base.store.replayed(key()) is None
+    assert await base.store.read(answer_to, key()) is None
 
 
 async def test_a_full_disk_that_was_emptied_takes_the_same_work_again(base: Base) -> None:
@@ -135,9 +136,9 @@ async def test_a_full_disk_that_was_emptied_takes_the_same_work_again(base: Base
     leased = await base.lease(new_note(LONG))
     await fill(base)
     with pytest.raises(EngineError):
-        await base.store.commit(leased, prepared(*[LONG] * 20))
+        await base.store.write(documents.commit, leased, prepared(*[LONG] * 20))
     await fill(base, spare_pages=10_000)
-    assert await base.store.commit(leased, prepared(*[LONG] * 20)) is not None
+    assert await base.store.write(documents.commit, leased, prepared(*[LONG] * 20)) is not None
     assert await indexed(base.store) == (20, 20, 20)
 
 
@@ -145,7 +146,7 @@ async def test_documents_can_be_deleted_on_a_full_disk(base: Base) -> None:
     """How else would there be room again?"""
     document = await base.note(LONG)
     await fill(base, spare_pages=1)
-    await base.store.delete(document.id, None)
+    await base.store.once(None, documents.delete, document.id)
     assert await indexed(base.store) == (0, 0, 0)
 
 
@@ -161,22 +162,21 @@ async def test_documents_can_be_deleted_on_a_full_disk(base: Base) -> None:
 )
 def test_what_the_disk_says_becomes_a_code_of_the_contract(code: int, told: str) -> None:
     """A quota shows itself as a failed write."""
-    with pytest.raises(EngineError) as caught, as_engine_errors():
-        raise apsw.exception_for(code)
-    assert caught.value.code == told
+    error = engine_error(apsw.exception_for(code))
+    assert error is not None
+    assert error.code == told
 
 
 def test_a_disk_that_cannot_be_read_is_not_called_full() -> None:
     """That would send people to the wrong place."""
-    with pytest.raises(apsw.IOError), as_engine_errors():
-        raise apsw.exception_for(apsw.SQLITE_IOERR_READ)
+    assert engine_error(apsw.exception_for(apsw.SQLITE_IOERR_READ)) is None
 
 
 async def test_the_log_is_moved_into_the_base_as_it_grows(
     base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between transactions, so that it starts again from its beginning."""
-    monkeypatch.setattr(connection, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(store, "CHECKPOINT_PAGES", 50)
     log = base.path.with_name("kb.db-wal")
     for number in range(60):
         await base.note(f"{number} {LONG}")
@@ -200,14 +200,14 @@ async def test_a_caller_that_gives_up_leaves_no_half_transaction(
         return insert(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(documents, "insert", slowly)
-    committing = asyncio.ensure_future(base.store.commit(leased, prepared("a")))
+    committing = asyncio.ensure_future(base.store.write(documents.commit, leased, prepared("a")))
     await asyncio.to_thread(began.wait, 10)
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await committing
     go.set()
-    assert (await base.store.add_tags(1, ["t"], 1, None)).version == 2
-    assert (await base.store.job(leased.job.id)).status == "completed"
+    assert (await base.store.once(None, documents.add_tags, 1, ["t"], 1)).version == 2
+    assert (await base.store.read(jobs.find, leased.job.id)).status == "completed"
     assert await indexed(base.store) == (1, 1, 1)
 
 
@@ -215,20 +215,22 @@ async def test_work_that_had_not_begun_when_its_caller_gave_up_is_never_done(bas
     """The queue of the writing thread forgets it."""
     free = threading.Event()
     busy = asyncio.ensure_future(base.store._writer.run(lambda _: free.wait(10)))
-    waiting = asyncio.ensure_future(base.store.accept(new_note("a"), None))
+    waiting = asyncio.ensure_future(base.store.once(None, jobs.accept, new_note("a")))
     await asyncio.sleep(0)
     waiting.cancel()
     free.set()
     await busy
-    assert (await base.store.counts()).queue.queued == 0
+    assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
     """Nothing that was begun is lost."""
     async with opened(tmp_path / "kb.db") as base:
-        pending = [asyncio.ensure_future(base.store.accept(new_note(str(n)), None)) for n in range(20)]
+        pending = [
+            asyncio.ensure_future(base.store.once(None, jobs.accept, new_note(str(n)))) for n in range(20)
+        ]
         await asyncio.sleep(0)
         await base.store.close()
         await asyncio.gather(*pending)
     async with opened(tmp_path / "kb.db") as base:
-        assert (await base.store.counts()).queue.queued == 20
+        assert (await base.store.read(state.counts)).queue.queued == 20

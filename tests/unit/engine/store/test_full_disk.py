@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
+from kb_engine.store.repository import documents, jobs
 from tests.support.stores import Base, key, new_note, opened
 
 DISK = "24m"
@@ -49,7 +50,7 @@ async def fill_with_notes(base: Base) -> list[int]:
 async def expect_full(base: Base) -> None:
     """Nothing can be added."""
     with pytest.raises(EngineError) as caught:
-        await base.store.accept(new_note(" ".join(CHUNKS) * 50), None)
+        await base.store.once(None, jobs.accept, new_note(" ".join(CHUNKS) * 50))
     assert caught.value.code == "storage_full"
 
 
@@ -63,9 +64,9 @@ async def test_documents_can_be_deleted_on_a_full_disk(disk: Path, others: bool)
             added = await fill_with_notes(base)
         await expect_full(base)
         for number, document in enumerate(added[:4]):
-            removed = await base.store.delete(document, key(f"key {number}"))
+            removed = await base.store.once(key(f"key {number}"), documents.delete, document)
             assert (removed.documents, removed.chunks) == (1, len(CHUNKS))
-        assert (await base.store.clear(key("all"))).documents == len(added) - 4
+        assert (await base.store.once(key("all"), documents.clear)).documents == len(added) - 4
         assert (await base.find("words")).total == 0
 
 
@@ -74,7 +75,7 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
         added = await fill_with_notes(base)
         for _ in range(3):
             for document in added[:4]:
-                await base.store.delete(document, None)
+                await base.store.once(None, documents.delete, document)
             added = added[4:]
             for number in range(3):
                 added.append((await base.note(*CHUNKS, sha256=f"{document} {number}")).id)
@@ -83,10 +84,10 @@ async def test_what_was_deleted_makes_room(disk: Path) -> None:
 async def test_a_waiting_job_can_be_cancelled_on_a_full_disk(disk: Path) -> None:
     """Its file then gives room."""
     async with opened(disk / "kb.db") as base:
-        job = await base.store.accept(new_note("waits"), None)
+        job = await base.store.once(None, jobs.accept, new_note("waits"))
         fill(disk)
         await expect_full(base)
-        assert (await base.store.cancel(job.id, key())).status == "cancelled"
+        assert (await base.store.once(key(), jobs.cancel, job.id)).status == "cancelled"
 
 
 async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Path) -> None:
@@ -98,4 +99,4 @@ async def test_a_base_on_a_full_disk_opens_and_documents_can_be_deleted(disk: Pa
     async with opened(disk / "kb.db") as base:
         assert (await base.find("words")).total == len(CHUNKS)
         fill(disk)
-        assert (await base.store.delete(document.id, key())).documents == 1
+        assert (await base.store.once(key(), documents.delete, document.id)).documents == 1

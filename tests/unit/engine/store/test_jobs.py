@@ -10,10 +10,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import NewJob
-from kb_engine.store.repository import jobs
-from kb_engine.store.rules import rests_until
-from kb_engine.store.times import seconds_between, stamp
+from kb_engine.store.port import NewJob
+from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository.jobs import rests_until
+from kb_engine.store.repository.transaction import seconds_between, stamp
 from tests.support.stores import (
     START,
     Base,
@@ -40,7 +40,9 @@ async def base(place: Place) -> AsyncIterator[Base]:
 
 async def test_an_accepted_job_is_queued_with_what_was_asked(base: Base) -> None:
     """Nothing is known of it yet but the request."""
-    job = await base.store.accept(new_file("a", title="Report", tags=["x", "y", "x"], filename="r.pdf"), None)
+    job = await base.store.once(
+        None, jobs.accept, new_file("a", title="Report", tags=["x", "y", "x"], filename="r.pdf")
+    )
     assert (job.status, job.kind, job.title, job.filename) == ("queued", "file", "Report", "r.pdf")
     assert (job.tags, job.step, job.progress, job.attempts) == (["x", "y"], "queued", 0.0, 0)
     assert (job.document_id, job.error, job.started_at, job.finished_at) == (None, None, None, None)
@@ -52,8 +54,8 @@ async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) 
     first = new_note("one\0two", tags=["a"], metadata={"n": [1, None]}, source_path="/p", dedup_scope="s")
     second = new_file("b")
     for job in (first, second):
-        await base.store.accept(job, None)
-    taken = [await base.store.take(lease) for lease in ("L1", "L2", "L3")]
+        await base.store.once(None, jobs.accept, job)
+    taken = [await base.store.write(jobs.take, lease) for lease in ("L1", "L2", "L3")]
     assert taken[0] is not None
     assert taken[0].job == new_note(
         "", **{name: getattr(first, name) for name in first.__slots__} | {"tags": ["a"]}
@@ -67,46 +69,46 @@ async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) 
 async def test_a_reported_step_shows_in_the_job(base: Base) -> None:
     """Progress is done through total."""
     leased = await base.lease(new_note("a"))
-    assert await base.store.report(leased.lease, leased.job.id, "embedding", 1, 4)
-    job = await base.store.job(leased.job.id)
+    assert await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
+    job = await base.store.read(jobs.find, leased.job.id)
     assert (job.status, job.step, job.completed_steps, job.total_steps) == ("running", "embedding", 1, 4)
     assert job.progress == 0.25
 
 
 async def test_a_committed_job_names_its_document(base: Base) -> None:
     leased = await base.lease(new_note("a"))
-    await base.store.report(leased.lease, leased.job.id, "embedding", 1, 4)
+    await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 4)
     base.clock.move(seconds=5)
-    job = await base.store.commit(leased, prepared("a"))
+    job = await base.store.write(documents.commit, leased, prepared("a"))
     assert job is not None
     assert (job.status, job.step, job.progress, job.completed_steps) == ("completed", "completed", 1.0, 4)
-    document = await base.store.document(job.document_id or 0)
+    document = await base.store.read(documents.detail, job.document_id or 0)
     assert (document.uid, job.deduplicated) == (job.document_uid, False)
     assert job.finished_at == "2026-03-01T12:00:05.000000Z"
 
 
 async def test_a_failed_job_keeps_its_error_and_the_step_it_reached(base: Base) -> None:
     leased = await base.lease(new_file("a"))
-    await base.store.report(leased.lease, leased.job.id, "extracting", 0, 3)
-    assert await base.store.fail(leased.lease, leased.job.id, ERROR)
-    job = await base.store.job(leased.job.id)
+    await base.store.write(jobs.report, leased.lease, leased.job.id, "extracting", 0, 3)
+    assert await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
+    job = await base.store.read(jobs.find, leased.job.id)
     assert (job.status, job.error, job.step) == ("failed", ERROR, "extracting")
 
 
 async def test_a_queued_job_can_be_cancelled_and_is_never_taken(base: Base) -> None:
     """It leaves the queue."""
-    accepted = await base.store.accept(new_note("a"), None)
-    assert (await base.store.cancel(accepted.id, None)).status == "cancelled"
-    assert await base.store.take("L") is None
+    accepted = await base.store.once(None, jobs.accept, new_note("a"))
+    assert (await base.store.once(None, jobs.cancel, accepted.id)).status == "cancelled"
+    assert await base.store.write(jobs.take, "L") is None
 
 
 async def test_cancelling_a_running_job_voids_its_lease(base: Base) -> None:
     """Whatever the worker still does for it is refused, and no document comes of it."""
     leased = await base.lease(new_note("a"))
-    assert (await base.store.cancel(leased.job.id, None)).status == "cancelled"
-    assert not await base.store.report(leased.lease, leased.job.id, "embedding", 1, 2)
-    assert await base.store.commit(leased, prepared("a")) is None
-    assert not await base.store.fail(leased.lease, leased.job.id, ERROR)
+    assert (await base.store.once(None, jobs.cancel, leased.job.id)).status == "cancelled"
+    assert not await base.store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 2)
+    assert await base.store.write(documents.commit, leased, prepared("a")) is None
+    assert not await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
     assert (await all_documents(base)).total == 0
 
 
@@ -114,37 +116,37 @@ async def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
     """The answer says how it ended."""
     job = await base.ingest(new_note("a"), prepared("a"))
     with pytest.raises(EngineError, match="completed") as caught:
-        await base.store.cancel(job.id, None)
+        await base.store.once(None, jobs.cancel, job.id)
     assert caught.value.code == "job_finished"
 
 
 async def test_an_unknown_job_is_not_found(base: Base) -> None:
     """Neither to read nor to cancel."""
     with pytest.raises(EngineError) as read:
-        await base.store.job("nobody")
+        await base.store.read(jobs.find, "nobody")
     with pytest.raises(EngineError) as cancelled:
-        await base.store.cancel("nobody", None)
+        await base.store.once(None, jobs.cancel, "nobody")
     assert [read.value.code, cancelled.value.code] == ["job_not_found"] * 2
 
 
 async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) -> None:
     """Only waiting ones count."""
     for number in range(5):
-        await base.store.accept(new_note(str(number)), None)
+        await base.store.once(None, jobs.accept, new_note(str(number)))
     with pytest.raises(EngineError) as caught:
-        await base.store.accept(new_note("6"), None)
+        await base.store.once(None, jobs.accept, new_note("6"))
     assert (caught.value.code, caught.value.members["retry_after"] > 0) == ("queue_full", True)
-    await base.store.take("L")
-    await base.store.accept(new_note("6"), None)
+    await base.store.write(jobs.take, "L")
+    await base.store.once(None, jobs.accept, new_note("6"))
 
 
 async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> None:
     """The total is that of the filter, not of the page."""
-    ids = [(await base.store.accept(new_note(str(number)), None)).id for number in range(4)]
-    await base.store.cancel(ids[0], None)
-    page = await base.store.jobs(None, 2, 1)
+    ids = [(await base.store.once(None, jobs.accept, new_note(str(number)))).id for number in range(4)]
+    await base.store.once(None, jobs.cancel, ids[0])
+    page = await base.store.read(jobs.page, None, 2, 1)
     assert ([job.id for job in page.jobs], page.total) == ([ids[2], ids[1]], 4)
-    queued = await base.store.jobs("queued", 10, 0)
+    queued = await base.store.read(jobs.page, "queued", 10, 0)
     assert ([job.id for job in queued.jobs], queued.total) == (ids[:0:-1], 3)
 
 
@@ -153,20 +155,20 @@ async def test_the_spool_files_of_open_jobs_are_needed(base: Base) -> None:
     ended, running, queued = (new_file(name) for name in "abc")
     await base.ingest(ended, prepared("a"))
     await base.lease(running)
-    await base.store.accept(queued, None)
-    assert await base.store.spooled() == {running.spool, queued.spool}
+    await base.store.once(None, jobs.accept, queued)
+    assert await base.store.read(jobs.spooled) == {running.spool, queued.spool}
 
 
 async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     """A base whose only job was taken by that many processes, each of which died over it."""
     async with opened(place) as base:
-        await base.store.accept(new_note("a"), None)
+        await base.store.once(None, jobs.accept, new_note("a"))
     clock = TestClock()
     for number in range(count):
         async with opened(place, clock) as base:
-            assert await base.store.release_all() == min(number, 1)
+            assert await base.store.write(jobs.release) == min(number, 1)
             clock.move(days=1)
-            assert await base.store.take("L") is not None
+            assert await base.store.write(jobs.take, "L") is not None
             place = await died(base, folder / str(number))
     return place
 
@@ -174,26 +176,26 @@ async def after_crashes(count: int, place: Place, folder: Path) -> Place:
 async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place, tmp_path: Path) -> None:
     """Its attempts counted, under a new lease; the old one is void."""
     async with opened(await after_crashes(2, place, tmp_path)) as base:
-        assert await base.store.release_all() == 1
-        leased = await base.store.take("L9")
+        assert await base.store.write(jobs.release) == 1
+        leased = await base.store.write(jobs.take, "L9")
         assert leased is not None
         assert leased.attempts == 3
-        assert not await base.store.report("L", leased.job.id, "embedding", 1, 2)
-        assert await base.store.commit(leased, prepared("a")) is not None
+        assert not await base.store.write(jobs.report, "L", leased.job.id, "embedding", 1, 2)
+        assert await base.store.write(documents.commit, leased, prepared("a")) is not None
 
 
 @pytest.mark.parametrize("deaths", [3, 7])
 async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
     """It is not its fault; its text is still there, and it is done when an engine lives long enough."""
     async with opened(await after_crashes(deaths, place, tmp_path)) as base:
-        assert await base.store.release_all() == 1
-        (job,) = (await base.store.jobs(None, 10, 0)).jobs
+        assert await base.store.write(jobs.release) == 1
+        (job,) = (await base.store.read(jobs.page, None, 10, 0)).jobs
         assert (job.status, job.error) == ("queued", None)
         base.clock.move(hours=1)
-        leased = await base.store.take("L")
+        leased = await base.store.write(jobs.take, "L")
         assert leased is not None
         assert leased.job.text == "a"
-        assert await base.store.commit(leased, prepared("a")) is not None
+        assert await base.store.write(documents.commit, leased, prepared("a")) is not None
 
 
 async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
@@ -201,12 +203,12 @@ async def test_a_job_that_ran_at_three_deaths_in_a_row_lets_others_go_first(
 ) -> None:
     """It rests, a little longer each time, and is taken again by itself."""
     async with opened(await after_crashes(3, place, tmp_path)) as base:
-        await base.store.release_all()
-        assert await base.store.take("too early") is None
+        await base.store.write(jobs.release)
+        assert await base.store.write(jobs.take, "too early") is None
         later = await base.lease(new_note("b"))
         assert later.job.text == "b"
         base.clock.move(seconds=10)
-        leased = await base.store.take("L")
+        leased = await base.store.write(jobs.take, "L")
         assert leased is not None
         assert leased.job.text == "a"
 
@@ -222,11 +224,11 @@ def test_the_rest_doubles_from_the_third_death_on_and_is_an_hour_at_the_most() -
 
 async def test_a_restart_in_good_order_does_not_count_as_an_attempt(place: Place) -> None:
     async with opened(place) as base:
-        await base.store.accept(new_note("a"), None)
+        await base.store.once(None, jobs.accept, new_note("a"))
     for _ in range(4):
         async with opened(place) as base:
-            assert await base.store.release_all() == 0
-            leased = await base.store.take("L")
+            assert await base.store.write(jobs.release) == 0
+            leased = await base.store.write(jobs.take, "L")
             assert leased is not None
             assert leased.attempts == 1
 
@@ -238,7 +240,7 @@ async def test_the_oldest_ended_jobs_are_forgotten_and_open_ones_never(
     monkeypatch.setattr(jobs, "KEPT_FINISHED", 2)
     running = await base.lease(new_note("old and running"))
     ended = [(await base.ingest(new_note(str(number)), prepared(str(number)))).id for number in range(4)]
-    left = await base.store.jobs(None, 10, 0)
+    left = await base.store.read(jobs.page, None, 10, 0)
     assert [job.id for job in left.jobs] == [ended[3], ended[2], running.job.id]
 
 
@@ -251,21 +253,21 @@ async def test_the_text_of_a_completed_job_is_let_go(base: Base) -> None:
 async def failed(base: Base, job: NewJob) -> str:
     """The id of a job that was taken and has failed."""
     leased = await base.lease(job)
-    assert await base.store.fail(leased.lease, leased.job.id, ERROR)
+    assert await base.store.write(jobs.fail, leased.lease, leased.job.id, ERROR)
     return leased.job.id
 
 
 async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
     """Under its id, without its error; what comes of it is a job like any other."""
     job_id = await failed(base, new_note("a", tags=["x"]))
-    assert (await base.store.job(job_id)).retryable
-    again = await base.store.retry(job_id, None)
+    assert (await base.store.read(jobs.find, job_id)).retryable
+    again = await base.store.once(None, jobs.retry, job_id)
     assert (again.id, again.status, again.step, again.error) == (job_id, "queued", "queued", None)
     assert (again.started_at, again.finished_at, again.retryable) == (None, None, False)
-    leased = await base.store.take("L2")
+    leased = await base.store.write(jobs.take, "L2")
     assert leased is not None
     assert (leased.job.text, leased.job.tags, leased.attempts) == ("a", ["x"], 2)
-    done = await base.store.commit(leased, prepared("a"))
+    done = await base.store.write(documents.commit, leased, prepared("a"))
     assert done is not None
     assert done.status == "completed"
 
@@ -273,34 +275,36 @@ async def test_a_failed_job_is_queued_again_as_it_was_sent(base: Base) -> None:
 async def test_a_retried_retry_queues_once(base: Base) -> None:
     """The second answer is the first one."""
     job_id = await failed(base, new_note("a"))
-    first = await base.store.retry(job_id, key())
-    assert await base.store.take("L2") is not None
-    assert await base.store.retry(job_id, key()) == first
-    assert (await base.store.counts()).queue.queued == 0
+    first = await base.store.once(key(), jobs.retry, job_id)
+    assert await base.store.write(jobs.take, "L2") is not None
+    assert await base.store.once(key(), jobs.retry, job_id) == first
+    assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
     completed = await base.ingest(new_note("a"), prepared("a"))
-    cancelled = await base.store.cancel((await base.store.accept(new_note("b"), None)).id, None)
-    queued = await base.store.accept(new_note("c"), None)
+    cancelled = await base.store.once(
+        None, jobs.cancel, (await base.store.once(None, jobs.accept, new_note("b"))).id
+    )
+    queued = await base.store.once(None, jobs.accept, new_note("c"))
     for job_id in (completed.id, cancelled.id, queued.id):
-        assert not (await base.store.job(job_id)).retryable
+        assert not (await base.store.read(jobs.find, job_id)).retryable
         with pytest.raises(EngineError) as refused:
-            await base.store.retry(job_id, None)
+            await base.store.once(None, jobs.retry, job_id)
         assert refused.value.code == "job_not_retryable"
     with pytest.raises(EngineError) as missing:
-        await base.store.retry("nobody", None)
+        await base.store.once(None, jobs.retry, "nobody")
     assert missing.value.code == "job_not_found"
 
 
 async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
     for number in range(5):
-        await base.store.accept(new_note(str(number)), None)
+        await base.store.once(None, jobs.accept, new_note(str(number)))
     with pytest.raises(EngineError) as caught:
-        await base.store.retry(job_id, None)
+        await base.store.once(None, jobs.retry, job_id)
     assert caught.value.code == "queue_full"
-    assert (await base.store.job(job_id)).retryable
+    assert (await base.store.read(jobs.find, job_id)).retryable
 
 
 async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
@@ -309,24 +313,24 @@ async def test_failed_jobs_are_kept_until_they_are_let_go(base: Base) -> None:
     for job in (note, file):
         await failed(base, job)
         base.clock.move(seconds=1)
-    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.kept()] == [
+    assert [(one.id, one.spool, one.size_bytes) for one in await base.store.read(jobs.kept)] == [
         (note.id, None, 1),
         (file.id, file.spool, 2),
     ]
-    assert await base.store.spooled() == {file.spool}
-    await base.store.let_go([note.id, file.id])
-    assert (await base.store.kept(), await base.store.spooled()) == ([], set())
+    assert await base.store.read(jobs.spooled) == {file.spool}
+    await base.store.write(jobs.let_go, [note.id, file.id])
+    assert (await base.store.read(jobs.kept), await base.store.read(jobs.spooled)) == ([], set())
     assert await base.count("job_texts") == 0
     with pytest.raises(EngineError, match="not kept any more") as refused:
-        await base.store.retry(file.id, None)
+        await base.store.once(None, jobs.retry, file.id)
     assert refused.value.code == "job_not_retryable"
 
 
 async def test_only_what_has_failed_is_let_go(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
-    await base.store.retry(job_id, None)
-    await base.store.let_go([job_id])
-    leased = await base.store.take("L2")
+    await base.store.once(None, jobs.retry, job_id)
+    await base.store.write(jobs.let_go, [job_id])
+    leased = await base.store.write(jobs.take, "L2")
     assert leased is not None
     assert leased.job.text == "a"
 
@@ -334,9 +338,9 @@ async def test_only_what_has_failed_is_let_go(base: Base) -> None:
 async def test_clearing_the_base_keeps_nothing_of_failed_jobs(base: Base) -> None:
     """Whoever removes everything means that too."""
     job_id = await failed(base, new_file("a"))
-    await base.store.clear(None)
-    assert not (await base.store.job(job_id)).retryable
-    assert await base.store.spooled() == set()
+    await base.store.once(None, documents.clear)
+    assert not (await base.store.read(jobs.find, job_id)).retryable
+    assert await base.store.read(jobs.spooled) == set()
 
 
 async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
@@ -347,39 +351,39 @@ async def test_a_job_whose_bytes_are_kept_is_not_forgotten(
     job_id = await failed(base, new_note("a"))
     for number in range(3):
         await base.ingest(new_note(str(number)), prepared(str(number)))
-    assert (await base.store.job(job_id)).retryable
+    assert (await base.store.read(jobs.find, job_id)).retryable
 
 
 async def test_a_job_tells_how_long_it_has_taken_by_the_clock_of_its_times(base: Base) -> None:
     """Since it was accepted, since it was started, and no more once it has ended."""
-    job_id = (await base.store.accept(new_note("a"), None)).id
+    job_id = (await base.store.once(None, jobs.accept, new_note("a"))).id
     base.clock.move(seconds=3)
-    assert (await base.store.job(job_id)).elapsed_seconds == 3
-    leased = await base.store.take("L")
+    assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 3
+    leased = await base.store.write(jobs.take, "L")
     base.clock.move(seconds=2)
-    assert (await base.store.job(job_id)).elapsed_seconds == 2
-    await base.store.commit(leased, prepared("a"))
+    assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 2
+    await base.store.write(documents.commit, leased, prepared("a"))
     base.clock.move(seconds=9)
-    assert (await base.store.job(job_id)).elapsed_seconds == 2
+    assert (await base.store.read(jobs.find, job_id)).elapsed_seconds == 2
 
 
 async def taking(base: Base, seconds: float, job: NewJob) -> None:
     """A job that takes so long."""
     leased = await base.lease(job)
     base.clock.move(seconds=seconds)
-    assert await base.store.commit(leased, prepared(job.id)) is not None
+    assert await base.store.write(documents.commit, leased, prepared(job.id)) is not None
 
 
 async def test_an_estimate_is_learned_from_the_jobs_that_were_done(base: Base) -> None:
     """By the size of the file, for each format; null where none was done yet."""
-    assert (await base.store.accept(new_file("x" * 10), None)).estimated_seconds is None
-    await base.store.take("first")
-    await base.store.cancel((await base.store.jobs("running", 1, 0)).jobs[0].id, None)
+    assert (await base.store.once(None, jobs.accept, new_file("x" * 10))).estimated_seconds is None
+    await base.store.write(jobs.take, "first")
+    await base.store.once(None, jobs.cancel, (await base.store.read(jobs.page, "running", 1, 0)).jobs[0].id)
     for size, seconds in ((100, 2), (200, 3), (400, 5)):
         await taking(base, seconds, new_file(str(size), size_bytes=size))
-    accepted = await base.store.accept(new_file("c", size_bytes=1_000), None)
+    accepted = await base.store.once(None, jobs.accept, new_file("c", size_bytes=1_000))
     assert accepted.estimated_seconds == pytest.approx(11)
-    assert (await base.store.accept(new_note("n"), None)).estimated_seconds is None
+    assert (await base.store.once(None, jobs.accept, new_note("n"))).estimated_seconds is None
 
 
 async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
@@ -389,13 +393,13 @@ async def test_an_estimate_counts_what_waits_before_the_job(base: Base) -> None:
     await base.lease(new_file("running", size_bytes=400))
     base.clock.move(seconds=1)
     for number in range(3):
-        await base.store.accept(new_file(f"w{number}", size_bytes=100), None)
-    listed = (await base.store.jobs(None, 4, 0)).jobs
+        await base.store.once(None, jobs.accept, new_file(f"w{number}", size_bytes=100))
+    listed = (await base.store.read(jobs.page, None, 4, 0)).jobs
     assert [job.estimated_seconds for job in listed] == pytest.approx([10, 8, 6, 4])
-    assert [(await base.store.job(job.id)).estimated_seconds for job in listed] == pytest.approx(
+    assert [(await base.store.read(jobs.find, job.id)).estimated_seconds for job in listed] == pytest.approx(
         [10, 8, 6, 4]
     )
-    (ended,) = (await base.store.jobs("completed", 1, 0)).jobs
+    (ended,) = (await base.store.read(jobs.page, "completed", 1, 0)).jobs
     assert ended.estimated_seconds is None
 
 
@@ -404,10 +408,10 @@ async def test_the_pace_of_a_job_corrects_what_was_learned(base: Base) -> None:
     await taking(base, 2, new_file("a", size_bytes=100))
     leased = await base.lease(new_file("b", size_bytes=100))
     base.clock.move(seconds=1)
-    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(1)
+    assert (await base.store.read(jobs.find, leased.job.id)).estimated_seconds == pytest.approx(1)
     base.clock.move(seconds=7)
-    await base.store.report(leased.lease, leased.job.id, "Generating embeddings", 4, 5)
-    assert (await base.store.job(leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
+    await base.store.write(jobs.report, leased.lease, leased.job.id, "Generating embeddings", 4, 5)
+    assert (await base.store.read(jobs.find, leased.job.id)).estimated_seconds == pytest.approx(0.8 * 2)
 
 
 async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
@@ -415,4 +419,4 @@ async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
     async with opened(place) as base:
         await taking(base, 4, new_note("a"))
     async with opened(place) as base:
-        assert (await base.store.accept(new_note("b"), None)).estimated_seconds == pytest.approx(4)
+        assert (await base.store.once(None, jobs.accept, new_note("b"))).estimated_seconds == pytest.approx(4)

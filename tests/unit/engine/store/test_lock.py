@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from kb_engine.store import BaseInUse, BaseLinked, NotABase
+from kb_engine.store.port import BaseInUse, BaseLinked, NotABase
+from kb_engine.store.repository import state
 from tests.support.stores import opened
 
 ACKNOWLEDGED = 15
 _OWNER = """
 import asyncio, sys
 from pathlib import Path
+from kb_engine.store.repository import jobs
 from tests.support.stores import new_note, opened
 
 async def own():
     async with opened(Path(sys.argv[1])) as base:
         for number in range(int(sys.argv[2])):
-            await base.store.accept(new_note(f"note {number}"), None)
+            await base.store.once(None, jobs.accept, new_note(f"note {number}"))
         print("acknowledged", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -75,7 +77,7 @@ def hard_linked(path: Path) -> Path:
 async def jobs_in(path: Path) -> int:
     """How many jobs wait in the base."""
     async with opened(path) as base:
-        return (await base.store.counts()).queue.queued
+        return (await base.store.read(state.counts)).queue.queued
 
 
 @pytest.mark.parametrize("other_name", [Path, symbolic, without_lock_file, renamed, hard_linked])

@@ -17,10 +17,11 @@ from typing import Any
 import apsw
 import pytest
 
-from kb_engine.index.postgres.postings import Tokenizer
+from kb_engine.index.words import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
 from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
+from kb_engine.store.repository import collections, documents, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.postgres import Database, new_database
@@ -198,7 +199,7 @@ async def expect_everything(place: Place, version: int) -> None:
         assert (document.title, document.tags, document.source_paths) == (
             "Stones", ["collection:stones"], ["/f"],
         )  # fmt: skip
-        detail = await base.store.document(1)
+        detail = await base.store.read(documents.detail, 1)
         assert [each.text for each in detail.chunks] == TEXTS
         for number, text in enumerate(TEXTS):
             (found,) = (await base.find(text)).results
@@ -206,10 +207,10 @@ async def expect_everything(place: Place, version: int) -> None:
             best = (await base.find("", "vector", vector=axis(number))).results[0]
             assert (best.chunk.text, best.score) == (text, 1.0)
         if isinstance(place, Database) or version >= 2:
-            assert (await base.store.job(JOB["id"])).status == "queued"
-            assert (await base.store.take("lease")).job.text == "waits"  # type: ignore[union-attr]
+            assert (await base.store.read(jobs.find, JOB["id"])).status == "queued"
+            assert (await base.store.write(jobs.take, "lease")).job.text == "waits"  # type: ignore[union-attr]
         if isinstance(place, Database) or version >= 3:
-            assert (await base.store.collection(COLLECTION["id"])).description == "d"
+            assert (await base.store.read(collections.detail, COLLECTION["id"])).description == "d"
 
 
 @pytest.mark.parametrize("version", range(len(MIGRATIONS)))

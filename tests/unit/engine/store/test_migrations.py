@@ -10,7 +10,8 @@ import apsw
 import pytest
 
 from kb_contracts.api.ragler import collection_id
-from kb_engine.store import NotABase
+from kb_engine.store.port import NotABase
+from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared
@@ -78,8 +79,8 @@ async def test_every_document_is_still_there_with_its_chunks_and_tags(old: Path)
     """Under the same numbers; what is new is filled from what was known."""
     async with opened(old) as base:
         note, file, scan = (await all_documents(base)).documents
-        detail = await base.store.document("u3")
-        text = (await base.store.note(3))[1]
+        detail = await base.store.read(documents.detail, "u3")
+        text = (await base.store.read(documents.note, 3))[1]
     assert [(one.id, one.uid, one.title) for one in (note, file, scan)] == [
         (3, "u3", "Note"), (5, "u5", "File"), (6, "u6", "Scan"),
     ]  # fmt: skip
@@ -109,7 +110,7 @@ async def test_everything_is_found_by_words_and_by_meaning(old: Path) -> None:
         assert await base.titles("", "vector", vector=axis(1), min_score=0.9) == ["Note"]
         assert await base.titles("april", source_types=["manual"]) == ["Note"]
         assert await base.titles("中国", source_types=["7"]) == []
-        counts = await base.store.counts()
+        counts = await base.store.read(state.counts)
     assert (counts.documents.total, counts.chunks, counts.last_updated) == (3, 3, OLD_TIME)
 
 
@@ -117,9 +118,9 @@ async def test_collections_are_there_with_their_figures(old: Path) -> None:
     """Tokens of chunks that nobody counted are estimated, four characters each; new ones are counted."""
     async with opened(old) as base:
         id_ = collection_id("memory")
-        before = await base.store.collection(id_)
+        before = await base.store.read(collections.detail, id_)
         await base.note("one two three", tags=["collection:memory"])
-        after = await base.store.collection(id_)
+        after = await base.store.read(collections.detail, id_)
     estimated = sum(-(-len(text) // 4) for text in TEXTS[:2])
     assert (before.chunk_count, before.created_at, before.updated_at) == (2, OLD_TIME, OLD_TIME)
     assert before.statistics.total_tokens == estimated
@@ -150,7 +151,7 @@ async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
     async with opened(old) as base:
         changed = await base.update(3, "x", prepared("x"), version=1)
         assert (changed.created_at, changed.updated_at > OLD_TIME) == (OLD_TIME, True)
-        await base.store.delete(5, None)
+        await base.store.once(None, documents.delete, 5)
         assert await base.titles("中国") == []
         same = new_note("x", tags=["collection:memory"], dedup_scope="collection:memory")
         assert (await base.ingest(same, prepared("x"))).document_id == 3
@@ -241,6 +242,8 @@ async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path)
             ],
         )
     async with opened(old) as base:
-        await base.store.accept(new_file("e", title="e"), None)
-        taken = [await base.store.take("L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4]
+        await base.store.once(None, jobs.accept, new_file("e", title="e"))
+        taken = [
+            await base.store.write(jobs.take, "L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4
+        ]
     assert [leased and leased.job.title for leased in taken] == ["b", None, "a", "c", "d", "e"]

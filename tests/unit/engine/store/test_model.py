@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import LeasedJob
+from kb_engine.store.port import LeasedJob
+from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back
 from tests.support.stores import Base, all_documents, key, new_note, new_place, opened, prepared
 
@@ -137,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
     def accept(self, text: str, tags: list[str], scope: str, path: str | None) -> str:
         """A note comes in."""
         job = new_note(text, tags=tags, dedup_scope=scope, source_path=path)
-        self.ask(self.base.store.accept(job, None))
+        self.ask(self.base.store.once(None, jobs.accept, job))
         self.model.jobs[job.id] = "queued"
         self.waiting.append(job.id)
         return job.id
@@ -145,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(target=leases)
     def take(self) -> LeasedJob | None:
         """A worker asks for work."""
-        leased: LeasedJob | None = self.ask(self.base.store.take(f"lease {len(self.model.jobs)}"))
+        leased: LeasedJob | None = self.ask(self.base.store.write(jobs.take, f"lease {len(self.model.jobs)}"))
         oldest = next((one for one in self.waiting if self.model.may_run(one)), None)
         assert (leased.job.id if leased else None) == oldest
         if oldest:
@@ -158,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A worker ends, if its lease is still good."""
         if leased is None:
             return
-        done: Any = self.ask(self.base.store.commit(leased, prepared(leased.job.text or "")))
+        done: Any = self.ask(self.base.store.write(documents.commit, leased, prepared(leased.job.text or "")))
         if self.model.jobs[leased.job.id] != "running":
             assert done is None
             return
@@ -175,14 +176,14 @@ class StoreMachine(RuleBasedStateMachine):
             return
         error = m.JobError(code="file_corrupt", message="")
         good = self.model.jobs[leased.job.id] == "running"
-        assert self.ask(self.base.store.fail(leased.lease, leased.job.id, error)) is good
+        assert self.ask(self.base.store.write(jobs.fail, leased.lease, leased.job.id, error)) is good
         if good:
             self.model.jobs[leased.job.id] = "failed"
 
     @rule(job_id=accepted)
     def cancel(self, job_id: str) -> None:
         """Somebody changes their mind."""
-        answer = self.ask(self.base.store.cancel(job_id, None))
+        answer = self.ask(self.base.store.once(None, jobs.cancel, job_id))
         if self.model.jobs[job_id] in {"queued", "running"}:
             assert answer.status == "cancelled"
             self.model.jobs[job_id] = "cancelled"
@@ -193,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 4), tags=TAGS.filter(bool))
     def tag(self, number: int, tags: list[str]) -> None:
         """A document gets tags."""
-        answer = self.ask(self.base.store.add_tags(number, tags, None, None))
+        answer = self.ask(self.base.store.once(None, documents.add_tags, number, tags, None))
         standing = self.model.documents.get(number)
         if standing is None:
             assert answer == "document_not_found"
@@ -206,7 +207,7 @@ class StoreMachine(RuleBasedStateMachine):
     def update(self, number: int, text: str) -> Any:
         """A note shall have another text; the same once more is the same job."""
         patch, once = m.NotePatch(text=text), key(str(uuid4()))
-        answer = self.ask(self.base.store.accept_update(number, patch, once))
+        answer = self.ask(self.base.store.write(documents.accept_update, number, patch, once))
         if number not in self.model.documents:
             assert answer == "document_not_found"
             return multiple()
@@ -222,14 +223,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 4))
     def delete(self, number: int) -> None:
         """A document goes."""
-        answer = self.ask(self.base.store.delete(number, None))
+        answer = self.ask(self.base.store.once(None, documents.delete, number))
         known = self.model.documents.pop(number, None)
         assert (answer == "document_not_found") == (known is None)
 
     @rule()
     def clear(self) -> None:
         """Everything goes."""
-        removed: m.Removed = self.ask(self.base.store.clear(None))
+        removed: m.Removed = self.ask(self.base.store.once(None, documents.clear))
         open_jobs = [job_id for job_id, status in self.model.jobs.items() if status in {"queued", "running"}]
         assert (removed.documents, removed.jobs_cancelled) == (len(self.model.documents), len(open_jobs))
         self.model.documents.clear()
@@ -247,8 +248,8 @@ class StoreMachine(RuleBasedStateMachine):
         } == {
             number: (one.tags, one.sources, one.version) for number, one in self.model.documents.items()
         }  # fmt: skip
-        jobs = self.ask(self.base.store.jobs(None, 1000, 0)).jobs
-        assert {job.id: job.status for job in jobs} == self.model.jobs
+        queue = self.ask(self.base.store.read(jobs.page, None, 1000, 0)).jobs
+        assert {job.id: job.status for job in queue} == self.model.jobs
         for text in ("alpha", "beta", "gamma"):
             found = {result.document.id for result in self.ask(self.base.find(text, top=100)).results}
             assert found == {number for number, one in self.model.documents.items() if one.text == text}

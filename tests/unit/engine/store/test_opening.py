@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import (
+from kb_engine.store.port import (
     BaseInUse,
     BaseTooNew,
     BaseUnwritable,
@@ -18,6 +18,7 @@ from kb_engine.store import (
     EmbedderMismatch,
     NotABase,
 )
+from kb_engine.store.repository import documents, state
 from kb_engine.store.sqlite import connection
 from kb_engine.store.sqlite.schema import MIGRATIONS
 from tests.support.stores import EMBEDDER, Place, all_documents, axis, opened
@@ -28,7 +29,7 @@ async def test_a_base_keeps_what_it_was_told(tmp_path: Path) -> None:
     async with opened(path) as base:
         document = await base.note("some words", tags=["t"], vectors=[axis(2)])
     async with opened(path) as base:
-        assert (await base.store.document(document.uid)).tags == ["t"]
+        assert (await base.store.read(documents.detail, document.uid)).tags == ["t"]
         assert (await base.find("words")).total == 1
         assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
 
@@ -195,7 +196,7 @@ async def test_a_closed_store_says_that_it_is_closed(tmp_path: Path) -> None:
     """Closing twice is no error."""
     async with opened(tmp_path / "kb.db") as base:
         await base.store.close()
-        for call in (base.store.ping(), base.store.counts()):
+        for call in (base.store.ping(), base.store.read(state.counts)):
             with pytest.raises(EngineError) as caught:
                 await call
             assert caught.value.code == "not_ready"

@@ -12,8 +12,8 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index import words
-from kb_engine.index.postgres import postings
-from kb_engine.store import Found, Prepared
+from kb_engine.store.port import Found, Prepared
+from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
 from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
 
@@ -76,8 +76,8 @@ async def fill(pair: Pair, chance: random.Random, count: int) -> None:
             await base.ingest(job, made)
         if change < 0.1 and number > 2:
             for base in pair.both:
-                if any(one.id == key for one in (await base.store.documents(**ALL)).documents):
-                    await base.store.delete(key, None)
+                if any(one.id == key for one in (await base.store.read(documents.page, **ALL)).documents):
+                    await base.store.once(None, documents.delete, key)
 
 
 ALL = {
@@ -121,13 +121,13 @@ async def test_frequent_words_are_left_out_alike(pair: Pair, monkeypatch: pytest
 def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
     db = apsw.Connection(":memory:")
     db.execute(
-        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{postings.TOKENIZER}');"
+        f"CREATE VIRTUAL TABLE w USING fts5 (text, tokenize = '{words.TOKENIZER}');"
         "CREATE VIRTUAL TABLE v USING fts5vocab (w, row)"
     )
-    tokenizer = postings.Tokenizer()
+    tokenizer = words.Tokenizer()
     for word in WORDS:
         db.execute("DELETE FROM w")
-        db.execute("INSERT INTO w VALUES (?)", (postings.index_text(word),))
+        db.execute("INSERT INTO w VALUES (?)", (words.index_text(word),))
         theirs = dict(db.execute("SELECT term, cnt FROM v").fetchall())
         rows, (length,) = tokenizer.postings("", [(1, None, word)])
         single = {term: count for term, _, count, _ in rows if " " not in term}
@@ -136,9 +136,9 @@ def test_the_terms_of_a_text_are_the_words_that_fts5_keeps() -> None:
     db.close()
 
 
-def long_ones(rows: Sequence[postings.Posting], theirs: dict[str, int]) -> dict[str, int]:
+def long_ones(rows: Sequence[words.Posting], theirs: dict[str, int]) -> dict[str, int]:
     """Words too long for an index, which are kept by their digest."""
-    known = {postings._term(term): term for term in theirs if len(term) > postings.LONGEST_TERM}
+    known = {words._term(term): term for term in theirs if len(term) > words.LONGEST_TERM}
     return {known[term]: count for term, _, count, _ in rows if term in known}
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kb_engine.store import collection_rules
 from kb_engine.store.repository import collections
-from kb_engine.store.sqlite.dialect import SQLITE
+from kb_engine.store.sqlite.connection import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
 
 
@@ -20,7 +19,7 @@ def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> 
     migrate(db, path)
     values = ("collection:", "collection;")[: condition.count("?")]
     sql = "EXPLAIN QUERY PLAN " + collections.STATISTICS.format(
-        index=SQLITE.statistics_index, condition=condition
+        index=SqliteRead.statistics_index, condition=condition
     )
     plan = [row[3] for row in db.execute(sql, values)]
     db.close()
@@ -35,7 +34,7 @@ def test_names_are_found_from_one_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "kb.db"
     db = apsw.Connection(str(path))
     migrate(db, path)
-    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + collection_rules.NAMES, ("a", "b", "b"))]
+    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + collections.NAMES, ("a", "b", "b"))]
     db.close()
     assert all("COVERING INDEX document_tags_by_tag" in step for step in plan if "document_tags" in step)
     assert not any(step.startswith("SCAN document_tags") for step in plan)

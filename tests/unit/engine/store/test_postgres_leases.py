@@ -12,12 +12,12 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import LeasedJob
-from kb_engine.store.port import StoreEvent
-from kb_engine.store.postgres import leases, schema
+from kb_engine.store.port import LeasedJob, StoreEvent
+from kb_engine.store.postgres import schema
+from kb_engine.store.postgres import store as postgres_store
 from kb_engine.store.postgres.connection import WRITERS, connect
 from kb_engine.store.postgres.store import PostgresStore
-from kb_engine.store.repository import jobs
+from kb_engine.store.repository import documents, jobs, state
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
@@ -60,25 +60,25 @@ async def two() -> AsyncIterator[Two]:
 async def test_a_job_in_hand_is_not_released_by_an_engine_that_starts(two: Two) -> None:
     """Its holder goes on and commits."""
     leased = await two.one.lease(new_note("a"))
-    assert await two.other.store.release_all() == 0
-    assert await two.other.store.take("mine") is None
-    assert await two.one.store.commit(leased, prepared("a")) is not None
+    assert await two.other.store.write(jobs.release) == 0
+    assert await two.other.store.write(jobs.take, "mine") is None
+    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
 
 
 async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: Two) -> None:
     """Whatever the first one still does is refused, and the document comes of the second alone."""
     first = await two.one.lease(new_note("a"))
     await two.lapse()
-    assert await two.other.store.release_all() == 1
-    second = await two.other.store.take("second")
+    assert await two.other.store.write(jobs.release) == 1
+    second = await two.other.store.write(jobs.take, "second")
     assert second is not None
     assert second.attempts == 2
-    assert not await two.one.store.report(first.lease, first.job.id, "embedding", 1, 2)
-    assert await two.one.store.commit(first, prepared("a")) is None
-    assert await two.one.store.commit_duplicate(first) is None
-    assert not await two.one.store.fail(first.lease, first.job.id, ERROR)
+    assert not await two.one.store.write(jobs.report, first.lease, first.job.id, "embedding", 1, 2)
+    assert await two.one.store.write(documents.commit, first, prepared("a")) is None
+    assert await two.one.store.write(documents.commit_duplicate, first) is None
+    assert not await two.one.store.write(jobs.fail, first.lease, first.job.id, ERROR)
     assert (await all_documents(two.one)).total == 0
-    assert await two.other.store.commit(second, prepared("a")) is not None
+    assert await two.other.store.write(documents.commit, second, prepared("a")) is not None
     assert (await all_documents(two.one)).total == 1
 
 
@@ -97,14 +97,14 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
             both = Two(database, older, newer)
             store = older.store
             assert isinstance(store, PostgresStore)
-            assert (await store.document(document.id)).version == 1
+            assert (await store.read(documents.detail, document.id)).version == 1
             assert (await older.find("words")).total == 1
             refused = (
-                lambda: store.add_tags(document.id, ["t"], None, None),
-                lambda: store.accept(new_note("b"), None),
-                lambda: store.take("again"),
-                lambda: store.report(leased.lease, leased.job.id, "embedding", 1, 2),
-                lambda: store.commit(leased, prepared("a")),
+                lambda: store.once(None, documents.add_tags, document.id, ["t"], None),
+                lambda: store.once(None, jobs.accept, new_note("b")),
+                lambda: store.write(jobs.take, "again"),
+                lambda: store.write(jobs.report, leased.lease, leased.job.id, "embedding", 1, 2),
+                lambda: store.write(documents.commit, leased, prepared("a")),
                 store.ping,
                 store.beat,
             )
@@ -113,10 +113,10 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
                 with pytest.raises(EngineError, match=r"newer engine.*Stop this") as caught:
                     await call()
                 assert caught.value.code == "not_ready"
-            assert await newer.store.release_all() == 1
-            taken = await newer.store.take("newer")
+            assert await newer.store.write(jobs.release) == 1
+            taken = await newer.store.write(jobs.take, "newer")
             assert taken is not None
-            assert await newer.store.commit(taken, prepared("a")) is not None
+            assert await newer.store.write(documents.commit, taken, prepared("a")) is not None
             assert (await all_documents(older)).total == 2
 
 
@@ -153,7 +153,7 @@ async def test_a_migration_waits_for_changes_in_flight(two: Two) -> None:
 async def test_a_change_that_waited_for_a_migration_is_refused(two: Two) -> None:
     """It reads the layout again once it has the base."""
     document = await two.one.note("a")
-    change = two.one.store.add_tags(document.id, ["t"], None, None)
+    change = two.one.store.once(None, documents.add_tags, document.id, ["t"], None)
     async with a_wait_for_the_base(two, change) as waiting:
         await two.database.execute("UPDATE layout SET version = version + 1")
     try:
@@ -167,9 +167,9 @@ async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
     leased = await two.one.lease(new_note("a"))
     await two.lapse()
     await two.one.store.beat()
-    assert await two.other.store.release_all() == 0
+    assert await two.other.store.write(jobs.release) == 0
     await two.lapse()
-    assert await two.one.store.commit(leased, prepared("a")) is not None
+    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
 
 
 async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
@@ -178,10 +178,10 @@ async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
     await two.lapse()
     await two.one.store.beat()
     await two.other.store.beat()
-    assert (await two.one.store.counts()).queue.running == 1
+    assert (await two.one.store.read(state.counts)).queue.running == 1
     await two.lapse()
     await two.other.store.beat()
-    assert (await two.one.store.counts()).queue.queued == 1
+    assert (await two.one.store.read(state.counts)).queue.queued == 1
 
 
 async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
@@ -190,7 +190,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
     """It asked the base just before the job was taken, and is answered just after."""
     store, asked, taken = two.one.store, asyncio.Event(), asyncio.Event()
     assert isinstance(store, PostgresStore)
-    renew, take = leases.renew, jobs.take
+    renew, take = postgres_store.renew, jobs.take
 
     async def late(*given: Any) -> set[str]:
         good = await renew(*given)
@@ -203,11 +203,11 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
         return await take(*given)
 
     await two.one.lease(new_note("a"))
-    await store.accept(new_note("b"), None)
-    monkeypatch.setattr(leases, "renew", late)
+    await store.once(None, jobs.accept, new_note("b"))
+    monkeypatch.setattr(postgres_store, "renew", late)
     monkeypatch.setattr(jobs, "take", after_the_beat)
     async with asyncio.timeout(SECONDS):
-        taking = asyncio.ensure_future(store.take("L"))
+        taking = asyncio.ensure_future(store.write(jobs.take, "L"))
         await asyncio.sleep(0)  # so that it has begun
         beating = asyncio.ensure_future(store.beat())
         assert await taking is not None
@@ -215,18 +215,18 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
         await beating
     await two.lapse()
     await store.beat()
-    assert (await store.counts()).queue.running == 2
+    assert (await store.read(state.counts)).queue.running == 2
 
 
 async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
     """Its worker is stopped before the store is."""
-    job = await two.one.store.accept(new_note("a"), None)
-    taking = asyncio.ensure_future(two.one.store.take("L"))
+    job = await two.one.store.once(None, jobs.accept, new_note("a"))
+    taking = asyncio.ensure_future(two.one.store.write(jobs.take, "L"))
     await asyncio.sleep(0)  # so that it has begun
     taking.cancel()
     await asyncio.wait([taking])
     await two.one.store.close()
-    standing = await two.other.store.job(job.id)
+    standing = await two.other.store.read(jobs.find, job.id)
     assert (standing.status, standing.attempts) == ("queued", 0)
 
 
@@ -239,7 +239,8 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
         async with db.transaction(), asyncio.timeout(SECONDS / 2):
             await db.execute("SELECT FROM base FOR UPDATE")
             waiting = [
-                asyncio.ensure_future(store.add_tags(document.id, [f"t{n}"], None, None)) for n in range(12)
+                asyncio.ensure_future(store.once(None, documents.add_tags, document.id, [f"t{n}"], None))
+                for n in range(12)
             ]
             await eventually_async(
                 lambda: two.database.value(_WAITING_FOR_ROWS),
@@ -263,13 +264,13 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
 async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
-    await two.one.store.accept(job, None)
+    await two.one.store.once(None, jobs.accept, job)
     for number in range(3):
-        assert await two.one.store.release_all() == min(number, 1)
-        assert await two.one.store.take(f"L{number}") is not None
+        assert await two.one.store.write(jobs.release) == min(number, 1)
+        assert await two.one.store.write(jobs.take, f"L{number}") is not None
         await two.lapse()
-    assert await two.other.store.release_all() == 1
-    assert (await two.other.store.job(job.id)).status == "queued"
+    assert await two.other.store.write(jobs.release) == 1
+    assert (await two.other.store.read(jobs.find, job.id)).status == "queued"
     assert await two.one.count("spool_files") == 1
 
 
@@ -278,16 +279,16 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
     leased = await two.one.lease(job)
-    assert await two.one.store.fail(leased.lease, job.id, ERROR)
+    assert await two.one.store.write(jobs.fail, leased.lease, job.id, ERROR)
     assert await two.one.count("spool_files") == 1
-    await two.other.store.let_go([job.id])
+    await two.other.store.write(jobs.let_go, [job.id])
     assert await two.one.count("spool_files") == 0
 
 
 async def test_two_engines_take_each_job_once(two: Two) -> None:
     for number in range(20):
-        await two.one.store.accept(new_note(str(number)), None)
-    asked = [store.take(f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
+        await two.one.store.once(None, jobs.accept, new_note(str(number)))
+    asked = [store.write(jobs.take, f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
     taken = [leased.job.id for leased in await asyncio.gather(*asked) if leased is not None]
     assert len(taken) == len(set(taken)) == 20
 
@@ -297,12 +298,14 @@ async def test_the_same_text_by_two_engines_at_once_is_one_document(two: Two) ->
     leased: list[tuple[Base, LeasedJob]] = []
     for number in range(10):
         base = (two.one, two.other)[number % 2]
-        await base.store.accept(new_note("same", tags=[f"t{number}"]), None)
-        taken = await base.store.take(f"L{number}")
+        await base.store.once(None, jobs.accept, new_note("same", tags=[f"t{number}"]))
+        taken = await base.store.write(jobs.take, f"L{number}")
         assert taken is not None
         leased.append((base, taken))
-    jobs = await asyncio.gather(*(base.store.commit(one, prepared("same")) for base, one in leased))
-    assert sorted(job.deduplicated for job in jobs) == [False] + [True] * 9
+    done = await asyncio.gather(
+        *(base.store.write(documents.commit, one, prepared("same")) for base, one in leased)
+    )
+    assert sorted(job.deduplicated for job in done) == [False] + [True] * 9
     (document,) = (await all_documents(two.one)).documents
     assert len(document.tags) == 10
 
@@ -312,10 +315,10 @@ async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
     seen: list[int] = []
 
     async def write(base: Base, number: int) -> None:
-        await base.store.accept(new_note(f"{number}"), None)
-        leased = await base.store.take(f"L{number}")
+        await base.store.once(None, jobs.accept, new_note(f"{number}"))
+        leased = await base.store.write(jobs.take, f"L{number}")
         assert leased is not None
-        await base.store.commit(leased, prepared(f"{number}", f"more of {number}"))
+        await base.store.write(documents.commit, leased, prepared(f"{number}", f"more of {number}"))
 
     async def look() -> None:
         documents = (await all_documents(two.other)).documents
@@ -330,16 +333,20 @@ async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
 
 async def test_one_key_at_two_engines_at_once_is_one_job(two: Two) -> None:
     """Both answer with it."""
-    asked = [base.store.accept(new_note("a"), key()) for base in (two.one, two.other) for _ in range(4)]
+    asked = [
+        base.store.once(key(), jobs.accept, new_note("a")) for base in (two.one, two.other) for _ in range(4)
+    ]
     answers = await asyncio.gather(*asked)
     assert len({job.id for job in answers}) == 1
-    assert (await two.one.store.counts()).queue.queued == 1
+    assert (await two.one.store.read(state.counts)).queue.queued == 1
 
 
 async def test_one_change_at_two_engines_under_one_key_is_done_once(two: Two) -> None:
     """The second does not meet the version that the first has raised."""
     document = await two.one.note("a")
-    asked = [base.store.add_tags(document.id, ["t"], 1, key()) for base in (two.one, two.other)]
+    asked = [
+        base.store.once(key(), documents.add_tags, document.id, ["t"], 1) for base in (two.one, two.other)
+    ]
     first, second = await asyncio.gather(*asked)
     assert first == second
     assert first.version == 2
@@ -349,7 +356,9 @@ async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> No
     """The bound is that of the base."""
     database = await new_database()
     async with opened(database, max_queued=5) as one, opened(database, max_queued=5) as other:
-        asked = [base.store.accept(new_note(f"{n}"), None) for n in range(8) for base in (one, other)]
+        asked = [
+            base.store.once(None, jobs.accept, new_note(f"{n}")) for n in range(8) for base in (one, other)
+        ]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, m.Job) for answer in answers) == 5
     give_back(database)
@@ -359,11 +368,11 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
     mine = await two.one.lease(new_note("a"))
     await two.other.lease(new_note("b"))
     await two.one.store.close()
-    assert (await two.other.store.job(mine.job.id)).status == "queued"
-    again = await two.other.store.take("again")
+    assert (await two.other.store.read(jobs.find, mine.job.id)).status == "queued"
+    again = await two.other.store.write(jobs.take, "again")
     assert again is not None
     assert again.attempts == 1
-    assert (await two.other.store.counts()).queue.running == 2
+    assert (await two.other.store.read(state.counts)).queue.running == 2
 
 
 async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
@@ -379,10 +388,10 @@ async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
     assert await hear() == ("resumed", None)
     done = await two.one.ingest(new_note("a"), prepared("a"))
     assert [await hear(), await hear()] == [("queued", None), ("ended", done.id)]
-    waiting = await two.one.store.accept(new_note("b"), None)
-    await two.one.store.cancel(waiting.id, None)
+    waiting = await two.one.store.once(None, jobs.accept, new_note("b"))
+    await two.one.store.once(None, jobs.cancel, waiting.id)
     assert [await hear(), await hear()] == [("queued", None), ("cancelled", waiting.id)]
-    await two.one.store.clear(None)
+    await two.one.store.once(None, documents.clear)
     assert await hear() == ("cleared", None)
 
 
@@ -397,5 +406,5 @@ async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> No
             "AND datname = current_database()"
         )
         assert (await heard.get()).kind == "resumed"
-        await two.one.store.accept(new_note("a"), None)
+        await two.one.store.once(None, jobs.accept, new_note("a"))
         assert (await heard.get()).kind == "queued"

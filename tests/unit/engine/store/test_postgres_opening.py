@@ -13,7 +13,7 @@ import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.address import address_of
-from kb_engine.store import (
+from kb_engine.store.port import (
     BaseTooNew,
     BaseUnreachable,
     BaseUnwritable,
@@ -25,6 +25,7 @@ from kb_engine.store import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import from_base, to_base
 from kb_engine.store.postgres.store import open_postgres
+from kb_engine.store.repository import documents, state
 from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, all_documents, axis, new_note, opened, prepared
 
@@ -51,7 +52,7 @@ async def test_a_database_without_anything_becomes_a_base(database: Database) ->
     async with opened(empty) as base:
         document = await base.note("some words", tags=["t"], vectors=[axis(2)])
     async with opened(empty) as base:
-        assert (await base.store.document(document.uid)).tags == ["t"]
+        assert (await base.store.read(documents.detail, document.uid)).tags == ["t"]
         assert (await base.find("words")).total == 1
         assert (await base.find("", "vector", vector=axis(2))).results[0].score == 1.0
 
@@ -150,8 +151,8 @@ async def test_of_engines_whose_endpoints_differ_the_first_vectors_bind_the_base
     async with opened(database, embedder=UNKNOWN) as first, opened(database, embedder=UNKNOWN) as second:
         jobs = [await base.lease(new_note(text)) for base, text in ((first, "eight"), (second, "three"))]
         answers = await asyncio.gather(
-            first.store.commit(jobs[0], prepared("eight")),
-            second.store.commit(jobs[1], shortened(prepared("three"), 3)),
+            first.store.write(documents.commit, jobs[0], prepared("eight")),
+            second.store.write(documents.commit, jobs[1], shortened(prepared("three"), 3)),
             return_exceptions=True,
         )
         (refused,) = [answer for answer in answers if isinstance(answer, EngineError)]
@@ -170,7 +171,7 @@ async def test_an_engine_that_comes_late_with_another_length_is_refused(database
         short = shortened(prepared("a"), 7)
         assert late.store.dimensions == 0
         for refused in (
-            late.store.commit(job, short),
+            late.store.write(documents.commit, job, short),
             late.update(note.id, "b", short, version=1),
             late.find("words", "vector", vector=short.vectors[0]),
             late.find("words", "hybrid", vector=short.vectors[0]),
@@ -179,8 +180,8 @@ async def test_an_engine_that_comes_late_with_another_length_is_refused(database
                 await refused
             assert caught.value.code == "not_ready"
         assert (await late.find("words")).total == 1
-        assert (await late.store.document(note.id)).version == 1
-        assert await late.store.commit(job, prepared("a")) is not None
+        assert (await late.store.read(documents.detail, note.id)).version == 1
+        assert await late.store.write(documents.commit, job, prepared("a")) is not None
         assert late.store.dimensions == first.store.dimensions == len(axis(1))
 
 
@@ -190,9 +191,9 @@ async def test_first_vectors_that_are_not_committed_bind_nothing(database: Datab
         job = await first.lease(new_note("a"))
         broken = replace(prepared("a"), vectors=np.full((1, 8), np.nan, np.float32))
         with pytest.raises(asyncpg.DataError):
-            await first.store.commit(job, broken)
+            await first.store.write(documents.commit, job, broken)
         assert (first.store.dimensions, await database.value("SELECT dimensions FROM base")) == (0, 0)
-        assert await second.store.commit(job, shortened(prepared("a"), 5)) is not None
+        assert await second.store.write(documents.commit, job, shortened(prepared("a"), 5)) is not None
         assert second.store.dimensions == await database.value("SELECT dimensions FROM base") == 5
 
 
@@ -202,8 +203,8 @@ async def test_a_base_without_vectors_goes_to_the_embedder_that_comes_last(datab
         job = await before.lease(new_note("a"))
         async with opened(database, embedder=UNKNOWN) as base:
             with pytest.raises(EngineError, match=r"embedder test, and this engine .* misspelt"):
-                await before.store.commit(job, prepared("a"))
-            assert await base.store.commit(job, prepared("a")) is not None
+                await before.store.write(documents.commit, job, prepared("a"))
+            assert await base.store.write(documents.commit, job, prepared("a")) is not None
 
 
 async def test_a_layout_that_is_not_what_its_number_says_is_refused_in_one_line(database: Database) -> None:
@@ -270,7 +271,7 @@ async def test_a_closed_store_says_that_it_is_closed(database: Database) -> None
     """Closing twice is no error."""
     async with opened(database) as base:
         await base.store.close()
-        for call in (base.store.ping(), base.store.counts()):
+        for call in (base.store.ping(), base.store.read(state.counts)):
             with pytest.raises(EngineError) as caught:
                 await call
             assert caught.value.code == "not_ready"

@@ -10,10 +10,12 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase, Vectors
-from kb_engine.store.postgres import reindex
-from kb_engine.store.postgres.reindex import reindex_postgres
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.postgres import opening
+from kb_engine.store.postgres.opening import reindex_postgres
 from kb_engine.store.postgres.schema import MIGRATIONS
+from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, axis, new_note, opened, prepared
 
@@ -28,7 +30,7 @@ def by_length(texts: Sequence[str]) -> Vectors:
 @pytest.fixture
 async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     """A base of two documents, three chunks and the test embedder; batches of two."""
-    monkeypatch.setattr(reindex, "BATCH", 2)
+    monkeypatch.setattr(opening, "REINDEX_BATCH", 2)
     database = await new_database()
     async with opened(database) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
@@ -82,7 +84,7 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(database: Database) -
         await reindex_postgres(database.address, embedder=OTHER, embed=once)
     async with opened(database) as base:
         assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
-        await base.store.delete(1, None)
+        await base.store.once(None, documents.delete, 1)
         await base.note("dddd")
     embedded: list[str] = []
 
@@ -108,16 +110,16 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
 
         assert await reindex_postgres(database.address, embedder=OTHER, embed=embed) == 4
         for refused in (
-            base.store.commit(leased, prepared("late")),
+            base.store.write(documents.commit, leased, prepared("late")),
             base.find("ccc"),
-            base.store.add_tags(1, ["t"], None, None),
+            base.store.once(None, documents.add_tags, 1, ["t"], None),
         ):
             with pytest.raises(
                 EngineError, match=r"filled by the embedder other \(3.*started with test"
             ) as caught:
                 await refused
             assert caught.value.code == "not_ready"
-        assert (await base.store.document(3)).title == "meanwhile"
+        assert (await base.store.read(documents.detail, 3)).title == "meanwhile"
     async with opened(database, embedder=OTHER) as base:
         assert (await base.find("meanwhile")).total == 1
         near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
@@ -127,12 +129,12 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
 
 async def note(base: Base) -> m.Document:
     """A note taken in beside a job that runs."""
-    await base.store.accept(new_note("meanwhile", title="meanwhile"), None)
-    leased = await base.store.take("beside")
+    await base.store.once(None, jobs.accept, new_note("meanwhile", title="meanwhile"))
+    leased = await base.store.write(jobs.take, "beside")
     assert leased is not None
-    done = await base.store.commit(leased, prepared("meanwhile", title="meanwhile"))
+    done = await base.store.write(documents.commit, leased, prepared("meanwhile", title="meanwhile"))
     assert done is not None
-    return await base.store.document(done.document_id or 0)
+    return await base.store.read(documents.detail, done.document_id or 0)
 
 
 async def test_a_database_without_a_base_is_not_made_one_of_another_embedder() -> None:

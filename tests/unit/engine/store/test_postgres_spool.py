@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.postgres import spool
-from kb_engine.store.postgres.spool import PostgresSpool
+from kb_engine.store.postgres import store
+from kb_engine.store.postgres.store import PostgresSpool
+from kb_engine.store.repository import documents, jobs
 from tests.support.postgres import Database, give_back, new_database
 from tests.support.stores import Base, new_file, opened, prepared
 
@@ -54,7 +55,7 @@ async def spooled(tmp_path: Path) -> AsyncIterator[Spooled]:
 async def test_a_file_comes_back_whole_whatever_its_parts(
     spooled: Spooled, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(spool, "PART_BYTES", 10)
+    monkeypatch.setattr(store, "PART_BYTES", 10)
     data = bytes(range(size))
     async with spooled.spool.receive("one") as file:
         for start in range(0, size, 7):
@@ -67,7 +68,7 @@ async def test_a_file_comes_back_whole_whatever_its_parts(
 async def cut_off(spooled: Spooled, failure: type[BaseException]) -> None:
     """A file of which a part is stored already."""
     async with spooled.spool.receive("one") as file:
-        await file.write(b"x" * (spool.PART_BYTES + 1))
+        await file.write(b"x" * (store.PART_BYTES + 1))
         raise failure
 
 
@@ -86,18 +87,18 @@ async def test_what_a_job_has_is_removed_by_its_end_alone(spooled: Spooled) -> N
     leased = await spooled.base.lease(new_file("a", spool="one"))
     await spooled.spool.remove("one")
     assert await spooled.content("one") == b"abc"
-    await spooled.base.store.commit(leased, prepared("a"))
+    await spooled.base.store.write(documents.commit, leased, prepared("a"))
     assert await spooled.spool.size() == 0
 
 
 async def test_a_cancelled_or_cleared_job_takes_its_file_along(spooled: Spooled) -> None:
     for name in ("one", "two"):
         await spooled.receive(name)
-        await spooled.base.store.accept(new_file(name, spool=name), None)
-    (_, first) = (await spooled.base.store.jobs(None, 10, 0)).jobs
-    await spooled.base.store.cancel(first.id, None)
+        await spooled.base.store.once(None, jobs.accept, new_file(name, spool=name))
+    (_, first) = (await spooled.base.store.read(jobs.page, None, 10, 0)).jobs
+    await spooled.base.store.once(None, jobs.cancel, first.id)
     assert await spooled.base.count("spool_files") == 1
-    await spooled.base.store.clear(None)
+    await spooled.base.store.once(None, documents.clear)
     assert await spooled.base.count("spool_files") == 0
 
 
@@ -105,11 +106,11 @@ async def test_files_that_nobody_receives_any_more_are_removed(spooled: Spooled)
     """Those of this engine, and those with a job, live on."""
     for name in ("orphan", "held", "accepted"):
         await spooled.receive(name)
-    await spooled.base.store.accept(new_file("a", spool="accepted"), None)
+    await spooled.base.store.once(None, jobs.accept, new_file("a", spool="accepted"))
     await spooled.age()
     with spooled.spool.hold("held"):
         await spooled.base.store.beat()
-    assert await spooled.base.store.spooled() == {"accepted"}
+    assert await spooled.base.store.read(jobs.spooled) == {"accepted"}
     with pytest.raises(FileNotFoundError):
         await spooled.content("orphan")
     assert await spooled.content("held") == await spooled.content("accepted") == b"abc"
@@ -138,6 +139,6 @@ async def test_copies_of_ended_engines_are_swept_and_no_others(spooled: Spooled)
     await spooled.receive("one")
     async with spooled.spool.open("one") as held:
         os.utime(held, (0, 0))
-        assert await spooled.spool.sweep(spooled.base.store.spooled) == 1
+        assert await spooled.spool.sweep(lambda: spooled.base.store.read(jobs.spooled)) == 1
         assert held.read_bytes() == b"abc"
     assert list(spooled.folder.iterdir()) == [young]

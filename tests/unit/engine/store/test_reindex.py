@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kb_engine.store import BaseInUse, EmbedderIdentity, EmbedderMismatch, NotABase, Vectors, reindex_sqlite
-from kb_engine.store.sqlite import reindex
+from kb_engine.index.port import Vectors
+from kb_engine.store.port import BaseInUse, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.repository import documents
+from kb_engine.store.sqlite import opening
+from kb_engine.store.sqlite.opening import reindex_sqlite
 from tests.support.stores import axis, opened
 
 OTHER = EmbedderIdentity("other", 3)
@@ -23,7 +26,7 @@ def by_length(texts: Sequence[str]) -> Vectors:
 @pytest.fixture
 async def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A base of two documents, three chunks and the test embedder; batches of two."""
-    monkeypatch.setattr(reindex, "BATCH", 2)
+    monkeypatch.setattr(opening, "REINDEX_BATCH", 2)
     async with opened(tmp_path / "kb.db") as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
         await base.note("ccc")
@@ -67,7 +70,7 @@ async def test_an_interrupted_run_leaves_the_base_as_it_was(path: Path) -> None:
     await stopped_after(path, 1)
     async with opened(path) as base:
         assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
-        await base.store.delete(1, None)
+        await base.store.once(None, documents.delete, 1)
         await base.note("dddd")
 
 
@@ -75,7 +78,7 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(path: Path) -> None:
     """What came and went meanwhile included."""
     await stopped_after(path, 1)
     async with opened(path) as base:
-        await base.store.delete(1, None)
+        await base.store.once(None, documents.delete, 1)
         await base.note("dddd")
     embedded: list[str] = []
 

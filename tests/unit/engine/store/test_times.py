@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.store.times import following, parse, stamp
+from kb_engine.store.repository.transaction import following, parse, stamp
 
 MOMENTS = st.datetimes(timezones=st.just(UTC), max_value=datetime(9999, 12, 30))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kb_engine.store.repository import documents, jobs
 from kb_engine.turns import SHORT_BYTES
 from tests.support.stores import Base, Place, died, new_file, new_note, opened, prepared
 
@@ -21,13 +22,15 @@ async def base(place: Place) -> AsyncIterator[Base]:
 async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
     """Files of a caller, in this order."""
     for name in names:
-        await base.store.accept(new_file(name, title=name, caller=caller, **changes), None)
+        await base.store.once(None, jobs.accept, new_file(name, title=name, caller=caller, **changes))
 
 
 async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
     """The titles of the next jobs; fewer where no more wait."""
     chosen = {"lanes": lanes} if lanes else {}
-    leases = [await base.store.take(f"L{number}", without=without, **chosen) for number in range(count)]
+    leases = [
+        await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)
+    ]
     return [leased.job.title for leased in leases if leased is not None]
 
 
@@ -51,8 +54,8 @@ async def test_short_notes_stand_in_a_lane_of_their_own(base: Base) -> None:
     """A long note stands with the files, and a worker of one lane sees nothing of the other."""
     await queued(base, "ann", "file")
     long = "x" * (SHORT_BYTES + 1)
-    await base.store.accept(new_note(long, title="long note", caller="ann"), None)
-    await base.store.accept(new_note(long[1:], title="short note", caller="ann"), None)
+    await base.store.once(None, jobs.accept, new_note(long, title="long note", caller="ann"))
+    await base.store.once(None, jobs.accept, new_note(long[1:], title="short note", caller="ann"))
     assert await taken(base, 9, "short") == ["short note"]
     assert await taken(base, 9, "long") == ["file", "long note"]
 
@@ -69,15 +72,15 @@ async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
     """Its attempt does not count, its old lease is void, and it stands behind its caller's jobs there."""
     await queued(base, "ann", "a0", "a1")
     for lane in ("long", "long"):
-        leased = await base.store.take("first", (lane,))
+        leased = await base.store.write(jobs.take, "first", (lane,))
         assert leased.lane == "long"
-        assert await base.store.change_lane(leased, "scan")
-        assert not await base.store.change_lane(leased, "scan")
-        assert await base.store.commit(leased, prepared("text")) is None
+        assert await base.store.write(jobs.change_lane, leased, "scan")
+        assert not await base.store.write(jobs.change_lane, leased, "scan")
+        assert await base.store.write(documents.commit, leased, prepared("text")) is None
     assert await taken(base, 9, "long") == []
-    again = await base.store.take("again", ("scan",))
+    again = await base.store.write(jobs.take, "again", ("scan",))
     assert (again.job.title, again.attempts, again.lane) == ("a0", 1, "scan")
-    assert await base.store.commit(again, prepared("text")) is not None
+    assert await base.store.write(documents.commit, again, prepared("text")) is not None
 
 
 async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> None:
@@ -86,5 +89,5 @@ async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> Non
     await queued(base, "ben", "b0", "b1")
     assert await taken(base, 3) == ["a0", "b0", "a1"]
     async with opened(await died(base, tmp_path / "left")) as again:
-        await again.store.release_all()
+        await again.store.write(jobs.release)
         assert await taken(again, 9) == ["a0", "b0", "a1", "b1", "a2"]

@@ -12,8 +12,9 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store import Idempotency, LeasedJob
-from kb_engine.store.repository import jobs
+from kb_engine.store.port import Idempotency, LeasedJob
+from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository.transaction import answer_to
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
 
 
@@ -30,7 +31,9 @@ async def accept(
 ) -> m.Job:
     """Accept an update; its job."""
     wanted = m.NotePatch(**{"text": "new", **patch})
-    return job_of(await base.store.accept_update(document_id, wanted, idempotency or key("any")))
+    return job_of(
+        await base.store.write(documents.accept_update, document_id, wanted, idempotency or key("any"))
+    )
 
 
 def job_of(taken: m.Job | m.Document) -> m.Job:
@@ -39,7 +42,7 @@ def job_of(taken: m.Job | m.Document) -> m.Job:
 
 
 async def take(base: Base) -> LeasedJob | None:
-    found: LeasedJob | None = await base.store.take("lease")
+    found: LeasedJob | None = await base.store.write(jobs.take, "lease")
     return found
 
 
@@ -48,7 +51,7 @@ async def finish(base: Base, job: m.Job, **made: Any) -> m.Job:
     leased = await take(base)
     assert leased is not None
     assert leased.job.id == job.id
-    done: m.Job = await base.store.commit(leased, prepared(leased.job.text or "old", **made))
+    done: m.Job = await base.store.write(documents.commit, leased, prepared(leased.job.text or "old", **made))
     return done
 
 
@@ -63,21 +66,21 @@ async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
     job = await accept(base, title="Given")
     assert (job.kind, job.status, job.document_id) == ("update", "queued", 1)
     assert (job.title, job.tags) == ("Given", ["collection:memory"])
-    assert (await base.store.jobs("queued", 10, 0)).jobs == [job]
-    assert (await base.store.note(1))[1] == "old"
+    assert (await base.store.read(jobs.page, "queued", 10, 0)).jobs == [job]
+    assert (await base.store.read(documents.note, 1))[1] == "old"
 
 
 async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> None:
     """The key's answer is the note of that moment, also after a later change."""
     job = await accept(base, key())
-    assert await base.store.replayed(key()) is None
+    assert await base.store.read(answer_to, key()) is None
     done = await finish(base, job)
     assert (done.status, done.document_id, done.deduplicated) == ("completed", 1, False)
-    answer = msgspec.json.decode(await base.store.replayed(key()) or b"", type=m.Document)
-    assert answer == await base.store.accept_update(1, m.NotePatch(text="new"), key())
-    await base.store.add_tags(1, ["later"], None, None)
+    answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
+    assert answer == await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key())
+    await base.store.once(None, documents.add_tags, 1, ["later"], None)
     assert (answer.version, answer.tags) == (2, ["collection:memory"])
-    assert await base.store.accept_update(1, m.NotePatch(text="new"), key()) == answer
+    assert await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key()) == answer
 
 
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
@@ -86,8 +89,8 @@ async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     leased = await take(base)
     assert leased is not None
     assert (leased.job.text, leased.job.new_title) == (None, "Given")
-    assert (await base.store.commit(leased, prepared("old", title="Given"))).id == job.id
-    document, text = await base.store.note(1)
+    assert (await base.store.write(documents.commit, leased, prepared("old", title="Given"))).id == job.id
+    document, text = await base.store.read(documents.note, 1)
     assert (document.title, text, document.version) == ("Given", "old", 2)
 
 
@@ -99,7 +102,7 @@ async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
     assert (await accept(base, key())).status == "running"
     other = Idempotency(key="key", credential="caller", operation="op", fingerprint="other")
     assert (await refused(accept(base, other, text="x"))).code == "idempotency_mismatch"
-    assert (await base.store.counts()).queue.queued == 0
+    assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
@@ -107,7 +110,7 @@ async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
     job = await accept(base, key("one"))
     assert (await accept(base, key("two"))).id == job.id
     await finish(base, job)
-    assert await base.store.replayed(key("one")) == await base.store.replayed(key("two"))
+    assert await base.store.read(answer_to, key("one")) == await base.store.read(answer_to, key("two"))
     assert (await accept(base, key("three"))).id != job.id  # it has ended: this is asked for once more
 
 
@@ -127,10 +130,12 @@ async def test_what_differs_is_not_joined(base: Base, patch: dict[str, Any]) -> 
 
 async def test_many_at_once_are_one(base: Base) -> None:
     wanted = m.NotePatch(text="new")
-    jobs = await asyncio.gather(*(base.store.accept_update(1, wanted, key(str(n))) for n in range(8)))
-    assert len({job.id for job in jobs}) == 1
-    await finish(base, jobs[0])
-    assert len({await base.store.replayed(key(str(n))) for n in range(8)}) == 1
+    done = await asyncio.gather(
+        *(base.store.write(documents.accept_update, 1, wanted, key(str(n))) for n in range(8))
+    )
+    assert len({job.id for job in done}) == 1
+    await finish(base, done[0])
+    assert len({await base.store.read(answer_to, key(str(n))) for n in range(8)}) == 1
 
 
 async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
@@ -140,30 +145,30 @@ async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
     assert leased is not None
     assert leased.job.id == first.id
     assert await take(base) is None
-    note = await base.store.accept(new_note("another"), None)
-    taken = await base.store.take("another lease")
+    note = await base.store.once(None, jobs.accept, new_note("another"))
+    taken = await base.store.write(jobs.take, "another lease")
     assert taken.job.id == note.id
-    await base.store.commit(leased, prepared("a"))
+    await base.store.write(documents.commit, leased, prepared("a"))
     await finish(base, second)
-    assert (await base.store.note(1))[1] == "b"
-    assert (await base.store.document(1)).version == 3
+    assert (await base.store.read(documents.note, 1))[1] == "b"
+    assert (await base.store.read(documents.detail, 1)).version == 3
 
 
 async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> None:
     """Two workers are busy with them."""
     await base.note("second")
-    jobs = [await accept(base, key("1")), await accept(base, key("2"), document_id=2)]
-    assert [(await base.store.take(job.id)).job.id for job in jobs] == [job.id for job in jobs]
+    ids = [(await accept(base, key("1"))).id, (await accept(base, key("2"), document_id=2)).id]
+    assert [(await base.store.write(jobs.take, id_)).job.id for id_ in ids] == ids
 
 
 async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
     """Its key tells of the cancel, whatever is asked how often; it never happens."""
     first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
-    await base.store.cancel(first.id, None)
+    await base.store.once(None, jobs.cancel, first.id)
     assert (await accept(base, key("1"), text="a")).status == "cancelled"
-    assert await base.store.replayed(key("1")) is None
+    assert await base.store.read(answer_to, key("1")) is None
     await finish(base, second)
-    assert (await base.store.document(1)).version == 2
+    assert (await base.store.read(documents.detail, 1)).version == 2
 
 
 async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +176,11 @@ async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.Mon
     done = await accept(base, key("done"))
     await finish(base, done)
     cancelled = await accept(base, key("cancelled"))
-    await base.store.cancel(cancelled.id, None)
+    await base.store.once(None, jobs.cancel, cancelled.id)
     monkeypatch.setattr(jobs, "KEPT_FINISHED", 1)
     await base.note("another")
-    assert (await base.store.jobs(None, 10, 0)).total == 1
-    assert await base.store.replayed(key("done")) is not None
+    assert (await base.store.read(jobs.page, None, 10, 0)).total == 1
+    assert await base.store.read(answer_to, key("done")) is not None
     assert (await accept(base, key("cancelled"))).status == "queued"
 
 
@@ -184,13 +189,15 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     error = await refused(accept(base, expected_version=7))
     assert (error.code, error.members) == ("version_conflict", {"current_version": 1})
     await accept(base, key(), expected_version=1)
-    await base.store.add_tags(1, ["later"], None, None)
+    await base.store.once(None, documents.add_tags, 1, ["later"], None)
     leased = await take(base)
     assert leased is not None
-    assert (await refused(base.store.commit(leased, prepared("new")))).code == "version_conflict"
-    assert (await base.store.note(1))[1] == "old"
+    assert (
+        await refused(base.store.write(documents.commit, leased, prepared("new")))
+    ).code == "version_conflict"
+    assert (await base.store.read(documents.note, 1))[1] == "old"
     failure = m.JobError(code="version_conflict", message="It has changed.")
-    assert await base.store.fail("lease", leased.job.id, failure)
+    assert await base.store.write(jobs.fail, "lease", leased.job.id, failure)
     assert (await refused(accept(base, key(), expected_version=1))).code == "version_conflict"
     assert (await accept(base, key(), expected_version=2)).id != leased.job.id
 
@@ -198,34 +205,39 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
 async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
     """Nothing comes of it."""
     await accept(base)
-    await base.store.delete(1, None)
+    await base.store.once(None, documents.delete, 1)
     leased = await take(base)
     assert leased is not None
-    assert (await refused(base.store.commit(leased, prepared("new")))).code == "document_not_found"
+    assert (
+        await refused(base.store.write(documents.commit, leased, prepared("new")))
+    ).code == "document_not_found"
 
 
 async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
     await base.ingest(new_file("a"), prepared("a"))
     assert (await refused(accept(base, document_id=2))).code == "not_a_note"
     assert (await refused(accept(base, document_id=3))).code == "document_not_found"
-    assert (await base.store.counts()).queue.queued == 0
+    assert (await base.store.read(state.counts)).queue.queued == 0
 
 
 async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
     """Who is known already is answered."""
     refusal = EngineError("embedder_unavailable", "It is away.")
     wanted = m.NotePatch(text="new")
-    error = await refused(base.store.accept_update(1, wanted, key(), refusal=refusal))
+    error = await refused(base.store.write(documents.accept_update, 1, wanted, key(), refusal=refusal))
     assert error.code == "embedder_unavailable"
     job = await accept(base, key())
     for same in (key(), key("another")):
-        assert job_of(await base.store.accept_update(1, wanted, same, refusal=refusal)).id == job.id
+        assert (
+            job_of(await base.store.write(documents.accept_update, 1, wanted, same, refusal=refusal)).id
+            == job.id
+        )
 
 
 async def test_clearing_cancels_updates(base: Base) -> None:
     """They are counted among the jobs."""
     await accept(base)
-    assert (await base.store.clear(None)).jobs_cancelled == 1
+    assert (await base.store.once(None, documents.clear)).jobs_cancelled == 1
     assert await take(base) is None
 
 
@@ -238,9 +250,9 @@ async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:
         second = await accept(base, key("2"), text="b")
         left = await died(base, tmp_path / "left")
         async with opened(left) as later:
-            assert await later.store.release_all() == 1
+            assert await later.store.write(jobs.release) == 1
             assert (await accept(later, key("1"), text="a")).id == first.id
             await finish(later, first)
             await finish(later, second)
-            assert await later.store.replayed(key("1")) is not None
-            assert (await later.store.note(1))[1] == "b"
+            assert await later.store.read(answer_to, key("1")) is not None
+            assert (await later.store.read(documents.note, 1))[1] == "b"

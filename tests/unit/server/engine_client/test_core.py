@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import ERRORS, EngineError
 from kb_contracts.api.operations import GET_HEALTH, GET_STATUS, SEARCH
-from kb_server.engine_client.breaker import Breaker, Circuit
+from kb_server.engine_client.client import RawResponse, decode, fault_of
 from kb_server.engine_client.errors import (
     EngineBadAnswer,
     EngineBusy,
@@ -26,10 +26,10 @@ from kb_server.engine_client.errors import (
     EngineUnreachable,
     Refused,
 )
-from kb_server.engine_client.responses import RawResponse, decode, fault_of
-from kb_server.engine_client.retries import RetryPolicy
-from kb_server.engine_client.version import MIN_ENGINE_VERSION, check_version
-from kb_server.toolsets.kb.errors import tool_error
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, check_version
+from kb_server.engine_client.transport import Breaker, Circuit, RetryPolicy
+from kb_server.engine_faults import tool_error
+from kb_server.toolsets.kb import ENGINE_WORDS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -284,37 +284,41 @@ class TestWords:
     """What an agent is told."""
 
     def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
-        error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"))
+        error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"), ENGINE_WORDS)
         assert error.code == "engine_unreachable"
         assert "unreachable" in error.message
         assert "http://engine:8000" in error.message
 
     def test_a_refused_key_is_named(self) -> None:
         """It is the server's key, not the agent's."""
-        error = tool_error(EngineUnauthorized("no"))
+        error = tool_error(EngineUnauthorized("no"), ENGINE_WORDS)
         assert error.code == "engine_unauthorized"
         assert "refused the server's KB_API_KEY" in error.message
 
     @pytest.mark.requirement("K45")
     def test_a_missing_document_is_named_by_its_number(self) -> None:
         """Document 42 was not found."""
-        error = tool_error(Refused("document_not_found", "x"), document_id=42)
+        error = tool_error(Refused("document_not_found", "x"), ENGINE_WORDS, document_id=42)
         assert error.payload()["error"] == "document_not_found"
         assert error.message.startswith("Document 42 was not found")
 
     def test_a_busy_engine_says_when(self) -> None:
-        error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0))
+        error = tool_error(EngineBusy("Too many jobs wait.", retry_after=7.0), ENGINE_WORDS)
         assert "7 s" in error.message
         assert error.details["retry_after"] == 7.0
 
     def test_members_that_help_are_kept(self) -> None:
         """The version that the document has now."""
-        error = tool_error(Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}))
+        error = tool_error(
+            Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}), ENGINE_WORDS
+        )
         assert error.details == {"current_version": 3}
 
     def test_a_parameter_has_the_name_that_the_tool_gave_it(self) -> None:
         """The engine takes filters in an object, the tools take them flat."""
-        error = tool_error(Refused("invalid_parameter", "x", members={"parameter": "filters.date_from"}))
+        error = tool_error(
+            Refused("invalid_parameter", "x", members={"parameter": "filters.date_from"}), ENGINE_WORDS
+        )
         assert error.details["parameter"] == "date_from"
 
     @pytest.mark.parametrize(
@@ -333,4 +337,4 @@ class TestWords:
     )
     def test_every_fault_has_words(self, fault: EngineFault) -> None:
         """Braces in what the engine said are only characters."""
-        assert tool_error(fault).message
+        assert tool_error(fault, ENGINE_WORDS).message

@@ -28,8 +28,8 @@ from kb_server.engine_client import (
     FileSource,
     Refused,
 )
-from kb_server.engine_client.http import HttpEngine
-from kb_server.engine_client.retries import RetryPolicy
+from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.transport import RetryPolicy
 from tests.support.server_fixtures import JumpingClock
 from tests.support.simulated_engine import simulated_engine
 

@@ -29,7 +29,6 @@ from kb_contracts.api.operations import (
     JobsQuery,
     TagsQuery,
 )
-from kb_server.clock import Clock
 from kb_server.engine_client import (
     REQUEST_ID,
     USER,
@@ -42,7 +41,8 @@ from kb_server.engine_client import (
     FileSource,
     Refused,
 )
-from kb_server.engine_client.http import SLICE_SECONDS, HttpEngine
+from kb_server.engine_client.client import SLICE_SECONDS, HttpEngine
+from kb_server.waiting import Clock
 from kb_simulator import Stuck
 from kb_simulator.harness.faults import Status
 from tests.support.eventually import eventually_async

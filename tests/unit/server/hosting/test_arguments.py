@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from kb_server.hosting.arguments import read_arguments, takes
+from kb_server.hosting.calls import read_arguments, takes
 from kb_server.schema import input_schema
 from kb_server.tool import NoArguments, ToolError
 

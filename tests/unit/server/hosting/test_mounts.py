@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from kb_server.hosting.mounts import combine, mount
+from kb_server.hosting.toolset_server import combine, mount
 from kb_server.tool import Annotations, Call, NoArguments, Tool, Toolset
 
 

@@ -69,7 +69,7 @@ def test_metrics_over_shared_cells_read_as_those_of_one_process(
     alone, shared, other = Metrics(), Metrics(counters_of(0)), Metrics(counters_of(1))
     for metrics in (alone, shared):
         metrics.count_call("t", 0.125)
-        metrics.count_results(None, 3)
+        metrics.count_call("search", 0.125, results=3)
     alone.count_call("t", 0.25, "timeout")
     other.count_call("t", 0.25, "timeout")
     assert sorted(shared.render().splitlines()) == sorted(alone.render().splitlines())

@@ -42,9 +42,9 @@ def test_the_histogram_is_cumulative_with_the_promised_buckets() -> None:
 def test_search_results_add_up_by_collection() -> None:
     """Under exactly the promised name; `all` where no collection was given."""
     metrics = Metrics()
-    metrics.count_results(None, 3)
-    metrics.count_results("c1", 2)
-    metrics.count_results("c1", 0)
+    metrics.count_call("search", 0.125, results=3)
+    metrics.count_call("search", 0.125, results=2, collection_id="c1")
+    metrics.count_call("search", 0.125, results=0, collection_id="c1")
     seen = samples(metrics)
     assert seen['mcp_search_results_count{collection_id="all"}'] == 3
     assert seen['mcp_search_results_count{collection_id="c1"}'] == 2
@@ -53,7 +53,7 @@ def test_search_results_add_up_by_collection() -> None:
 def test_labels_are_escaped() -> None:
     """A quote or a line break in a label does not break the text."""
     metrics = Metrics()
-    metrics.count_results('a"b\\c\nd', 1)
+    metrics.count_call("search", 0.125, results=1, collection_id='a"b\\c\nd')
     assert r'collection_id="a\"b\\c\nd"' in metrics.render()
 
 

@@ -17,7 +17,6 @@ from kb_server.engine_client.port import TRACE
 from kb_server.hosting.calls import BrokenToolError, new_call
 from kb_server.observability import tracing
 from kb_server.tool import Call
-from kb_server.toolsets.kb.errors import engine_call
 from mcp_aiohttp.protocol.caller import Caller
 from tests.support.stack import clean_environment
 from tests.unit.server.hosting.test_calls import Arguments, Found, breaking, calls, found, lacking
@@ -92,14 +91,13 @@ async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExpor
     """Below the span, which is below the caller's; no longer than the engine is called."""
     seen: list[Mapping[str, str] | None] = []
 
-    async def calling(_arguments: Arguments, call: Call) -> Found:
-        with engine_call(call):
-            seen.append(TRACE.get())
+    async def calling(_arguments: Arguments, _call: Call) -> Found:
         seen.append(TRACE.get())
         return Found([])
 
     call = new_call({"traceparent": TRACEPARENT, "tracestate": "vendor=1"}, Caller())
     await calls(calling).outcome("find_things", {"query": "q"}, call)
+    seen.append(TRACE.get())
     span, _ = only(spans)
     assert span.context is not None
     assert span.parent is not None

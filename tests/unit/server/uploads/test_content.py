@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_server.uploads.content import WriteBehind, batches
+from kb_server.uploads.service import WriteBehind, batches
 
 BATCHES = [[b"one", b"two"], [b"three"], [b"four"]]
 

@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.models import FileFields
 from kb_server.engine_client import FileSource
-from kb_server.engine_client.body import MultipartFile
-from kb_server.uploads.content import read_blocks
-from kb_server.uploads.errors import STATUS, UploadError
+from kb_server.engine_client.transport import MultipartFile
+from kb_server.uploads.service import read_blocks
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MAX_CHUNKS,
+    STATUS,
     Event,
     Staged,
     State,
     Upload,
+    UploadError,
     advance,
     check_body,
     check_chunk,

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
-from kb_server.uploads.content import WriteBehind
+from kb_server.uploads.service import WriteBehind
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, Upload
 from tests.support.uploads import LIMITS, Desk, encoded, sha256

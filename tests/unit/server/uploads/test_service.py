@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kb_server.engine_client import EngineFailed, EngineUnreachable
-from kb_server.engine_client.http import HttpEngine
+from kb_server.engine_client.client import HttpEngine
 from kb_server.uploads import Limits, NewUpload, UploadError, Uploads
 from kb_server.uploads.service import TOKEN_BYTES
 from kb_server.uploads.staging import Entry, Lock

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kb_server.uploads.errors import UploadError
 from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, remove_dead
-from kb_server.uploads.upload import State, Upload
+from kb_server.uploads.upload import State, Upload, UploadError
 from tests.support.eventually import eventually
 
 ID = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"

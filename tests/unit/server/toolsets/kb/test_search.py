@@ -154,8 +154,7 @@ class TestAsking:
     async def test_arguments_out_of_range_do_not_fit_the_model(
         self, tools: ToolCaller, arguments: dict[str, Any]
     ) -> None:
-        with pytest.raises(msgspec.ValidationError):
-            await tools.ok("kb_search", **arguments)
+        assert "parameter" in await tools.refused("kb_search", **arguments)
 
 
 class TestAnswering:

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from kb_server.clock import SYSTEM_CLOCK
 from kb_server.tool import Call, ToolError
+from kb_server.waiting import SYSTEM_CLOCK
 from kb_simulator import AfterPolls, AfterTime, ControlClient, FailAt, Simulator, Stuck
 from tests.support.knowledge import Knowledge, knowledge_before
 

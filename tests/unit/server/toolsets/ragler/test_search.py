@@ -259,7 +259,7 @@ class TestAnswered:
         self, tools: RaglerTools, backend: Backend, char: str
     ) -> None:
         backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": char * 2 * MAX_CHARS}]})
-        result = await tools.call("search_knowledge", query="x")
+        result = await tools.call("search_knowledge", {"query": "x"})
         assert len(result["content"][0]["text"]) <= MAX_CHARS + 1_000
         (passage,) = result["structuredContent"]["results"]
         assert passage["truncated"] is True

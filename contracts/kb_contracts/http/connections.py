@@ -1,0 +1,457 @@
+"""Which connections a server keeps open, so that nobody can use up its descriptors and lock everybody out.
+
+```
+              ┌── a request came whole ──▶ ACTIVE ── it is answered ──▶ IDLE
+  AWAITING ───┤                                                          │
+   ▲          └── none within the time of a header ──▶ closed            │
+   └───────────────────────── bytes of the next one ─────────────────────┘
+```
+
+This is the level of the protocol; `kb_contracts.http.admission` is that of the requests. aiohttp has a
+time-out for a connection that waits between requests, and none for a header that never ends. Connections are
+bounded in all and for each address. Where a bound is reached, a new connection takes the place of the one
+that has been AWAITING longest, else of the one that has been IDLE longest: holding connections open without
+asking for anything keeps nobody out. Those that have only just come keep their place for a moment, and the
+next ones wait in the kernel. Where all are ACTIVE the new one is a surplus connection: a few of these are
+kept, to answer probes, and to say that there is no room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import IPv6Address, ip_address
+from typing import cast
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 4096
+HEADER_SECONDS = 10.0
+BACKLOG = 4096
+"""Connections that the kernel keeps waiting."""
+
+_SURPLUS = 64
+PATIENCE_SECONDS = 0.25
+"""How long a new connection keeps its place at least: the kernel keeps those that come meanwhile waiting."""
+_AT_ONCE = 8
+"""Connections that begin, and that end, in one turn of the loop."""
+_TURNS = 6
+"""Turns of the loop after which what a new connection had sent at once has surely been read."""
+_SWEEP_SECONDS = 1.0
+_BACKEND_CONNECTIONS = 512
+_OTHER_DESCRIPTORS = 256
+"""For connections that were just accepted and not yet counted, surplus ones, files and databases."""
+_IPV6_NETWORK = 64
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections may be open, and how long a header may take.
+
+    `per_address` of them may be open from one address for which `is_bounded` holds: programs of this machine
+    share one, and so do all who come through one proxy.
+    """
+
+    connections: int = CONNECTIONS
+    per_address: int = CONNECTIONS
+    header_seconds: float = HEADER_SECONDS
+    is_bounded: Callable[[str], bool] = lambda address: not is_loopback(address)
+
+
+def connections_within_descriptors(wanted: int) -> int:
+    """How many of the `wanted` connections this process has descriptors for; raises its soft limit for them.
+
+    A connection may need another one to a backend, and other descriptors are kept for the rest.
+    """
+    others = _BACKEND_CONNECTIONS + _OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted + others:
+        most = wanted + others if hard == resource.RLIM_INFINITY else min(hard, wanted + others)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        except (OSError, ValueError):  # some systems have a limit below the hard one
+            most = soft
+        soft = max(soft, most)
+    return max(1, min(wanted, max(soft - others, (soft - _OTHER_DESCRIPTORS) // 2)))
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address is this machine's own, by its form."""
+    try:
+        return name == "localhost" or ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def owner_of(address: str) -> str:
+    """Under what the connections of an address are counted: IPv6 by its network, which one host has whole."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Address(int(parsed) >> _IPV6_NETWORK << _IPV6_NETWORK))
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+class State(Enum):
+    AWAITING = auto()
+    ACTIVE = auto()
+    IDLE = auto()
+    CLOSED = auto()
+
+
+class Connection(asyncio.Protocol):
+    """One connection: aiohttp's protocol, and what has to be known of it."""
+
+    __slots__ = ("_protocol", "bounded", "client", "peer", "since", "state", "surplus", "table", "transport")
+
+    def __init__(self, table: ConnectionTable, protocol: asyncio.Protocol) -> None:
+        self.table = table
+        self._protocol = protocol
+        self.state = State.AWAITING
+        self.since = 0.0
+        """When it began to wait for a header, in the loop's time."""
+        self.surplus = False
+        self.peer = ""
+        self.bounded = False
+        """Whether its peer's address has a bound."""
+        self.client: str | None = None
+        """The address for which a proxy sent the request that is being handled."""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._protocol.connection_made(transport)
+        self.table.add(self, address)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.table.remove(self)
+        self.table.end_in_turn(self._protocol, error)
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is State.IDLE:
+            self.table.await_header(self)
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def is_sending(self) -> bool:
+        """Whether an answer is still leaving."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
+
+class ConnectionTable:
+    """Makes the protocols of new connections, and closes those for which there is no room.
+
+    `awaiting`, `idle` and `surplus` hold connections in the order in which they came to be so. A request
+    moves its connection itself: `kb_contracts.http.admission`.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], limits: ConnectionLimits) -> None:
+        """`make` is aiohttp's server."""
+        self._make = make
+        self._limits = limits
+        self._open = 0
+        self._of: Counter[str] = Counter()
+        self.awaiting: OrderedDict[Connection, None] = OrderedDict()
+        self.idle: OrderedDict[Connection, None] = OrderedDict()
+        self.surplus: OrderedDict[Connection, None] = OrderedDict()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._turns: deque[float] = deque(maxlen=_TURNS)
+        self._lost: deque[tuple[asyncio.Protocol, Exception | None]] = deque()
+        self._before = 0.0
+        """Since when a connection must be AWAITING for another to take its place."""
+
+    def __call__(self) -> Connection:
+        """The protocol of a connection that was just accepted."""
+        return Connection(self, self._make())
+
+    def add(self, connection: Connection, address: str) -> None:
+        """Give a new connection a place, where need be that of another one."""
+        connection.bounded = self._limits.is_bounded(address)
+        connection.peer = owner_of(address)
+        if not self._take_place(connection, self._before):
+            connection.surplus = True
+            self.surplus[connection] = None
+            if len(self.surplus) > _SURPLUS:
+                self._close(next(iter(self.surplus)))
+        self.await_header(connection)
+
+    def acceptable(self, most: int) -> int:
+        """For how many connections, `most` at the most, there is a place now."""
+        now = asyncio.get_running_loop().time()
+        self._turns.append(now)
+        before = self._before = min(now - PATIENCE_SECONDS, self._turns[0])
+        found = self._limits.connections - self._open + len(self.idle) + _SURPLUS - len(self.surplus)
+        for connection in self.awaiting:
+            if found >= most or connection.since > before:
+                break
+            found += 1
+        return max(0, min(found, most))
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        if connection.state is State.CLOSED:
+            return
+        self.release_client(connection)
+        connection.state = State.CLOSED
+        self.awaiting.pop(connection, None)
+        self.idle.pop(connection, None)
+        if connection.surplus:
+            del self.surplus[connection]
+            return
+        self._open -= 1
+        if connection.bounded:
+            self._give_back(connection.peer)
+
+    def end_in_turn(self, protocol: asyncio.Protocol, error: Exception | None) -> None:
+        """Report lost connections to aiohttp, a few in each turn of the loop.
+
+        What thousands that close at once had begun is cancelled, and others would wait for all of it.
+        """
+        if not self._lost:
+            asyncio.get_running_loop().call_soon(self._end_some)
+        self._lost.append((protocol, error))
+
+    def _end_some(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._lost))):
+            protocol, error = self._lost.popleft()
+            protocol.connection_lost(error)
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._end_some)
+
+    def await_header(self, connection: Connection) -> None:
+        """The connection has the time of a header from now on."""
+        self.idle.pop(connection, None)
+        if connection.state is State.CLOSED:
+            return
+        loop = asyncio.get_running_loop()
+        connection.state, connection.since = State.AWAITING, loop.time()
+        self.awaiting[connection] = None
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def count_client(self, connection: Connection, client: str) -> bool:
+        """Count a request of the connection for the address `client`; False where that has its bound."""
+        if self._limits.is_bounded(client):
+            client = owner_of(client)
+            if self._of[client] >= self._limits.per_address:
+                return False
+            self._of[client] += 1
+            connection.client = client
+        return True
+
+    def release_client(self, connection: Connection) -> None:
+        """The request that was counted for an address has ended."""
+        if connection.client is not None:
+            self._give_back(connection.client)
+            connection.client = None
+
+    def promote(self, connection: Connection) -> None:
+        """Give a surplus connection a place, now that it has a request, if there is one."""
+        if self._take_place(connection, asyncio.get_running_loop().time()):
+            connection.surplus = False
+            del self.surplus[connection]
+
+    def _take_place(self, connection: Connection, before: float) -> bool:
+        """Count a connection; where there is no room, in place of one AWAITING since `before`, or IDLE."""
+        full = connection.bounded and self._of[connection.peer] >= self._limits.per_address
+        if (full or self._open >= self._limits.connections) and not self._evict(
+            connection.peer if full else None, before
+        ):
+            return False
+        self._open += 1
+        if connection.bounded:
+            self._of[connection.peer] += 1
+        return True
+
+    def _evict(self, peer: str | None, before: float) -> bool:
+        """Close the connection of `peer`, or of anybody, that can best be spared; whether there is one."""
+        for connection in self.awaiting:
+            if connection.since > before:
+                break
+            if not connection.surplus and peer in (None, connection.peer):
+                self._close(connection)
+                return True
+        for connection in self.idle:
+            if peer in (None, connection.peer) and not connection.is_sending():
+                self._close(connection)
+                return True
+        return False
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - self._limits.header_seconds
+        while self.awaiting and (connection := next(iter(self.awaiting))).since <= oldest:
+            self._close(connection)
+        self._sweeping = loop.call_later(_SWEEP_SECONDS, self._sweep) if self.awaiting else None
+
+    def _close(self, connection: Connection) -> None:
+        self.remove(connection)
+        if connection.transport is not None:
+            connection.transport.abort()  # its descriptor is wanted now
+
+    def _give_back(self, address: str) -> None:
+        self._of[address] -= 1
+        if not self._of[address]:
+            del self._of[address]
+
+
+class Intake:
+    """Takes connections from a socket, by turns, as far as the table has places for them.
+
+    `take` gives the next, None where there is none, and raises OSError where there is no descriptor for it. A
+    server of asyncio's accepts all that wait before the first of them is counted.
+    """
+
+    def __init__(
+        self, table: ConnectionTable, source: socket.socket, take: Callable[[], socket.socket | None]
+    ) -> None:
+        self._table = table
+        self._source = source
+        self._take = take
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        asyncio.get_running_loop().add_reader(self._source.fileno(), self._turn)
+
+    def stop(self) -> None:
+        """Take no more, and close the socket."""
+        asyncio.get_running_loop().remove_reader(self._source.fileno())
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._source.close()
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._source.fileno())
+        self._resuming = loop.call_later(PATIENCE_SECONDS / 10, self.start)
+
+    def _turn(self) -> None:
+        places = self._table.acceptable(_AT_ONCE)
+        if not places:
+            self._pause()
+            return
+        for _ in range(places - len(self._beginning)):
+            try:
+                connection = self._take()
+            except OSError:
+                self._pause()
+                return
+            if connection is None:
+                return
+            task = asyncio.get_running_loop().create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        with suppress(OSError):  # the client has left before it was served
+            await asyncio.get_running_loop().connect_accepted_socket(self._table, connection)
+
+
+class Listener:
+    """Sockets that listen on `address`, from which connections are taken in."""
+
+    def __init__(self, table: ConnectionTable, sockets: list[socket.socket]) -> None:
+        self.address: tuple[str, int] = sockets[0].getsockname()[:2]
+        self._intakes: list[Intake] = []
+        for each in sockets:
+
+            def accept(listening: socket.socket = each) -> socket.socket | None:
+                try:
+                    return listening.accept()[0]
+                except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                    return None
+
+            each.setblocking(False)
+            self._intakes.append(Intake(table, each, accept))
+            self._intakes[-1].start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        for intake in self._intakes:
+            intake.stop()
+
+
+async def listen(table: ConnectionTable, host: str, port: int, *, reuse_port: bool = False) -> Listener:
+    """Listen on all addresses of `host`, empty for every address; port 0 is any free one.
+
+    Raises:
+        OSError: it is not this machine's, or taken.
+    """
+    infos = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with ExitStack() as stack:
+        sockets = []
+        for family, _, _, _, address in dict.fromkeys(infos):
+            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+            sockets.append(listening)
+        stack.pop_all()
+    return Listener(table, sockets)
+
+
+# --- what is logged of connections --------------------------------------------------------------
+
+
+class _Malformed(logging.Filter):
+    """Takes out the records of requests that could not be parsed, and writes a line for each."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is of something else."""
+        # Imported here: settings name bounds of this module, and a stdio server must import no HTTP server.
+        from aiohttp.http_exceptions import HttpProcessingError
+        from aiohttp.web_protocol import RequestPayloadError
+
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError | RequestPayloadError):
+            return True
+        log.info("Refused a request that is not HTTP: %s", type(error).__name__)
+        return False
+
+
+_MALFORMED = _Malformed()
+
+
+def connection_log() -> logging.Logger:
+    """The logger to hand to `web.AppRunner(logger=...)`. Faults of handlers keep their tracebacks in it."""
+    logger = logging.getLogger("aiohttp.server.connections")
+    logger.addFilter(_MALFORMED)  # once, however often this is called
+    return logger

@@ -1,0 +1,144 @@
+"""Documents: what is refused before anything is queued or changed, and how they are titled and tagged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.formats import FORMATS, Format
+from kb_contracts.api.models import MAX_INTEGER, Document, FileFields, NotePatch
+from kb_contracts.api.ragler import PREFIX
+
+MAX_METADATA_BYTES = 65_536
+MAX_METADATA_DEPTH = 32
+_TITLE_CHARS = 80
+_OCR_FORMATS = [form.label for form in FORMATS.values() if form.takes_ocr]
+
+
+def check_note_text(text: str) -> None:
+    """Raises EngineError: `invalid_parameter`, where a note holds nothing to find."""
+    if not text.strip():
+        raise EngineError(
+            "invalid_parameter", "text is only white space; send the words to keep.", parameter="text"
+        )
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that is too large or too deep to travel with every result.
+
+    Raises:
+        EngineError: `invalid_parameter`, over 64 KiB as JSON or over 32 levels deep.
+    """
+    size = len(msgspec.json.encode(metadata))
+    problem = f"is {size} bytes as JSON; at most {MAX_METADATA_BYTES} are taken"
+    if size <= MAX_METADATA_BYTES:
+        problem = f"is nested more than {MAX_METADATA_DEPTH} levels deep"
+        level: list[Any] = [metadata]
+        for _ in range(MAX_METADATA_DEPTH):
+            members = [
+                member for outer in level for member in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+            level = [member for member in members if isinstance(member, dict | list)]
+        if not level:
+            return
+    raise EngineError("invalid_parameter", f"metadata {problem}.", parameter="metadata")
+
+
+def check_patch(patch: NotePatch) -> None:
+    """Raises EngineError: `missing_parameter` for a patch of nothing, else as `check_note_text`."""
+    if patch.text is None and patch.title is None:
+        raise EngineError("missing_parameter", "Send text, title or both.", parameter="text")
+    if patch.text is not None:
+        check_note_text(patch.text)
+
+
+def check_ocr(fields: FileFields, form: Format) -> None:
+    """Raises EngineError: `invalid_parameter`, where OCR is forced on what has no pages to look at."""
+    if fields.force_ocr and not form.takes_ocr:
+        raise EngineError(
+            "invalid_parameter",
+            f"force_ocr is for {', '.join(_OCR_FORMATS)}; of {form.label} the text itself is taken. "
+            "Send the file without it.",
+            parameter="force_ocr",
+        )
+
+
+def check_confirmed(confirm: bool) -> None:
+    """Raises EngineError: `confirmation_required`."""
+    if not confirm:
+        raise EngineError(
+            "confirmation_required",
+            "This removes every document. Send confirm=true to do it.",
+            parameter="confirm",
+        )
+
+
+def check_version(document: Document, expected: int | None) -> None:
+    """Raises EngineError: `version_conflict`, where the document no longer has the `expected` version."""
+    if expected is not None and expected != document.version:
+        raise EngineError(
+            "version_conflict",
+            f"The document has version {document.version}, not {expected}. Read it again and decide anew.",
+            current_version=document.version,
+        )
+
+
+def document_key(text: str) -> int | str:
+    """The number or the uid that a path names a document by.
+
+    Raises:
+        EngineError: `document_not_found` for a number beyond any document's.
+    """
+    if not text.isdecimal():
+        return text
+    if (number := int(text)) > MAX_INTEGER:
+        raise document_not_found(text)
+    return number
+
+
+def text_digest(text: str) -> tuple[str, int]:
+    """SHA-256 and size in bytes of a note's text in UTF-8."""
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest(), len(data)
+
+
+def tags_to_unite(present: Sequence[str], further: Sequence[str]) -> list[str]:
+    """Which tags a duplicate adds to the document that is there: no second collection, no tag twice."""
+    in_collection = any(tag.startswith(PREFIX) for tag in present)
+    collections = [] if in_collection else [tag for tag in further if tag.startswith(PREFIX)][:1]
+    others = [tag for tag in further if not tag.startswith(PREFIX)]
+    return [tag for tag in dict.fromkeys((*collections, *others)) if tag not in present]
+
+
+def note_title(text: str) -> str:
+    """The first line that is not blank, white space collapsed, cut to 80 characters."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    title = " ".join(first.split())
+    return title if len(title) <= _TITLE_CHARS else title[: _TITLE_CHARS - 1].rstrip() + "…"
+
+
+def title_after_update(title: str, old_text: str, text: str) -> str:
+    """The title of a note whose text changes: one taken from the old text goes with it, a given one stays."""
+    return note_title(text) if title == note_title(old_text) else title
+
+
+def document_not_found(key: int | str) -> EngineError:
+    """`key` is the number or the uid that was sent."""
+    return EngineError(
+        "document_not_found", f"There is no document {key}. List documents to see which there are."
+    )
+
+
+def not_a_note(document_id: int) -> EngineError:
+    return EngineError(
+        "not_a_note",
+        f"Document {document_id} came from a file. Add the new file and delete this document.",
+    )
+
+
+def tag_not_found(tag: str) -> EngineError:
+    return EngineError("tag_not_found", f"The document does not carry the tag {tag!r}.")

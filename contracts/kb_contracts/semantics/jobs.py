@@ -1,0 +1,83 @@
+"""The life of a job, as a table, in which a store looks up the states that an event may leave; and refusals.
+
+queued --take--> running --complete--> completed
+  |  ^ ^            | |-----fail-----> failed
+  |  | '--release---' |                  |
+  |  '-------retry----+------------------'
+  '------cancel-------'--------------> cancelled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import JobStatus
+
+_QUEUE_RETRY_SECONDS = 5.0
+
+
+class Event(StrEnum):
+    """What can happen to a job; `RELEASE` is what an engine does that stops or has lost its lease."""
+
+    TAKE = "take"
+    RELEASE = "release"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
+    ("queued", Event.TAKE): "running",
+    ("queued", Event.CANCEL): "cancelled",
+    ("running", Event.RELEASE): "queued",
+    ("running", Event.COMPLETE): "completed",
+    ("running", Event.FAIL): "failed",
+    ("running", Event.CANCEL): "cancelled",
+    ("failed", Event.RETRY): "queued",
+}
+"""Every transition there is."""
+
+
+def after(status: JobStatus, event: Event) -> JobStatus | None:
+    """The state that follows; None where the event is not allowed."""
+    return TRANSITIONS.get((status, event))
+
+
+def sources(event: Event) -> tuple[JobStatus, ...]:
+    """The states that the event may leave."""
+    return tuple(status for status, happening in TRANSITIONS if happening is event)
+
+
+def target(event: Event) -> JobStatus:
+    """The state that the event leads to, from wherever it is allowed."""
+    (status,) = {reached for (_, happening), reached in TRANSITIONS.items() if happening is event}
+    return status
+
+
+def job_not_found(job_id: str) -> EngineError:
+    return EngineError("job_not_found", f"There is no job {job_id}. Ended jobs are kept for a while only.")
+
+
+def job_finished(status: JobStatus) -> EngineError:
+    return EngineError("job_finished", f"The job has ended already: it is {status}.")
+
+
+def job_not_retryable(status: JobStatus) -> EngineError:
+    if status == "failed":
+        why = "what was sent for it is not kept any more. Send the note or the file again."
+    elif status == "cancelled":
+        why = "it was cancelled. Send the note or the file again."
+    else:
+        why = f"it has not failed: it is {status}."
+    return EngineError("job_not_retryable", f"The job cannot be tried again: {why}")
+
+
+def check_queue_room(waiting: int, max_waiting: int) -> None:
+    """Raises EngineError: `queue_full`, where so many jobs wait already."""
+    if waiting >= max_waiting:
+        raise EngineError(
+            "queue_full", f"{waiting} jobs wait already. Try again later.", retry_after=_QUEUE_RETRY_SECONDS
+        )

@@ -1,0 +1,157 @@
+"""What a search asks for and how its answer is made up: modes, dates, a bound on characters, RAGler's form.
+
+`mode` and `fts_only` are two ways to ask for one thing. Dates come as RFC 3339 and become moments in UTC.
+`max_chars` bounds the text of an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from kb_contracts.api import ragler as r
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import Filters, Mode, SearchRequest, SearchResult
+
+T = TypeVar("T")
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+def contradict(mode: Mode | None, fts_only: bool | None) -> bool:
+    """Whether both are given and exclude each other."""
+    return mode is not None and fts_only is not None and fts_only != (mode == "fts")
+
+
+def mode_of(request: SearchRequest) -> Mode:
+    """The mode that `mode` and `fts_only` ask for together.
+
+    Raises:
+        EngineError: `contradiction`.
+    """
+    if contradict(request.mode, request.fts_only):
+        raise EngineError(
+            "contradiction",
+            f"fts_only {str(request.fts_only).lower()} and mode {request.mode!r} exclude each other; "
+            "send one of the two.",
+            parameter="fts_only",
+        )
+    return "fts" if request.fts_only else request.mode or "hybrid"
+
+
+def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:
+    """The first and the last moment, both inclusive; a date as the end means the whole UTC day.
+
+    Raises:
+        EngineError: `invalid_parameter` with the member's name; `contradiction` where the end comes first.
+    """
+    start = _moment(filters.date_from, "filters.date_from", time.min)
+    end = _moment(filters.date_to, "filters.date_to", time.max)
+    if start and end and end < start:
+        raise EngineError(
+            "contradiction",
+            "filters.date_to is before filters.date_from; nothing can lie between.",
+            parameter="filters.date_to",
+        )
+    return start, end
+
+
+def _moment(text: str | None, parameter: str, hour: time) -> datetime | None:
+    if text is None:
+        return None
+    cause: Exception | None = None
+    try:
+        if _DATE.fullmatch(text):
+            return datetime.combine(date.fromisoformat(text), hour, UTC)
+        if _TIME.fullmatch(text):
+            return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # the thirtieth of February, or a time before the year 1
+        cause = error
+    raise EngineError(
+        "invalid_parameter",
+        f"{parameter} is {text[:40]!r}; write a date like 2025-01-31 or a time like 2025-01-31T09:30:00Z.",
+        parameter=parameter,
+    ) from cause
+
+
+def longest_prefix(items: Sequence[T], size: Callable[[T], int], budget: int) -> list[T]:
+    """The first items, as many as fit together; none where the first does not fit."""
+    left = budget
+    for count, item in enumerate(items):
+        left -= size(item)
+        if left < 0:
+            return list(items[:count])
+    return list(items)
+
+
+def within_budget(results: Sequence[SearchResult], max_chars: int | None) -> tuple[list[SearchResult], int]:
+    """The results that fit into `max_chars` characters of text, and how many were left out.
+
+    The best come first and take what they need. One that does not fit whole loses its neighbours, then
+    the end of its text, and is marked as truncated; when no room is left, the rest is left out.
+    """
+    if max_chars is None:
+        return list(results), 0
+    kept: list[SearchResult] = []
+    left = max_chars
+    for result in results:
+        if left <= 0:
+            break
+        size = sum(len(chunk.text) for chunk in (result.chunk, *result.before, *result.after))
+        if size > left:
+            chunk = msgspec.structs.replace(result.chunk, text=result.chunk.text[:left])
+            result = msgspec.structs.replace(result, chunk=chunk, before=[], after=[], truncated=True)
+            size = len(chunk.text)
+        kept.append(result)
+        left -= size
+    return kept, len(results) - len(kept)
+
+
+def source_types(wanted: r.SourceType | None) -> tuple[str | None, ...]:
+    """The values of the metadata's `source_type` that pass the filter; None: the document has none."""
+    if wanted is None:
+        return ()
+    return (wanted, None) if wanted == r.DEFAULT_SOURCE_TYPE else (wanted,)
+
+
+def first_collections(results: Iterable[SearchResult]) -> list[str]:
+    """The names of the collections that the results are in; of each result, of the first one."""
+    return [name for result in results for name in r.names_in(result.tags)[:1]]
+
+
+def vector_result(result: SearchResult, ids: Mapping[str, str]) -> r.VectorResult:
+    """A passage as RAGler's clients read it; `ids` are those of collections, by name."""
+    document, chunk = result.document, result.chunk
+    metadata = document.metadata
+    source_type = metadata.get("source_type")
+    return r.VectorResult(
+        content=chunk.text,
+        source_url=_text(metadata, "source_url", "url")
+        or document.source_path
+        or document.filename
+        or f"urn:uuid:{document.uid}",
+        score=result.score,
+        metadata=r.VectorMetadata(
+            collection_id=next((ids[name] for name in r.names_in(result.tags) if name in ids), None),
+            source_type=source_type if isinstance(source_type, str) else r.DEFAULT_SOURCE_TYPE,
+            context_breadcrumbs=_text(metadata, "context_breadcrumbs") or UNSET,
+            heading=chunk.heading or UNSET,
+            tags=[tag for tag in result.tags if not tag.startswith(r.PREFIX)],
+            last_modified_by=_text(metadata, "last_modified_by") or r.ENGINE_USER,
+            last_modified_at=document.updated_at,
+        ),
+    )
+
+
+def _text(metadata: Mapping[str, Any], *names: str) -> str | None:
+    """The first of these members that is a text and not blank."""
+    for name in names:
+        if isinstance(value := metadata.get(name), str) and value.strip():
+            return value
+    return None

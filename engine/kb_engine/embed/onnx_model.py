@@ -1,0 +1,130 @@
+"""A sentence model on onnxruntime, one text a run on one core: what embedders on this machine share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_config.installing import install_command
+from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused, Vectors
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+    from tokenizers import Tokenizer
+
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
+"""How one vector is made of those of the tokens: their mean, that of the first, or that of the last."""
+
+_INPUTS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.int64]]] = {
+    "input_ids": lambda ids: ids,
+    "attention_mask": np.ones_like,
+    "token_type_ids": np.zeros_like,
+    "position_ids": lambda ids: np.arange(ids.shape[1], dtype=np.int64)[np.newaxis],
+}
+
+
+class OnnxModel:
+    """A model in memory with its tokenizer. Each call runs on the thread that makes it, and blocks it.
+
+    Raises:
+        EmbedderUnavailable: the model wants an input that no sentence model has.
+    """
+
+    def __init__(
+        self, session: InferenceSession, tokenizer: Tokenizer, *, max_tokens: int, pooling: Pooling = "mean"
+    ) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._max_tokens = max_tokens
+        self._pooling = pooling
+        self._inputs = [each.name for each in session.get_inputs()]
+        if unknown := sorted(set(self._inputs) - set(_INPUTS)):
+            raise EmbedderUnavailable(
+                f"the model wants the inputs {unknown}: is it one that embeds sentences?"
+            )
+        # A model that pools by itself puts out one vector a text, mostly beside those of its tokens.
+        outputs = {each.name: len(each.shape) for each in session.get_outputs()}
+        pooled = [name for name, axes in outputs.items() if axes == 2]
+        self._output = "sentence_embedding" if "sentence_embedding" in pooled else next(iter(outputs))
+        # Files may say that texts are padded and cut; here they are whole, and cut at `max_tokens`.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens the text has, with the marks around it, were there no limit."""
+        return len(self._tokenizer.encode(text).ids)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text, shape (n, dimensions); of a longer text only `max_tokens` count.
+
+        One text a run: as fast as batches on a CPU, without padding, and a text's vector never depends on its
+        neighbours. Raises TextRefused where the model makes no number of a text.
+        """
+        return np.stack([self._embed_one(text) for text in texts])
+
+    def _embed_one(self, text: str) -> Vectors:
+        ids = self._tokenizer.encode(text).ids
+        if len(ids) > self._max_tokens:
+            ids = [*ids[: self._max_tokens - 1], ids[-1]]  # the closing mark stays, as the model was trained
+        tokens = np.array([ids], dtype=np.int64)
+        (found,) = self._session.run([self._output], {name: _INPUTS[name](tokens) for name in self._inputs})
+        vector: Vectors = np.asarray(found, dtype=np.float32)[0]
+        if vector.ndim == 2:
+            match self._pooling:
+                case "mean":  # without padding every position is attended to, so the masked mean is the mean
+                    vector = vector.mean(axis=0)
+                case "cls":
+                    vector = vector[0]
+                case "last":
+                    vector = vector[-1]
+        length = np.linalg.norm(vector)
+        if not 0 < length < np.inf:
+            raise TextRefused("the model makes no vector of one text")
+        return vector / np.float32(length)
+
+
+def open_session(model: bytes | Path) -> InferenceSession:
+    """A session of one thread. Raises EmbedderUnavailable: the package is missing, or this is no model."""
+    # From 1.29 on the runtime's Linux builds report to their maker unless this stands before the import:
+    # turned off by its API afterwards, it has already written a device id into the user's cache.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise missing_package("onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    # Waiting threads sleep instead of spinning: the cores belong to whoever has work.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    source = model if isinstance(model, bytes) else str(model)  # by its path where it keeps weights beside it
+    try:
+        return onnxruntime.InferenceSession(source, sess_options=options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own errors have no class in common
+        raise EmbedderUnavailable(f"onnxruntime cannot load the model: {error}") from error
+
+
+def read_tokenizer(text: str) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`. Raises EmbedderUnavailable."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise missing_package("tokenizers") from error
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the package raises this class itself
+        raise EmbedderUnavailable(f"tokenizer.json is no tokenizer: {error}") from error
+
+
+def missing_package(package: str) -> EmbedderUnavailable:
+    """What the embedder needs and is not installed."""
+    return EmbedderUnavailable(
+        f"the package {package} is missing, which the embedder needs: {install_command('engine')}; "
+        f"or set KB_EMBEDDER=hash, which needs no model"
+    )

@@ -1,0 +1,134 @@
+"""A model of one's own: what is set of it, and its constants of the score, which nobody has measured.
+
+Models differ in what a cosine says. With MiniLM two texts on different subjects have 0.1; with e5 they have
+0.75, and a floor of 0.3 would call everything near. So eight questions and eight passages, a pair on each
+of eight subjects, are embedded once at loading:
+
+    far    median cosine of a question and a passage on another subject
+    near   median cosine of a question and the passage that answers it
+
+    cosine_floor  between them, where MiniLM's lies that was measured on Cranfield
+    w             so large that the step from far to near counts as much as with MiniLM
+    k             MiniLM's: it belongs to the words
+    floor         as MiniLM's follows from its cosine floor
+
+MiniLM itself gets its own constants this way, and so does a model that cannot tell the pairs apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kb_config.settings import Setting, SettingsError
+from kb_engine.embed.minilm import MiniLM
+from kb_engine.embed.protocol import OwnSettings, ScoreWeights
+
+SCORING = ("w", "k", "floor", "cosine_floor")
+"""What `KB_EMBEDDING_SCORING` may set, as in "cosine_floor=0.7,w=0.6"."""
+
+QUESTIONS = (
+    "How do bees keep warm in winter?",
+    "What makes bread dough rise?",
+    "Why did the bridge collapse in the storm?",
+    "How is a broken arm treated?",
+    "How are passwords stored safely?",
+    "Which taxes does a small shop pay?",
+    "How do sailors find their way at night?",
+    "When should tomatoes be planted?",
+)
+PASSAGES = (
+    "In the cold months the colony gathers in a cluster, and the insects shiver to heat the hive.",
+    "Yeast turns sugar into carbon dioxide, whose bubbles are held by the gluten of the flour.",
+    "The wind made the deck swing ever wider until the cables tore and the span fell into the river.",
+    "The bone is set straight under anaesthesia and held in plaster for six weeks until it has healed.",
+    "A server keeps only a salted hash of the secret, made by a function that is slow on purpose.",
+    "A retailer owes value added tax on its sales and income tax on what is left at the end of the year.",
+    "With a sextant they measured the height of known stars above the horizon and worked out their place.",
+    "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
+)
+
+_BASE = MiniLM.weights
+_FLOOR_SHARE = 0.6
+"""How far MiniLM's cosine floor lies on the way from far to near."""
+_BASE_STEP = 0.45
+"""From far to near with MiniLM: 0.03 to 0.48."""
+_LEAST_STEP = 0.03
+_MOST_W = 0.85
+_WORDS_AT_FLOOR = (_BASE.floor - _BASE.w * _BASE.cosine_floor) / (1 - _BASE.w)
+"""What the words contribute where MiniLM's score is at its floor."""
+
+
+class ModelSettings(OwnSettings, frozen=True, kw_only=True):
+    """What is set of a model, wherever it runs."""
+
+    embedding_model: Annotated[
+        str,
+        Setting(
+            "KB_EMBEDDING_MODEL",
+            "the model's name, as an endpoint calls it, for example nomic-embed-text",
+        ),
+    ] = ""
+    embedding_max_tokens: Annotated[
+        int,
+        Setting("KB_EMBEDDING_MAX_TOKENS", "tokens that the model reads of a text"),
+        msgspec.Meta(ge=64, le=1_000_000),
+    ] = 512
+    embedding_document_prefix: Annotated[
+        str,
+        Setting("KB_EMBEDDING_DOCUMENT_PREFIX", "what the model wants before a passage, as in 'passage: '"),
+        msgspec.Meta(max_length=200),
+    ] = ""
+    embedding_query_prefix: Annotated[
+        str,
+        Setting("KB_EMBEDDING_QUERY_PREFIX", "what the model wants before a question, as in 'query: '"),
+        msgspec.Meta(max_length=200),
+    ] = ""
+    embedding_scoring: Annotated[
+        str,
+        Setting("KB_EMBEDDING_SCORING", "constants of the score, like cosine_floor=0.7,w=0.6; else measured"),
+    ] = ""
+
+    @property
+    def scoring(self) -> dict[str, float]:
+        """The constants that were set, by name. Raises SettingsError."""
+        found: dict[str, float] = {}
+        for part in filter(None, (part.strip() for part in self.embedding_scoring.split(","))):
+            name, _, value = (piece.strip() for piece in part.partition("="))
+            if name not in SCORING:
+                raise _unscored(self.embedding_scoring, f"takes {', '.join(SCORING)}, not {name!r}")
+            try:
+                found[name] = float(value)
+            except ValueError:
+                raise _unscored(self.embedding_scoring, f"{value!r} is no number") from None
+            most = float("inf") if name == "k" else 1.0
+            if not 0 <= found[name] <= most or (name == "k" and not 0 < found[name] < most):
+                raise _unscored(self.embedding_scoring, f"{name} is from 0 to 1, and k is above 0")
+        return found
+
+
+def weights_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> ScoreWeights:
+    """The constants from the cosines of QUESTIONS (rows) and PASSAGES; those in `chosen` stand over them."""
+    w, cosine_floor = _BASE.w, _BASE.cosine_floor
+    if cosines is not None:
+        same = np.eye(len(QUESTIONS), dtype=np.bool_)
+        far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
+        if (step := near - far) >= _LEAST_STEP:
+            w = min(_MOST_W, max(_BASE.w, _BASE_STEP / (_BASE_STEP + step)))
+            cosine_floor = max(0.0, far + _FLOOR_SHARE * step)
+    w = chosen.get("w", round(w, 2))
+    cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
+    return ScoreWeights(
+        w=w,
+        k=chosen.get("k", _BASE.k),
+        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * _WORDS_AT_FLOOR, 2)),
+        cosine_floor=cosine_floor,
+    )
+
+
+def _unscored(value: str, why: str) -> SettingsError:
+    return SettingsError(f"KB_EMBEDDING_SCORING={value!r}: {why}; write it like cosine_floor=0.7,w=0.6")

@@ -1,0 +1,117 @@
+"""The SQL of a search: which documents may answer, and from an index's candidates to the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from kb_contracts.api import models as m
+from kb_engine.index.port import Candidates, Selection
+from kb_engine.index.ranking import rank
+from kb_engine.store.port import Found, Query
+from kb_engine.store.repository.transaction import Read, Row, placeholders, stamp
+
+Condition = tuple[str, Sequence[Any]]
+
+CHUNK_COLUMNS = "c.id, c.uid, c.position, c.text, c.page, c.heading, c.first, c.beyond"
+_CHUNK_FIELDS = ("id", "uid", "index", "text", "page", "heading", "start", "end")
+_SUMMARY = (
+    "id", "uid", "title", "doc_type", "format", "filename", "source_path", "metadata", "extraction_method",
+    "version", "created_at", "updated_at",
+)  # fmt: skip
+_RESULT_COLUMNS = f"{CHUNK_COLUMNS}, {', '.join(f'd.{name}' for name in _SUMMARY)}"
+
+_LAST = 0x10FFFF
+_BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
+
+
+def condition(selection: Selection) -> Condition:
+    """What documents `d` have to meet, a `?` for each value; empty when that is nothing."""
+    conditions = list(_conditions(selection))
+    where = " AND ".join(sql for sql, _ in conditions)
+    return where, [one for _, values in conditions for one in values]
+
+
+def _conditions(selection: Selection) -> Iterator[Condition]:
+    tagged = "d.id IN (SELECT document_id FROM document_tags WHERE tag"
+    for tag in selection.tags:
+        yield f"{tagged} = ?)", [tag]
+    if selection.tags_any:
+        yield f"{tagged} IN ({placeholders(len(selection.tags_any))}))", selection.tags_any
+    if selection.doc_type is not None:
+        yield "d.doc_type = ?", [selection.doc_type]
+    if selection.formats:
+        yield f"d.format IN ({placeholders(len(selection.formats))})", selection.formats
+    if selection.source_types:
+        named = [one for one in selection.source_types if one is not None]
+        either = [f"d.source_type IN ({placeholders(len(named))})"] if named else []
+        if None in selection.source_types:
+            either.append("d.source_type IS NULL")
+        yield f"({' OR '.join(either)})", named
+    if selection.source_path_prefix:
+        sql, values = starts_with("source_path", selection.source_path_prefix)
+        yield f"d.id IN (SELECT document_id FROM document_sources WHERE {sql})", values  # noqa: S608
+    if selection.date_from is not None:
+        yield f"d.{selection.date_field} >= ?", [stamp(selection.date_from)]
+    if selection.date_to is not None:
+        yield f"d.{selection.date_field} <= ?", [stamp(selection.date_to)]
+
+
+def starts_with(column: str, prefix: str) -> tuple[str, list[str]]:
+    """A condition that uses the column's index and knows no wildcards: a range up to the next prefix."""
+    if not prefix:
+        return "true", []
+    beyond = prefix.rstrip(chr(_LAST))
+    if not beyond:
+        return f"{column} >= ?", [prefix]
+    last = ord(beyond[-1])
+    following = _AFTER_SURROGATES if last == _BEFORE_SURROGATES else last + 1
+    return f"{column} >= ? AND {column} < ?", [prefix, beyond[:-1] + chr(following)]
+
+
+async def found(read: Read, query: Query, candidates: Candidates) -> Found:
+    """The results of a query, best first, ties by chunk id.
+
+    A candidate whose chunk is gone is left out: an index of its own may not know yet.
+    """
+    ranked, weak = rank(candidates.best, query.scoring)
+    rows = {}
+    if ranked:
+        sql = (
+            f"SELECT {_RESULT_COLUMNS}, {read.tags} "  # noqa: S608
+            f"FROM chunks c JOIN documents d ON d.id = c.document_id WHERE c.id {read.among}"
+        )
+        rows = {
+            row[0]: row for row in await read.rows(sql, (read.list_value([one.chunk_id for one in ranked]),))
+        }
+    results = []
+    for each in ranked:
+        if (row := rows.get(each.chunk_id)) is None:
+            continue
+        passage = chunk(row[: len(_CHUNK_FIELDS)])
+        fields = dict(zip(_SUMMARY, row[len(_CHUNK_FIELDS) : -1], strict=True))
+        fields["metadata"] = msgspec.json.decode(fields["metadata"])
+        document = m.DocumentSummary(**fields)
+        result = m.SearchResult(
+            chunk=passage, score=each.score, document=document, tags=read.read_list(row[-1])
+        )
+        if query.neighbors:
+            around = await read.rows(
+                f"SELECT {CHUNK_COLUMNS} FROM chunks c "  # noqa: S608
+                "WHERE c.document_id = ? AND c.position BETWEEN ? AND ? ORDER BY c.position",
+                (document.id, passage.index - query.neighbors, passage.index + query.neighbors),
+            )
+            beside = [chunk(row) for row in around]
+            result.before = [other for other in beside if other.index < passage.index]
+            result.after = [other for other in beside if other.index > passage.index]
+        if query.explain:
+            result.explain = each.explanation
+        results.append(result)
+    return Found(results=results, total=candidates.total, weak=weak, exact=candidates.exact)
+
+
+def chunk(row: Row) -> m.Chunk:
+    """A chunk from `CHUNK_COLUMNS`."""
+    return m.Chunk(**dict(zip(_CHUNK_FIELDS, row, strict=True)))

@@ -1,0 +1,83 @@
+"""CSV and TSV row by row: each row with a value as a line of a table, under the names of the columns.
+
+What separates the values is found in the beginning of the file: comma, semicolon, tab or bar, whichever cuts
+its rows into the same number of values, and into most. Values may be quoted, and then hold separators, line
+breaks and doubled quotation marks (RFC 4180).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from io import StringIO
+from itertools import islice
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers.failures import too_much_text, unsafe
+from kb_readers.markdown import escaped, one_line, table_row, table_rule
+from kb_readers.model import DEFAULT_LIMITS, Extraction, Page
+from kb_readers.text import decode, encoding_by_mark
+
+MOST_COLUMNS = 16_384
+"""Of a row; as a workbook's."""
+
+_FORMAT = FORMATS["csv"]
+_SEPARATORS = ",;\t|"
+_SAMPLE_ROWS = 50
+_SAMPLE_CHARACTERS = 256 * 1024
+
+csv.field_size_limit(DEFAULT_LIMITS.text_bytes)
+
+
+def read_delimited(data: bytes) -> Extraction:
+    """The whole file as one page without a number. Raises ExtractionFailed.
+
+    Characters are UTF-8, or as a byte order mark says. Where nothing separates values, its lines are taken as
+    they are.
+    """
+    text = decode(data, encoding_by_mark(data) or "utf-8")
+    lines: list[str] = []
+    characters = 0
+    for line in _lines(text):
+        characters += len(line)
+        if characters > DEFAULT_LIMITS.text_bytes:
+            raise too_much_text(DEFAULT_LIMITS.text_bytes)
+        lines.append(line)
+    return Extraction([Page(None, "\n".join(lines).strip())], None, "text_extraction", _FORMAT.mime_type)
+
+
+def separator_of(text: str) -> str | None:
+    """What stands between values: it cuts most rows alike, and of equals into most. None: nothing does."""
+    found: dict[str, tuple[float, int]] = {}
+    for separator in _SEPARATORS:
+        rows = csv.reader(StringIO(text[:_SAMPLE_CHARACTERS], newline=""), delimiter=separator)
+        lengths = Counter(len(row) for row in islice(rows, _SAMPLE_ROWS) if row)
+        for values, count in lengths.most_common(1):
+            if values > 1:
+                found[separator] = (count / lengths.total(), values)
+    return max(found, key=lambda separator: found[separator], default=None)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """A table for each run of rows without an empty one; a row of one value above it is a line by itself."""
+    separator = separator_of(text)
+    if separator is None:
+        yield from map(escaped, text.splitlines())
+        return
+    is_table = False
+    for row in csv.reader(StringIO(text, newline=""), delimiter=separator):
+        values = [one_line(value) for value in row]
+        if len(values) > MOST_COLUMNS:
+            raise unsafe(_FORMAT.label, f"more than {MOST_COLUMNS:,} columns")
+        while values and not values[-1]:
+            values.pop()
+        if not values:
+            is_table = False
+        elif is_table:
+            yield table_row(values)
+        elif len(values) == 1:
+            yield escaped(values[0])
+        else:
+            is_table = True
+            yield from ("", table_row(values), table_rule(len(values)))

@@ -1,0 +1,374 @@
+"""The engine over HTTP: every operation of the contract's table, on the transport's connections.
+
+call -> build_request -> version, once -> HttpTransport.send (circuit, attempts, exchange) -> decode
+
+From a call to a request and from a response to a model or a fault is pure, so that every misbehaviour of an
+engine can be tried in a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+from yarl import URL
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import ERRORS
+from kb_contracts.api.operations import (
+    CREATE_JOB,
+    GET_JOB,
+    GET_READINESS,
+    GET_STATUS,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    AnyOperation,
+    JobQuery,
+    Operation,
+    PathStepError,
+    to_params,
+)
+from kb_contracts.api.ragler import USER_ID
+from kb_server.engine_client.errors import (
+    EngineBadAnswer,
+    EngineBusy,
+    EngineFailed,
+    EngineFault,
+    EngineUnauthorized,
+    Refused,
+)
+from kb_server.engine_client.port import REQUEST_ID, TRACE, USER, FileSource, check_version
+from kb_server.engine_client.transport import EngineRequest, HttpTransport, MultipartFile, RetryPolicy
+from kb_server.engine_client.wire import RawResponse
+from kb_server.waiting import SYSTEM_CLOCK, Clock
+
+B = TypeVar("B")
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+SLICE_SECONDS = 20.0
+
+_POLL_SECONDS = 0.25
+_WAITING_SHARE = 2 / 3
+"""Of the silence that is borne, how much a response may be waited for."""
+HEALTH_SECONDS = 3.0
+"""At the most how long a check of health may be silent."""
+
+_JSON_TYPES = frozenset({"application/json", "application/problem+json"})
+_MAX_DETAIL = 300
+_TRUNCATED = "truncated"
+"""What msgspec says of JSON that ends too early, or has not begun."""
+_MAX_RETRY_AFTER = 3_600.0
+_BUSY = frozenset({"queue_full", "not_ready"})
+_GATEWAY = frozenset({502, 504})
+_NOT_THIS_API = frozenset({"route_not_found", "method_not_allowed"})
+_KNOWN_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance", "retry_after"})
+
+
+class HttpEngine:
+    """An `Engine` over aiohttp.
+
+    `url` is the engine's base, `api_key` its bearer key (empty: none is sent), `silence` the seconds without
+    a byte after which a call fails. The session is opened by the first call.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str = "",
+        *,
+        silence: float = 30.0,
+        policy: RetryPolicy | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._http = HttpTransport(url, policy=policy, clock=clock, jitter=jitter, lost=self._forget_version)
+        self._key = api_key
+        self._silence = silence
+        self._clock = clock
+        self._version_known = False
+        self._version_check: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The engine's base URL, without credentials."""
+        return self._http.base
+
+    @property
+    def longest_wait(self) -> float:
+        """As `Engine` has it."""
+        return self._silence * _WAITING_SHARE
+
+    async def close(self) -> None:
+        """Close the pool."""
+        if self._version_check is not None:
+            self._version_check.cancel()
+        await self._http.close()
+
+    async def call(
+        self,
+        operation: Operation[B, R],
+        *,
+        path: Mapping[str, object] | None = None,
+        query: m.Request | None = None,
+        body: B | None = None,
+        if_match: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> R:
+        """As `Engine` has it."""
+        held_back = query.wait if isinstance(query, JobQuery) else 0.0
+        request = self._request(
+            operation,
+            idempotency_key,
+            if_match,
+            silence=self._silence + held_back,
+            path=path,
+            query=query,
+            body=body,
+        )
+        if not self._version_known and operation is not GET_STATUS:
+            await self._check_version()
+        return await self._http.send(request, partial(decode, operation))
+
+    async def send_file(
+        self, file: FileSource, fields: m.FileFields, *, idempotency_key: str | None = None
+    ) -> m.Job:
+        """As `Engine` has it: `POST /jobs` as multipart."""
+        request = self._request(
+            CREATE_JOB, idempotency_key, silence=self._silence, file=MultipartFile(file, fields)
+        )
+        if not self._version_known:
+            await self._check_version()
+        return await self._http.send(request, partial(decode, CREATE_JOB))
+
+    async def wait_for_job(self, job_id: str, seconds: float) -> m.Job:
+        """As `Engine` has it: `GET /jobs/{id}`, in slices."""
+        ends = self._clock.monotonic() + seconds
+        while True:
+            began = self._clock.monotonic()
+            wait = min(max(0.0, ends - began), SLICE_SECONDS)
+            job = await self.call(GET_JOB, path={"job_id": job_id}, query=JobQuery(wait=round(wait, 3)))
+            now = self._clock.monotonic()
+            if job.status in m.FINAL_STATUSES or now >= ends:
+                return job
+            if now - began < wait / 2:
+                # An engine that does not wait must not be called in a tight loop.
+                await self._clock.sleep(min(_POLL_SECONDS, ends - now))
+
+    async def unready(self) -> EngineFault | None:
+        """`GET /readyz` and, since that is open to all, `GET /status` with the key; three seconds for each.
+
+        The circuit has no say in it, but learns from it.
+        """
+        silence = min(self._silence, HEALTH_SECONDS)
+        ready, status = (self._request(each, silence=silence) for each in (GET_READINESS, GET_STATUS))
+        try:
+            await self._http.send_once(ready, partial(decode, GET_READINESS))
+            check_version(await self._http.send_once(status, _version_in))
+        except EngineFault as fault:
+            return fault
+        return None
+
+    def _request(
+        self,
+        operation: AnyOperation,
+        idempotency_key: str | None = None,
+        if_match: int | None = None,
+        **content: Any,
+    ) -> EngineRequest:
+        headers = {}
+        if operation.mutates:
+            headers[IDEMPOTENCY_KEY] = idempotency_key or str(uuid4())
+        if operation.on_behalf and (user := USER.get()):
+            headers[USER_ID] = user
+        if if_match is not None:
+            headers[IF_MATCH] = f'"{if_match}"'
+        return build_request(self._http.base, operation, self._key, headers, **content)
+
+    async def _check_version(self) -> None:
+        """Ask for the engine's version on the first call, and on the first after it was out of reach.
+
+        Calls that begin together share one question and its outcome: behind an engine that keeps silent
+        they would otherwise wait one after the other.
+        """
+        if self._version_check is None or self._version_check.done():
+            self._version_check = asyncio.create_task(self._learn_version(), name="engine-version")
+            self._version_check.add_done_callback(_mark_retrieved)
+        await asyncio.shield(self._version_check)
+
+    async def _learn_version(self) -> None:
+        request = self._request(GET_STATUS, silence=self._silence)
+        check_version(await self._http.send(request, _version_in))
+        self._version_known = True
+
+    def _forget_version(self) -> None:
+        self._version_known = False
+
+
+def _mark_retrieved(task: asyncio.Task[None]) -> None:
+    """Nobody may be left who waits for it; its failure is not to be reported as lost."""
+    if not task.cancelled():
+        task.exception()
+
+
+def build_request(
+    base: str,
+    operation: AnyOperation,
+    key: str,
+    own_headers: Mapping[str, str],
+    *,
+    silence: float,
+    path: Mapping[str, object] | None = None,
+    query: m.Request | None = None,
+    body: Any = None,
+    file: MultipartFile | None = None,
+) -> EngineRequest:
+    """A request of `operation` at `base`: its path filled in, what was given of `query`, and a body.
+
+    It carries `key` as the bearer (empty: none), the id and the trace of the call being served, and
+    `own_headers`.
+
+    Raises:
+        Refused: a text cannot be written, or would be a step in the path.
+    """
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "kb-server"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    if request_id := REQUEST_ID.get():
+        headers["X-Request-ID"] = request_id
+    if trace := TRACE.get():
+        headers |= trace
+    headers |= own_headers
+    try:
+        url = (
+            URL(base + operation.fill_path(path), encoded=True) if path else _whole_url(base + operation.path)
+        )
+        if query is not None and (params := to_params(query)):
+            url = url.with_query(params)
+        if file is not None:
+            headers |= {"Content-Type": file.content_type, "Content-Length": str(file.length)}
+        elif body is not None:
+            headers["Content-Type"] = "application/json"
+        json = None if body is None else msgspec.json.encode(body)
+    except PathStepError as error:
+        raise Refused("invalid_parameter", str(error), members={"parameter": error.parameter}) from error
+    except UnicodeEncodeError as error:
+        raise Refused("invalid_parameter", "A text holds half a surrogate pair.") from error
+    return EngineRequest(operation, url, headers, silence, json, file)
+
+
+@lru_cache(maxsize=64)
+def _whole_url(url: str) -> URL:
+    return URL(url, encoded=True)
+
+
+def decode(operation: Operation[Any, R], response: RawResponse) -> R:
+    """The response as the operation's model; members that it does not know are passed over.
+
+    Raises:
+        EngineFault: it is not a success, or not what the contract says.
+    """
+    model = operation.models.get(response.status, operation.response_model)
+    return read_json(operation, response, lambda body: msgspec.json.decode(body, type=model))
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+def _version_in(response: RawResponse) -> str:
+    """Of a status the version alone: an engine that is too old may give the rest in another form."""
+    status = read_json(GET_STATUS, response, lambda body: msgspec.json.decode(body, type=_Version))
+    return status.version
+
+
+def read_json(operation: AnyOperation, response: RawResponse, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of the JSON of a success; it raises as msgspec does.
+
+    Raises:
+        EngineFault: the response is not a success, is no JSON, or `read` cannot make anything of it.
+    """
+    if not response.is_success:
+        raise fault_of(operation, response, now=datetime.now(UTC))
+    if response.content_type != "application/json":
+        media_type = response.content_type[:80] or "no content type"
+        raise EngineBadAnswer(f"It answered {_name(operation)} with {media_type}, not with JSON.")
+    try:
+        return read(response.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineBadAnswer(
+            f"Its answer to {_name(operation)} does not fit: {str(error)[:_MAX_DETAIL]}",
+            broke_off=_TRUNCATED in str(error),
+        ) from error
+
+
+def fault_of(operation: AnyOperation, response: RawResponse, *, now: datetime) -> EngineFault:
+    """The fault that a response outside of 2xx stands for; `now` is for a `Retry-After` that is a date."""
+    problem = problem_of(response)
+    wait = _retry_after(response.retry_after or problem.get("retry_after"), now)
+    code = problem.get("code")
+    detail = f"It answered with the status {response.status}."
+    for member in ("message", "title", "detail"):  # the last counts most; the first is what others call it
+        if isinstance(words := problem.get(member), str) and words:
+            detail = words[:_MAX_DETAIL]
+    if response.status in (401, 403):
+        return EngineUnauthorized(detail)
+    if 300 <= response.status < 400:
+        return EngineBadAnswer(f"It answered {_name(operation)} with a redirect ({response.status}).")
+    if code in _BUSY or response.status == 429:
+        return EngineBusy(detail, retry_after=wait)
+    if code in _NOT_THIS_API or (code is None and response.status in (404, 405)):
+        return EngineBadAnswer(f"It does not serve {_name(operation)} ({response.status}).")
+    if code in ERRORS and code != "internal":
+        members = {
+            key: value
+            for key, value in problem.items()
+            if key not in _KNOWN_MEMBERS and isinstance(value, str | int | float)
+        }
+        return Refused(code, detail, retry_after=wait, members=members)
+    if response.status == 503:
+        return EngineBusy(detail, retry_after=wait)
+    if response.status >= 500:
+        return EngineFailed(detail, retry_after=wait, gateway=code is None and response.status in _GATEWAY)
+    if response.status < 400:
+        return EngineBadAnswer(f"It answered {_name(operation)} with the status {response.status}.")
+    return Refused("engine_refused", detail, retry_after=wait)
+
+
+def problem_of(response: RawResponse) -> dict[str, Any]:
+    """The members of a problem document; none where the body is something else."""
+    if response.content_type not in _JSON_TYPES:
+        return {}
+    try:
+        problem = msgspec.json.decode(response.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    if not isinstance(problem, dict):
+        return {}
+    return {key: value for key, value in problem.items() if key != "code" or isinstance(value, str)}
+
+
+def _retry_after(raw: object, now: datetime) -> float | None:
+    """Seconds to wait, given as a number or a date; at most an hour. None for nothing and for NaN."""
+    if raw is None:
+        return None
+    try:
+        seconds = float(str(raw))
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(str(raw))
+            seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
+        except ValueError:
+            seconds = 0.0
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER) if seconds == seconds else None
+
+
+def _name(operation: AnyOperation) -> str:
+    return f"{operation.method} {operation.path}"

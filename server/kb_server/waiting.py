@@ -1,0 +1,54 @@
+"""Waiting: by a clock that is handed in, between attempts, and for work that must not be left half done.
+
+A test brings a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Two readings and a wait, in seconds.
+
+    `monotonic` measures spans; it is the same in every process of a machine. `now` is for what people read.
+    """
+
+    now: Callable[[], datetime] = _utc_now
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+SYSTEM_CLOCK = Clock()
+
+
+def jittered(made: int, *, base: float, cap: float, random: Callable[[], float]) -> float:
+    """Seconds to wait after `made` attempts: evenly from 0 to `base * 2**(made - 1)`, at the most `cap`."""
+    return random() * min(cap, base * 2.0 ** (made - 1))
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Await `work`; a caller that is cancelled meanwhile is let go only after it has ended."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # however often: a deadline, a client that left, the end
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at, so that it is not reported as lost
+        raise

@@ -1,0 +1,70 @@
+"""One `kb_search` from the wire to the SQL and back: ARCHITECTURE.md names the files that run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support import call_trace
+from tests.support.stack import ROOT, running_stack
+
+pytestmark = pytest.mark.process
+
+MOST_FILES = 25
+MOST_ENTRIES = 2
+SECTION = re.compile(r"^## One `kb_search`.*?(?=^## )", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
+    """How often each of our files is entered in one call: by how many functions of another file.
+
+    Of five calls the one with the fewest, since timers of server and engine run beside them. The connection
+    is kept, as clients keep it.
+    """
+    home = tmp_path_factory.mktemp("home")
+    traces = {"PYTHONPATH": str(Path(call_trace.__path__[0])), "KB_CALL_TRACE": str(home / "trace")}
+    with running_stack(home, KB_EMBEDDER="hash", **traces) as stack, httpx.Client() as client:
+
+        def call(tool: str, **arguments: object) -> None:
+            params = {"name": tool, "arguments": arguments}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            result = client.post(stack.mcp_url, json=message).raise_for_status().json()["result"]
+            assert not result.get("isError"), result
+
+        call("kb_addnote", text="bees keep warm by shivering", collection="memory")
+        call("kb_search", query="how do bees keep warm", collection="memory")
+        windows = []
+        for question in ("where do bees live", "who is cold", "what shivers", "why keep bees", "is it warm"):
+            begun = time.monotonic_ns()
+            call("kb_search", query=question, collection="memory")
+            time.sleep(0.2)  # what follows the answer belongs to the call
+            windows.append((begun, time.monotonic_ns()))
+    lines = [json.loads(line) for file in home.glob("trace.*") for line in file.read_text().splitlines()]
+    walks = [set(entries(lines, *window)) for window in windows]
+    return Counter(file for file, _ in min(walks, key=len))
+
+
+def entries(lines: list[list[object]], begun: int, ended: int) -> Iterator[tuple[str, str]]:
+    """(file, who called it), each once, of the calls within a span of time."""
+    for at, file, caller in lines:
+        if begun <= at <= ended:
+            yield str(Path(file).relative_to(ROOT)), json.dumps(caller)
+
+
+def test_a_search_runs_through_few_files_and_enters_none_again_and_again(walk: Counter[str]) -> None:
+    assert len(walk) <= MOST_FILES, sorted(walk)
+    assert {file: count for file, count in walk.items() if count > MOST_ENTRIES} == {}
+
+
+def test_the_architecture_names_the_files_that_a_search_runs_through(walk: Counter[str]) -> None:
+    section = SECTION.search((ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    assert section is not None
+    assert [file for file in walk if file not in section[0]] == []

@@ -1,0 +1,101 @@
+"""CSV and TSV: rows as lines of a table, whatever separates their values."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import suppress
+from functools import partial
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_contracts.api.formats import FORMATS
+from kb_readers import Extraction, ExtractionFailed, Limits, delimited
+from kb_readers.delimited import read_delimited, separator_of
+from kb_readers.markdown import one_line
+from tests.support.reading import only_text, read_path, refusal
+
+text = partial(only_text, read_delimited)
+refused = partial(refusal, read_delimited)
+
+STONES = "| Stone | Weight |\n| --- | --- |\n| feldspar | 12.5 |"
+TWO_TABLES = """Report of May
+
+| a | b |
+| --- | --- |
+| 1 | 2 |
+
+| c | d |
+| --- | --- |
+| 3 | 4 |"""
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+def test_rows_are_a_table_whatever_separates_their_values(separator: str, line_break: str) -> None:
+    rows = [f"Stone{separator}Weight", f"feldspar{separator}12.5"]
+    assert text(line_break.join(rows).encode()) == STONES
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param("Stone\tWeight\nfeldspar\t12.5".encode("utf-16"), STONES, id="UTF-16"),
+        pytest.param(
+            b"a;b\nfeldspar;12,5\nbasalt;3,0",
+            "| a | b |\n| --- | --- |\n| feldspar | 12,5 |\n| basalt | 3,0 |",
+            id="decimal commas",
+        ),
+        pytest.param(
+            b'a,b\n"one, ""two""\nthree",4', '| a | b |\n| --- | --- |\n| one, "two" three | 4 |', id="quoted"
+        ),
+        pytest.param(b"a,b,,\n,2,,\n", "| a | b |\n| --- | --- |\n|  | 2 |", id="empty values"),
+        pytest.param(b"Report of May\n\na,b\n1,2\n\nc,d\n3,4", TWO_TABLES, id="two tables"),
+        pytest.param(b"a,b|c\n1,2", "| a | b\\|c |\n| --- | --- |\n| 1 | 2 |", id="a bar in a value"),
+        pytest.param(b"# bees\nkeep warm", "\\# bees\nkeep warm", id="no separator"),
+        pytest.param(b"", "", id="nothing"),
+        pytest.param(b"\n,\n", "", id="empty rows"),
+    ],
+)
+def test_the_text_of_a_file(data: bytes, expected: str) -> None:
+    assert text(data) == expected
+
+
+@pytest.mark.parametrize("data", [b"a,b\n\xff,2", b"a,b\n\0,2"])
+def test_what_is_no_text_is_refused(data: bytes) -> None:
+    assert refused(data).code == "undecodable_text"
+
+
+def test_what_costs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule below the names has eight characters for each comma of the file."""
+    assert "columns" in refused(b"," * delimited.MOST_COLUMNS).message
+    monkeypatch.setattr(delimited, "DEFAULT_LIMITS", Limits(text_bytes=100))
+    assert "bytes of text" in refused(b"a,b" + b"," * 20 + b"c").message
+
+
+async def test_a_file_is_read_in_a_child_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "stones.tsv"
+    path.write_text("Stone\tWeight\nfeldspar\t12.5", "utf-8")
+    extraction = await read_path(path, FORMATS["csv"])
+    assert [page.text for page in extraction.pages] == [STONES]
+
+
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.lists(VALUES, min_size=2), min_size=1))
+def test_no_value_of_a_written_file_is_lost(rows: list[list[str]]) -> None:
+    written = StringIO(newline="")
+    csv.writer(written).writerows(rows)
+    if separator_of(written.getvalue()) == ",":
+        read = text(written.getvalue().encode()).replace("\\|", "|")
+        assert [value for row in rows for value in row if one_line(value) not in read] == []
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with suppress(ExtractionFailed):
+        assert isinstance(read_delimited(data), Extraction)

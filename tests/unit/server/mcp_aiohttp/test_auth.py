@@ -60,7 +60,6 @@ def test_anything_else_is_unauthorized(values: tuple[str, ...]) -> None:
 
 
 def test_a_key_of_any_letters_can_be_matched() -> None:
-    """Compared as UTF-8 bytes."""
     assert status(KeyCheck("schlüssel").require, request("Bearer schlüssel")) == 200
 
 
@@ -123,5 +122,4 @@ def test_callers_are_told_apart_by_a_digest() -> None:
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_no_token_breaks_the_comparison(token: str) -> None:
-    """Whatever it is, it passes or it does not."""
     assert status(KeyCheck(KEY).require, request(f"Bearer {token}")) == (200 if token.strip() == KEY else 401)

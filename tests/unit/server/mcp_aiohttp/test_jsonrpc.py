@@ -28,7 +28,6 @@ def test_a_request_has_a_string_or_an_integer_for_its_id(request_id: object) -> 
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
-    """Its params may be absent."""
     assert as_message({"jsonrpc": "2.0", "method": "m"}) == Notification("m", None)
 
 

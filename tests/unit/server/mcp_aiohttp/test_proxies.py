@@ -50,7 +50,6 @@ def test_without_proxies_nobody_is_believed() -> None:
 
 
 def test_connections_of_proxies_and_of_this_machine_have_no_bound() -> None:
-    """Many share them."""
     assert [PROXIES.is_bounded(address) for address in ("10.1.1.1", "127.0.0.2", "192.0.2.1")] == [
         False,
         False,

@@ -85,7 +85,6 @@ def test_a_long_text_is_no_crowd_of_values(text: str) -> None:
 
 
 def test_as_many_values_as_may_be_are_read() -> None:
-    """The limit is that of the message."""
     assert len(parse(b"[" + b"1," * 99_998 + b"1]")) == 99_999
 
 
@@ -96,7 +95,6 @@ def test_the_depth_allowed_is_the_depth_announced() -> None:
 
 
 def test_a_whole_surrogate_pair_is_a_character() -> None:
-    """Only halves are refused."""
     assert parse(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
 
 

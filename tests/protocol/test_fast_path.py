@@ -13,20 +13,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from websockets.sync.client import ClientConnection, connect
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH, AnyOperation
@@ -42,8 +41,8 @@ from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
 from kb_server.toolsets import TOOLSETS, build_toolset
 from mcp_aiohttp.fastpath import FastPath
-from tests.protocol.conftest import serving
-from tests.protocol.sockets import INITIALIZED, TEXT, frame, upgrade
+from tests.protocol.conftest import BOUND, serving
+from tests.protocol.sockets import INITIALIZED
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import (
     BOTH,
@@ -419,39 +418,6 @@ def _named(both: Both) -> dict[str, list[str]]:
 VERSIONS = (MODERN, *HANDSHAKE_PROTOCOL_VERSIONS)
 
 
-class Blocking:
-    """A WebSocket for code that does not run in a loop."""
-
-    def __init__(self, port: int, path: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self._file: BinaryIO = self._socket.makefile("rb")
-        self._socket.sendall(upgrade(path))
-        assert self._file.readline().startswith(b"HTTP/1.1 101 ")
-        while self._file.readline() != b"\r\n":
-            pass
-
-    def send(self, message: Any) -> None:
-        """Send `message` as a text."""
-        self._socket.sendall(frame(TEXT, json.dumps(message).encode()))
-
-    def receive(self) -> str:
-        """The next text."""
-        first, size = self._file.read(2)
-        assert first == 0x80 | TEXT, self._file.read(size)
-        if size >= 126:
-            size = struct.unpack("!H", self._file.read(2))[0] if size == 126 else _long(self._file.read(8))
-        return self._file.read(size).decode()
-
-    def close(self) -> None:
-        """Hang up."""
-        self._file.close()
-        self._socket.close()
-
-
-def _long(size: bytes) -> int:
-    return int.from_bytes(size, "big")
-
-
 @dataclass
 class Message:
     """A request of `version` to a toolset."""
@@ -467,7 +433,7 @@ class Ways:
 
     port: int
     http: HTTPConnection
-    sockets: dict[tuple[str, str], Blocking] = field(default_factory=dict)
+    sockets: dict[tuple[str, str], ClientConnection] = field(default_factory=dict)
 
     def posted(self, sent: Message) -> list[Any]:
         """The messages that come back over HTTP."""
@@ -482,24 +448,25 @@ class Ways:
     def framed(self, sent: Message) -> list[Any]:
         """The messages that come back over WebSocket, up to the answer."""
         wire = self._socket(sent.toolset, sent.version)
-        wire.send(sent.message)
+        wire.send(json.dumps(sent.message))
         told = [self._message(wire)]
         while "method" in told[-1]:
             told.append(self._message(wire))
         return told
 
-    def _socket(self, toolset: str, version: str) -> Blocking:
+    def _socket(self, toolset: str, version: str) -> ClientConnection:
         if (toolset, version) not in self.sockets:
-            wire = self.sockets[toolset, version] = Blocking(self.port, f"/mcp/{toolset}")
-            first = request("tools/list")
-            wire.send(modern(first) if version == MODERN else initialize(version))
-            assert "result" in json.loads(wire.receive())
+            url = f"ws://127.0.0.1:{self.port}/mcp/{toolset}"
+            wire = self.sockets[toolset, version] = connect(url, compression=None, max_size=None)
+            first = modern(request("tools/list")) if version == MODERN else initialize(version)
+            wire.send(json.dumps(first))
+            assert "result" in json.loads(wire.recv(BOUND))
             if version != MODERN:
-                wire.send(INITIALIZED)
+                wire.send(json.dumps(INITIALIZED))
         return self.sockets[toolset, version]
 
-    def _message(self, wire: Blocking) -> Any:
-        return json.loads(_NEW_EVERY_TIME.sub("NEW", wire.receive()))
+    def _message(self, wire: ClientConnection) -> Any:
+        return json.loads(_NEW_EVERY_TIME.sub("NEW", str(wire.recv(BOUND))))
 
 
 @pytest.fixture(scope="module")

@@ -106,24 +106,6 @@ async def test_discovery_names_the_modern_version_and_what_the_server_can(
     assert "tools" in answer["result"]["capabilities"]
 
 
-async def test_the_tool_list_is_the_same_from_the_cache_as_from_the_sdk(
-    http: aiohttp.ClientSession, url: str
-) -> None:
-    """Made once for each version; a cursor is refused, for there is one page."""
-    message = modern(request("tools/list"))
-    first = await post(http, url, message, modern_headers(message))
-    again = await post(http, url, {**message, "id": 2}, modern_headers(message))
-    assert first[1]["result"] == again[1]["result"]
-    assert first[1]["result"]["ttlMs"] > 0
-    _, handshake = await post(http, url, request("tools/list"))
-    assert "ttlMs" not in handshake["result"]
-    assert [tool["name"] for tool in handshake["result"]["tools"]] == [
-        tool["name"] for tool in first[1]["result"]["tools"]
-    ]
-    _, refused = await post(http, url, request("tools/list", {"cursor": "2"}))
-    assert refused["error"]["code"] == -32602
-
-
 async def test_the_pair_that_connectors_send_is_answered_as_modern(
     http: aiohttp.ClientSession, url: str
 ) -> None:
@@ -255,20 +237,6 @@ async def test_what_is_owed_no_answer_is_accepted(
     assert status == (400 if "result" in message else 202)
 
 
-async def test_somebodys_cancel_does_not_reach_a_strangers_call(
-    http: aiohttp.ClientSession, url: str, fake: Fake
-) -> None:
-    """Ids are only unique to their client, and here nobody knows which that is."""
-    import asyncio
-
-    slow = asyncio.ensure_future(post(http, url, call("slow", 5)))
-    await fake.slow.started.wait()
-    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
-    assert await post(http, url, cancel) == (202, None)
-    fake.slow.release.set()
-    assert (await slow)[0] == 200
-
-
 async def test_a_batch_is_answered_in_the_one_version_that_has_them(
     http: aiohttp.ClientSession, url: str
 ) -> None:
@@ -324,17 +292,3 @@ async def test_the_root_shows_the_chosen_toolset_as_itself(http: aiohttp.ClientS
         _, answer = await post(http, served.mcp + path, initialize("2025-06-18"))
         names[path] = answer["result"]["serverInfo"]["name"]
     assert names == {"": "two-server", "/one": "one-server", "/two": "two-server"}
-
-
-async def test_a_call_carries_who_asked_and_under_which_id(
-    http: aiohttp.ClientSession, url: str, fake: Fake
-) -> None:
-    headers = {**PLAIN, "Authorization": "Bearer caller-token", "X-Request-ID": "from-header"}
-    await post(http, url, call("echo", text="a", meta={"correlation_id": "from-meta"}), headers)
-    await post(http, url, call("echo", text="b"), {**headers, "User-Agent": "claude-code/1.0"})
-    await post(http, url, call("echo", text="c"))
-    first, second, third = fake.echo.calls
-    assert (first.correlation_id, second.correlation_id) == ("from-meta", "from-header")
-    assert first.credential == second.credential != third.credential == "anonymous"
-    assert "caller-token" not in first.credential
-    assert second.log["user_agent"] == "claude-code/1.0"

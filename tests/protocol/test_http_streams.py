@@ -74,12 +74,6 @@ async def test_an_answer_streams_only_where_the_client_takes_a_stream(
         assert response.content_type == ("text/event-stream" if streams else "application/json")
 
 
-async def test_a_call_without_a_token_stays_plain(http: aiohttp.ClientSession, serve: Serve) -> None:
-    served = await serve()
-    async with http.post(served.mcp, json=call("steps"), headers=BOTH) as response:
-        assert response.content_type == "application/json"
-
-
 async def test_a_token_that_is_none_is_not_used(http: aiohttp.ClientSession, serve: Serve) -> None:
     """A boolean is an integer to Python, not to the protocol: the request is refused."""
     served = await serve()

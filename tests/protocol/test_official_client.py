@@ -125,7 +125,7 @@ async def test_over_websocket(serve: Serve, fake: Fake, mode: Mode) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.requirement("F25", "F28")
+@pytest.mark.requirement("F25", "F27", "F28")
 @pytest.mark.parametrize("mode", MODES)
 async def test_over_stdio(stdio_command: StdioServerParameters, mode: Mode) -> None:
     await converse(stdio_command, mode)

@@ -171,17 +171,6 @@ async def test_what_is_printed_by_accident_does_not_reach_the_client(start: Star
     }
 
 
-@pytest.mark.requirement("F27")
-async def test_a_fault_is_told_without_its_words(start: Start) -> None:
-    """-32603 where the SDK's own loop would write them, with code 0."""
-    process = await start()
-    await process.ask(READY)
-    answer = await process.ask(call("broken", 2))
-    assert answer["error"]["code"] == -32603
-    assert "ours alone" not in json.dumps(answer)
-    assert b"ours alone" in await process.told(b"ours alone")
-
-
 async def test_a_client_that_never_reads_stderr_is_served_all_the_same(start: Start) -> None:
     """Its pipe fills up; only the log stops."""
     process = await start()

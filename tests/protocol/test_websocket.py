@@ -103,25 +103,6 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
     assert not any(answer["result"]["isError"] for answer in answers)
 
 
-async def test_a_quick_call_does_not_wait_for_a_slow_one(serve: Serve, fake: Fake, connect: Connect) -> None:
-    wire = await connect(await serve())
-    await wire.send(call("slow", 1))
-    assert (await wire.ask(call("echo", "1", text="x")))["id"] == "1"
-    fake.slow.release.set()
-    assert (await wire.receive())["id"] == 1
-
-
-async def test_an_id_that_is_in_flight_is_not_taken_again(serve: Serve, fake: Fake, connect: Connect) -> None:
-    """Its answer could not be told from the other; afterwards it may be."""
-    wire = await connect(await serve())
-    await wire.send(call("slow", 1))
-    refused = await wire.ask(call("echo", 1, text="x"))
-    assert (refused["id"], refused["error"]["code"]) == (1, -32600)
-    fake.slow.release.set()
-    assert (await wire.receive())["result"]["isError"] is False
-    assert (await wire.ask(call("echo", 1, text="x")))["result"]["isError"] is False
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_ends_the_call_that_it_names(

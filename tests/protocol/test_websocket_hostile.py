@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 
 from kb_server.tool import Call, NoArguments
@@ -183,17 +182,6 @@ async def test_a_chunk_of_eight_mebibytes_passes_and_a_giant_learns_why_it_does_
     assert await wire.closed() == 1009
 
 
-async def test_a_thousand_pieces_are_one_message(served: Served) -> None:
-    bare = await Bare.open(served)
-    text = PING_REQUEST
-    bare.writer.write(frame(TEXT, text[:1], final=False))
-    for number in range(1000):
-        bare.writer.write(frame(CONTINUATION, b" " if number % 2 else b"", final=False))
-    bare.writer.write(frame(CONTINUATION, text[1:]))
-    assert (await bare.message())["id"] == 3
-    bare.writer.close()
-
-
 async def test_frames_that_come_with_the_upgrade_are_read(served: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade() + frame(TEXT, PING_REQUEST))
@@ -217,17 +205,6 @@ async def test_a_client_that_closes_is_answered_in_kind(served: Served, code: in
     assert await bare.closed() == 1000
     assert await asyncio.wait_for(bare.reader.read(), BOUND) == b""
     bare.writer.close()
-
-
-async def test_a_client_of_aiohttps_may_send_close_in_the_middle_of_calls(
-    served: Served, fake: Fake, connect: Connect
-) -> None:
-    wire = await connect(served)
-    await wire.send(*(call("slow", number) for number in range(20)))
-    await asyncio.wait_for(fake.slow.started.wait(), BOUND)
-    await wire.socket.close()
-    await asyncio.wait_for(fake.slow.cancelled.wait(), BOUND)
-    assert wire.socket.close_code == aiohttp.WSCloseCode.OK
 
 
 # --- too much, and not read -------------------------------------------------------------------------

@@ -125,7 +125,6 @@ class BackgroundHandler(logging.Handler):
         self._writer: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the record's line."""
         self.write_line(self.format(record))
 
     def write_line(self, line: str) -> None:

@@ -281,7 +281,6 @@ def _rim(api_key: str, host: str | None) -> Any:
 
 
 def problem_response(error: EngineError) -> web.Response:
-    """The HTTP answer for an error."""
     response = web.Response(
         body=_encode(error.problem()), status=error.kind.status, content_type=PROBLEM_JSON
     )

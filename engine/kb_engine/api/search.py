@@ -30,7 +30,6 @@ class SearchApi:
         self._encoder = engine.encoder
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        """Find passages."""
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
         query = await self._query(request)
@@ -88,7 +87,6 @@ class RaglerApi:
         self._store = engine.store
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
-        """Find passages by meaning."""
         started = time.perf_counter()
         request: r.VectorSearchRequest = incoming.body
         chosen = await self._chosen(request)
@@ -113,15 +111,12 @@ class RaglerApi:
         )
 
     async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
-        """All collections."""
         return await self._store.read(collections.every)
 
     async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """One collection."""
         return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """Describe a collection."""
         check_may_describe(incoming.role)
         return await self._store.once(
             idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body

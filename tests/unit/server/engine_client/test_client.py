@@ -32,10 +32,8 @@ from kb_contracts.api.operations import (
 from kb_server.engine_client.client import SLICE_SECONDS, HttpEngine
 from kb_server.engine_client.errors import (
     EngineBusy,
-    EngineFault,
     EngineTimeout,
     EngineTooOld,
-    EngineUnauthorized,
     EngineUnreachable,
     Refused,
 )
@@ -59,32 +57,27 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 @pytest.fixture
 def jumping() -> JumpingClock:
-    """No wait takes time."""
     return JumpingClock()
 
 
 @pytest.fixture
 async def client(engine: SimulatedEngine, jumping: JumpingClock) -> AsyncIterator[HttpEngine]:
-    """The client of that engine; the full jitter is drawn."""
     client = HttpEngine(engine.url, "secret", clock=jumping.clock(), jitter=lambda: 1.0)
     yield client
     await client.close()
 
 
 async def data(text: bytes) -> AsyncIterator[bytes]:
-    """A file in two blocks."""
     yield text[:3]
     yield text[3:]
 
 
 def source(text: bytes = b"some bytes", filename: str = "a.txt") -> FileSource:
-    """A small file."""
     return FileSource(filename, len(text), lambda: data(text))
 
 
 @pytest.mark.requirement("K4", "K5")
 async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: SimulatedEngine) -> None:
-    """Each operation of the port, the probe included."""
     document = engine.add("a")
     job = await client.call(CREATE_JOB, body=NOTE)
     await client.send_file(source(), m.FileFields())
@@ -109,19 +102,7 @@ async def test_every_call_carries_the_engines_key(client: HttpEngine, engine: Si
 
 
 async def test_a_response_may_be_held_back_for_two_thirds_of_the_silence() -> None:
-    """Then it comes before the engine counts as silent."""
     assert HttpEngine("http://engine:8000", silence=30).longest_wait == 20
-
-
-async def test_a_base_is_cleared_with_the_confirmation_that_the_engine_wants(
-    client: HttpEngine, engine: SimulatedEngine
-) -> None:
-    """Whoever calls it has been asked already."""
-    engine.add()
-    engine.add()
-    removed = await client.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))
-    assert (removed.documents, engine.state.documents.by_id) == (2, {})
-    assert [each.query for each in engine.journal.requests("clearDocuments")] == ["confirm=true"]
 
 
 async def test_without_a_key_none_is_sent() -> None:
@@ -133,7 +114,6 @@ async def test_without_a_key_none_is_sent() -> None:
 
 
 async def test_the_correlation_id_goes_along(client: HttpEngine, engine: SimulatedEngine) -> None:
-    """As `X-Request-ID`, and only while it is set."""
     token = REQUEST_ID.set("abc-123")
     await client.call(GET_STATUS)
     REQUEST_ID.reset(token)
@@ -142,7 +122,6 @@ async def test_the_correlation_id_goes_along(client: HttpEngine, engine: Simulat
 
 
 async def test_jobs_name_whom_they_are_for(client: HttpEngine, engine: SimulatedEngine) -> None:
-    """As `X-User-ID`, where the engine looks at it, and only while it is set."""
     token = USER.set("0123456789abcdef")
     await client.call(CREATE_JOB, body=m.NoteRequest(text="granite"))
     await client.call(LIST_JOBS, query=JobsQuery())
@@ -194,8 +173,6 @@ async def test_a_base_path_is_kept(engine: SimulatedEngine) -> None:
 
 
 class TestVersionCheck:
-    """The engine's version, asked for once a connection."""
-
     async def test_it_is_asked_once(self, client: HttpEngine, engine: SimulatedEngine) -> None:
         await asyncio.gather(*(client.call(LIST_JOBS, query=JobsQuery()) for _ in range(5)))
         await client.call(LIST_JOBS, query=JobsQuery())
@@ -227,7 +204,6 @@ class TestVersionCheck:
     async def test_it_is_asked_again_after_the_engine_was_out_of_reach(
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
-        """What answers afterwards may be another engine."""
         await client.call(LIST_JOBS, query=JobsQuery())
         engine.arm("reset_before_headers", "createJob")  # a POST: aiohttp itself repeats a GET that broke off
         await client.call(CREATE_JOB, body=NOTE)
@@ -236,12 +212,9 @@ class TestVersionCheck:
 
 
 class TestSendingAgain:
-    """What is repeated, and under which key."""
-
     async def test_a_mutation_is_repeated_under_one_idempotency_key(
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
-        """The engine can tell that it is the same."""
         engine.arm("queue_full", "createJob")
         await client.call(CREATE_JOB, body=NOTE)
         keys = [each.headers["Idempotency-Key"] for each in engine.journal.requests("createJob")]
@@ -265,7 +238,6 @@ class TestSendingAgain:
     async def test_retry_after_is_kept(
         self, client: HttpEngine, engine: SimulatedEngine, jumping: JumpingClock
     ) -> None:
-        """The engine knows best when."""
         engine.arm("starting", "listJobs", Status(code="not_ready", retry_after=3))
         await client.call(LIST_JOBS, query=JobsQuery())
         assert jumping.sleeps == [3.0]
@@ -278,26 +250,6 @@ class TestSendingAgain:
             await client.call(LIST_JOBS, query=JobsQuery())
         engine.journal.expect(operation="listJobs", exactly=4)
         assert jumping.sleeps == [0.1, 0.2, 0.4]
-
-    async def test_a_wait_beyond_the_deadline_is_left_to_the_caller(
-        self, client: HttpEngine, engine: SimulatedEngine, jumping: JumpingClock
-    ) -> None:
-        """Who is told how long."""
-        engine.arm("starting", "listJobs", Status(code="not_ready", retry_after=60))
-        with pytest.raises(EngineBusy) as busy:
-            await client.call(LIST_JOBS, query=JobsQuery())
-        assert busy.value.retry_after == 60.0
-        assert jumping.sleeps == []
-
-    @pytest.mark.parametrize("code", ["internal", "document_not_found", "storage_full", "invalid_parameter"])
-    async def test_a_refusal_is_not_repeated(
-        self, client: HttpEngine, engine: SimulatedEngine, code: str
-    ) -> None:
-        """It would be the same."""
-        engine.arm("refusal", "createJob", Status(code=code))
-        with pytest.raises(EngineFault):
-            await client.call(CREATE_JOB, body=NOTE)
-        engine.journal.expect(operation="createJob", exactly=1)
 
     async def test_a_request_still_at_work_under_its_key_is_asked_for_again(
         self, client: HttpEngine, engine: SimulatedEngine
@@ -316,27 +268,13 @@ class TestSendingAgain:
     async def test_a_file_is_read_again_for_every_attempt(
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
-        """Both arrive whole."""
         engine.arm("queue_full", "createJob")
         await client.send_file(source(b"0123456789"), m.FileFields())
         assert engine.journal.files() == [sha256(b"0123456789")] * 2
 
-    async def test_a_wrong_key_is_reported_at_once(
-        self, engine: SimulatedEngine, jumping: JumpingClock
-    ) -> None:
-        """Nothing is repeated with it."""
-        client = HttpEngine(engine.url, "wrong", clock=jumping.clock())
-        with pytest.raises(EngineUnauthorized):
-            await client.call(CREATE_JOB, body=NOTE)
-        await client.close()
-        assert jumping.sleeps == []
-
 
 class TestCircuit:
-    """An engine that is down costs callers little."""
-
     async def test_it_fails_fast_while_the_circuit_is_open_and_heals(self, engine: SimulatedEngine) -> None:
-        """Five failures open it; after the cooldown one call finds the engine back."""
         jumping = JumpingClock()
         async with simulated_engine() as gone:
             pass
@@ -368,7 +306,6 @@ class TestCircuit:
         assert (await client.call(GET_STATUS)).version == "v3.0.0"
 
     async def test_a_probe_of_health_closes_it(self, client: HttpEngine, engine: SimulatedEngine) -> None:
-        """What readiness finds out is not forgotten."""
         for _ in range(5):
             client._http._breaker.failed(0.0)
         assert await client.unready() is None
@@ -376,12 +313,9 @@ class TestCircuit:
 
 
 class TestUploads:
-    """The multipart body."""
-
     async def test_fields_and_file_arrive_as_the_contract_has_them(
         self, client: HttpEngine, engine: SimulatedEngine
     ) -> None:
-        """Lists and objects as JSON texts, the length announced."""
         fields = m.FileFields(
             tags=["collection:memory", "é"], metadata={"a": [1]}, dedup_scope="s", title="T"
         )
@@ -404,12 +338,10 @@ class TestUploads:
     async def test_a_name_never_breaks_a_header(
         self, client: HttpEngine, engine: SimulatedEngine, name: str
     ) -> None:
-        """What cannot be written in one is replaced."""
         await client.send_file(source(filename=name), m.FileFields())
         assert engine.journal.bodies("createJob")[0]["file"][0].startswith("a_")
 
     async def test_half_a_surrogate_pair_is_refused_here(self, client: HttpEngine) -> None:
-        """No wire takes it: the caller's fault, not a broken client."""
         half = "\ud800"
         for call in (
             client.call(CREATE_JOB, body=m.NoteRequest(text=half)),
@@ -421,10 +353,7 @@ class TestUploads:
 
 
 class TestWaiting:
-    """Long polls."""
-
     async def test_a_wait_is_sent_in_slices_of_twenty_seconds(self, engine: SimulatedEngine) -> None:
-        """Each slice is one request; the last is what is left."""
         engine.state.policy, time = Stuck(), engine.namespace.clock
         client = HttpEngine(engine.url, "secret", clock=Clock(monotonic=time.elapsed, sleep=time.sleep))
         job = await client.call(CREATE_JOB, body=NOTE)
@@ -444,7 +373,6 @@ class TestWaiting:
     async def test_an_engine_that_does_not_wait_is_not_called_in_a_tight_loop(
         self, client: HttpEngine, engine: SimulatedEngine, jumping: JumpingClock
     ) -> None:
-        """By the client's clock its responses come at once."""
         engine.state.policy = Stuck()
         job = await client.call(CREATE_JOB, body=NOTE)
         await client.wait_for_job(job.id, 1.0)
@@ -452,7 +380,6 @@ class TestWaiting:
 
 
 async def test_a_session_is_not_opened_before_the_first_call() -> None:
-    """Building a client costs nothing and needs no engine."""
     client = HttpEngine("http://127.0.0.1:1", clock=Clock())
     assert client._http._session is None
     await client.close()

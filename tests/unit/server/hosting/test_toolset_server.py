@@ -12,8 +12,6 @@ from kb_server.tool import Annotations, Call, NoArguments, Tool, Toolset
 
 
 def tool(tool_name: str) -> Tool[NoArguments, NoArguments]:
-    """A tool of that name."""
-
     class Named(Tool[NoArguments, NoArguments]):
         name = tool_name
         title = description = tool_name
@@ -33,7 +31,6 @@ def toolset(
     prompts: bool | None = None,
     entered: list[str] | None = None,
 ) -> Toolset:
-    """A toolset of tools that do nothing; `entered` notes its lifespan."""
     return Toolset(
         name=name,
         server_name=f"{name}-server",
@@ -58,7 +55,6 @@ def _noting(name: str, entered: list[str]) -> Callable[[], AbstractAsyncContextM
 
 
 def test_one_toolset_shown_is_served_as_itself() -> None:
-    """With its own name, version, instructions and capabilities at `/mcp`."""
     kb, other = toolset("kb", "a"), toolset("other", "b")
     root, *own = mount([kb, other], ["kb"])
     assert root.path == "/mcp"
@@ -67,7 +63,6 @@ def test_one_toolset_shown_is_served_as_itself() -> None:
 
 
 def test_several_shown_are_served_together() -> None:
-    """The first names the server; tools and instructions of all stand in order."""
     shown = combine(
         [toolset("kb", "a", "b"), toolset("extra", "c", listing=True), toolset("third", prompts=False)]
     )
@@ -83,13 +78,11 @@ def test_no_prompts_anywhere_declare_none() -> None:
 
 
 def test_two_tools_of_one_name_are_refused_with_both_owners() -> None:
-    """A client could not tell them apart."""
     with pytest.raises(ValueError, match="kb and extra both have a tool a"):
         combine([toolset("kb", "a"), toolset("extra", "a")])
 
 
 def test_nothing_to_show_is_refused() -> None:
-    """So is a name that is none."""
     with pytest.raises(ValueError, match="no toolset"):
         mount([toolset("kb")], [])
     with pytest.raises(KeyError):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state
-from kb_engine.store.repository.transaction import answer_to
+from kb_engine.store.repository.transaction import answer_to, following, parse, stamp
 from tests.support.stores import Base, Place, all_documents, key, new_note, opened, prepared
 
 Mutation = Callable[[Base, Idempotency], Awaitable[msgspec.Struct]]
@@ -102,3 +105,27 @@ async def test_an_answer_is_kept_for_a_day_and_over_a_restart(base: Base) -> Non
         assert await later.count("idempotency") == 1
     async with opened(base.place) as unchanged:
         assert (await all_documents(unchanged)).documents[0].tags == ["t", "u", "v"]
+
+
+MOMENTS = st.datetimes(timezones=st.just(UTC), max_value=datetime(9999, 12, 30))
+
+
+@given(MOMENTS, MOMENTS)
+def test_text_order_is_time_order(first: datetime, second: datetime) -> None:
+    """So that SQLite can compare them."""
+    assert (stamp(first) < stamp(second)) == (first < second)
+
+
+@given(MOMENTS)
+def test_a_stamp_is_read_back(moment: datetime) -> None:
+    assert parse(stamp(moment)) == moment
+
+
+@given(MOMENTS, MOMENTS)
+def test_what_follows_is_later(now: datetime, earlier: datetime) -> None:
+    assert following(stamp(now), stamp(earlier)) > stamp(earlier)
+
+
+def test_a_stamp_is_in_utc_with_a_z() -> None:
+    moment = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert stamp(moment) == "2025-12-31T23:30:00.000000Z"

@@ -280,7 +280,7 @@ def build_parser() -> argparse.ArgumentParser:
         for names, options in command.arguments:
             one.add_argument(*names, **options)
         one.set_defaults(run=command.run, extras=command.extras)
-    benchmarks = "\n".join(f"  {name:12} {summary}" for name, summary in BENCHMARKS.items())
+    benchmarks = "\n".join(f"  {name:12} {each.summary}" for name, each in BENCHMARKS.items())
     bench = parsers.choices["bench"]
     bench.epilog = f"benchmarks (kb bench NAME --help shows their options):\n{benchmarks}\n\n{EXIT_STATUSES}"
     return parser

@@ -178,8 +178,8 @@ def move(options: argparse.Namespace, out: Output) -> None:
 async def _move(options: argparse.Namespace) -> m.Document:
     # The server's client and not ours: a move is a conversation with retries, and it is written once.
     from kb_server import collection_moves
-    from kb_server.engine_client import EngineFault
     from kb_server.engine_client.client import HttpEngine
+    from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_faults import tool_error
     from kb_server.tool import ToolError
 

@@ -130,6 +130,6 @@ def reindex(options: argparse.Namespace, out: Output) -> None:
 
 def bench(options: argparse.Namespace, _out: Output) -> int:
     """Run one benchmark, whose own arguments are passed on."""
-    from kb_load.bench.__main__ import main
+    from kb_load.bench import main
 
     return main([options.benchmark, *options.arguments], prog="kb bench")

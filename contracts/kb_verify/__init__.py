@@ -9,7 +9,6 @@ The suite clears the base before every test. It needs the extra `verify`; readin
 """
 
 from kb_verify.results import Outcome, Promise, Results, Status
-from kb_verify.run import SuiteError, run
-from kb_verify.target import Target
+from kb_verify.run import SuiteError, Target, run
 
 __all__ = ["Outcome", "Promise", "Results", "Status", "SuiteError", "Target", "run"]

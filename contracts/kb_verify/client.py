@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem
-from kb_verify.tally import Tally
+from kb_verify.results import Tally
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -31,6 +32,11 @@ JSON = "application/json"
 _WAIT_SECONDS = 30
 _WAITS = 4
 _EXCERPT_CHARS = 500
+_UNKNOWN = frozenset({"route_not_found", "method_not_allowed"})
+_UUID = "00000000-0000-4000-8000-000000000000"
+_ATTEMPTS = 2
+_WORDS = 40_000
+_WORDS_TO_AWAIT = 3_000
 
 
 class Client:
@@ -82,15 +88,12 @@ class Client:
         return ended.document_id
 
     def note(self, text: str, **body: Any) -> int:
-        """Take in a note; its document's id."""
         return self.completed(self.submit(text, **body))
 
     def stored_note(self, text: str, **body: Any) -> m.DocumentDetail:
-        """Take in a note; its document."""
         return self.call(ops.GET_DOCUMENT, self.note(text, **body))
 
     def file(self, name: str, data: bytes, **fields: str) -> int:
-        """Take in a file; its document's id."""
         return self.completed(self.send(name, data, None, **fields))
 
     @contextmanager
@@ -117,7 +120,6 @@ class Client:
         return self.request(ops.PATCH_NOTE, document_id, params=params, json=body, headers=headers)
 
     def patched(self, document_id: int, **body: Any) -> m.Document:
-        """A note after its change."""
         return decode(self.patch(document_id, **body), m.Document)
 
     def update(self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any) -> m.Job:
@@ -128,7 +130,6 @@ class Client:
         return decode(response, m.Job, HTTPStatus.ACCEPTED)
 
     def collections(self) -> dict[str, r.CollectionSummary]:
-        """All collections by name, in their order."""
         return {collection.name: collection for collection in self.call(ops.LIST_COLLECTIONS).collections}
 
     def put_collection(
@@ -137,7 +138,6 @@ class Client:
         return self.request(ops.PUT_COLLECTION, id_, json={"name": name, **body}, headers=headers)
 
     def saved_collection(self, id_: str, name: str, **body: Any) -> r.CollectionDetail:
-        """A collection after `put_collection`."""
         return decode(self.put_collection(id_, name, **body), r.CollectionDetail)
 
     def vector(self, query: str, **body: Any) -> r.VectorSearchResponse:
@@ -211,3 +211,65 @@ def _request_line(response: httpx.Response) -> str:
 
 def _excerpt(response: httpx.Response) -> str:
     return f"{response.status_code} {response.text[:_EXCERPT_CHARS]}"
+
+
+# --- which operations are served -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What RAGler's clients get; `missing` are the ids of those of their operations that they do not."""
+
+    missing: frozenset[str] = frozenset()
+
+    @property
+    def ragler(self) -> bool:
+        """Whether any of RAGler's operations is served."""
+        return len(self.missing) < len(ops.of_surface(ops.ApiSurface.RAGLER))
+
+    @property
+    def operations(self) -> tuple[ops.AnyOperation, ...]:
+        """What is verified. Where only some of RAGler's are served, all are: the missing ones are broken."""
+        return ops.OPERATIONS if self.ragler else ops.of_surface(ops.ApiSurface.ENGINE)
+
+    @property
+    def why(self) -> str:
+        """Why RAGler's operations cannot be verified."""
+        return f"the engine does not serve RAGler's operations: {', '.join(sorted(self.missing))}"
+
+
+def find_served(http: httpx.Client) -> Served:
+    """Send each of RAGler's operations a request that changes nothing."""
+    missing = set()
+    for operation in ops.of_surface(ops.ApiSurface.RAGLER):
+        # A body without its members: whoever serves the operation refuses it for that.
+        body: dict[str, object] | None = None if operation.body is None else {}
+        path = operation.path.format(collection_id=_UUID)
+        response = http.request(operation.method, path, json=body, headers=fresh_user())
+        with suppress(msgspec.DecodeError):
+            if msgspec.json.decode(response.content, type=Problem).code in _UNKNOWN:
+                missing.add(operation.id)
+    return Served(frozenset(missing))
+
+
+# --- jobs that have not ended ----------------------------------------------------------------------
+
+
+def long_note(number: int, words: int = _WORDS) -> str:
+    """A note that takes any engine a while; each `number` gives another one."""
+    return " ".join(f"long{number}x{word}" for word in range(words))
+
+
+def note_to_await(number: int) -> str:
+    """A note whose end can be waited for: a moment with a quick model, some seconds with a real one."""
+    return long_note(number, _WORDS_TO_AWAIT)
+
+
+def cancelled(kb: Client) -> m.Job:
+    """A job that was cancelled before it had ended, as the cancel answered it."""
+    for number in range(_ATTEMPTS):
+        response = kb.request(ops.CANCEL_JOB, kb.submit(long_note(number)).id)
+        if response.status_code == 200:
+            return decode(response, m.Job)
+        problem(response, "job_finished")
+    pytest.skip(f"each of {_ATTEMPTS} long notes was taken in before it could be cancelled")

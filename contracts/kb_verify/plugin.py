@@ -20,11 +20,9 @@ import msgspec
 import pytest
 
 from kb_contracts.api.operations import BY_ID, ApiSurface, Operation
-from kb_verify.client import Client
-from kb_verify.results import Outcome, Results, Status
-from kb_verify.served import Served, find_served
-from kb_verify.tally import Tally
-from kb_verify.target import KEY_VARIABLE, Target
+from kb_verify.client import Client, Served, find_served
+from kb_verify.results import Outcome, Results, Status, Tally
+from kb_verify.run import KEY_VARIABLE, Target
 
 _TIMEOUT = httpx.Timeout(90.0, connect=5.0)
 _TARGET = pytest.StashKey[Target]()
@@ -34,7 +32,6 @@ _RECORDER = pytest.StashKey["Recorder"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options that say what is verified."""
     group = parser.getgroup("kb", "the engine that is verified")
     group.addoption("--kb-url", help="its base URL; everything in it is removed")
     group.addoption(
@@ -47,7 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options."""
     config.addinivalue_line("markers", "requirement(*ids): the requirements that a test proves")
     config.addinivalue_line("markers", "generated: sends generated requests")
     pairs = (text.partition(":") for text in config.getoption("--kb-header"))
@@ -66,7 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def target(pytestconfig: pytest.Config) -> Target:
-    """What is verified, and how."""
     chosen = pytestconfig.stash[_TARGET]
     if not chosen.url:
         raise pytest.UsageError("say with --kb-url which engine to verify")
@@ -75,7 +70,6 @@ def target(pytestconfig: pytest.Config) -> Target:
 
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
-    """The requests and responses of this run."""
     return pytestconfig.stash[_TALLY]
 
 
@@ -97,7 +91,6 @@ def kb(http: httpx.Client, tally: Tally) -> Client:
 
 @pytest.fixture(scope="session")
 def served(pytestconfig: pytest.Config) -> Served:
-    """Which operations the engine serves."""
     return pytestconfig.stash[_SERVED]
 
 
@@ -150,7 +143,6 @@ def _surface(item: pytest.Item) -> ApiSurface:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what came of the run."""
     path = session.config.getoption("--kb-results")
     if path:
         Path(path).write_bytes(msgspec.json.encode(_results(session.config)))
@@ -173,8 +165,6 @@ def _results(config: pytest.Config) -> Results:
 
 
 class Recorder:
-    """What came of each test."""
-
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
 
@@ -184,32 +174,26 @@ class Recorder:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note the outcome of a test, or of what it needed."""
         report = yield
-        if report.when == "call" or report.outcome != "passed":
-            self.outcomes.append(_outcome(item, call, report))
+        if report.when != "call" and report.outcome == "passed":
+            return report
+        why = ""
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            why = report.longrepr[2].removeprefix("Skipped: ")
+        elif call.excinfo is not None:
+            why = str(call.excinfo.value).strip() or call.excinfo.typename
+        function = getattr(item, "function", None)
+        marks = item.iter_markers("requirement")
+        self.outcomes.append(
+            Outcome(
+                id=f"{item.path.name}::{item.name}",
+                family=item.path.stem.removeprefix("test_"),
+                name=getattr(item, "originalname", None) or item.name,
+                promise=(function.__doc__ or "").split("\n\n")[0].strip() if function else "",
+                requirements=sorted({str(id_) for mark in marks for id_ in mark.args}),
+                status=Status(report.outcome),
+                why=why,
+                details=report.longreprtext if report.outcome == "failed" else "",
+                seconds=round(report.duration, 3),
+            )
+        )
         return report
-
-
-def _outcome(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> Outcome:
-    marks = item.iter_markers("requirement")
-    requirements = sorted({str(id_) for mark in marks for id_ in mark.args})
-    function = getattr(item, "function", None)
-    return Outcome(
-        id=f"{item.path.name}::{item.name}",
-        family=item.path.stem.removeprefix("test_"),
-        name=getattr(item, "originalname", None) or item.name,
-        promise=(function.__doc__ or "").split("\n\n")[0].strip() if function else "",
-        requirements=requirements,
-        status=Status(report.outcome),
-        why=_why(call, report),
-        details=report.longreprtext if report.outcome == "failed" else "",
-        seconds=round(report.duration, 3),
-    )
-
-
-def _why(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
-    if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    if call.excinfo is None:
-        return ""
-    text = str(call.excinfo.value).strip()
-    return text or call.excinfo.typename

@@ -44,12 +44,17 @@ $failures
 
 
 def html(results: Results) -> str:
-    """The page."""
     promises = results.promises()
     texts = requirement_texts()
     by_requirement = [[id_, texts.get(id_, ""), status] for id_, status in requirements(promises).items()]
     by_promise = [
-        [each.family, f"{each.sentence}. {each.promise}", ", ".join(each.requirements), each.status, each.why]
+        [
+            each.family,
+            f"{each.sentence}. {each.promise}".strip(),
+            ", ".join(each.requirements),
+            each.status,
+            each.why,
+        ]
         for each in promises
     ]
     return _PAGE.substitute(
@@ -90,7 +95,6 @@ def requirements(promises: Iterable[Promise]) -> dict[str, Status]:
 
 
 def requirement_texts() -> dict[str, str]:
-    """What each requirement says, by id."""
     return {entry.id: entry.text for entry in load().requirements}
 
 

@@ -2,13 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 
 import msgspec
 
-from kb_verify.tally import LinkCount, OperationCount
+from kb_contracts.api.operations import OPERATIONS
+
+_SUCCESS = range(200, 300)
+
+
+class LinkCount(msgspec.Struct, frozen=True):
+    """How often a link led from an answer to a success."""
+
+    source: str
+    target: str
+    taken: int
+
+
+class OperationCount(msgspec.Struct, frozen=True):
+    """How often an operation was asked, and how often it answered with a success."""
+
+    operation: str
+    asked: int
+    succeeded: int
+
+
+@dataclass
+class Tally:
+    """Counts by operation and status, and by link."""
+
+    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def count_response(self, operation_id: str, status: int) -> None:
+        self.statuses[operation_id, status] += 1
+
+    def count_link(self, source: str, target: str, status: int) -> None:
+        """Count a link that was followed to a success."""
+        if status in _SUCCESS:
+            self.links[source, target] += 1
+
+    def operation_counts(self) -> list[OperationCount]:
+        """One count an operation of the contract, in its order."""
+        asked: Counter[str] = Counter()
+        succeeded: Counter[str] = Counter()
+        for (operation_id, status), count in self.statuses.items():
+            asked[operation_id] += count
+            succeeded[operation_id] += count if status in _SUCCESS else 0
+        return [OperationCount(each.id, asked[each.id], succeeded[each.id]) for each in OPERATIONS]
+
+    def link_counts(self) -> list[LinkCount]:
+        """One count a link of the contract, in its order."""
+        return [
+            LinkCount(operation.id, link.operation, self.links[operation.id, link.operation])
+            for operation in OPERATIONS
+            for link in operation.links
+        ]
 
 
 class Status(StrEnum):
@@ -61,13 +113,29 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.outcomes) and not self.of(Status.FAILED)
 
     def of(self, status: Status) -> list[Outcome]:
-        """The outcomes of one kind."""
         return [outcome for outcome in self.outcomes if outcome.status is status]
 
     def promises(self) -> list[Promise]:
         """The promises, in the order in which they were tested."""
-        groups = groupby(self.outcomes, key=lambda outcome: (outcome.family, outcome.name))
-        return [_promise(list(outcomes)) for _, outcomes in groups]
+        promises = []
+        for _, group in groupby(self.outcomes, key=lambda outcome: (outcome.family, outcome.name)):
+            outcomes = list(group)
+            failed = [outcome for outcome in outcomes if outcome.status is Status.FAILED]
+            skipped = [outcome for outcome in outcomes if outcome.status is Status.SKIPPED]
+            first, worst = outcomes[0], (failed or skipped or outcomes)[0]
+            promises.append(
+                Promise(
+                    family=first.family,
+                    sentence=first.name.removeprefix("test_").replace("_", " "),
+                    promise=first.promise,
+                    requirements=sorted({id_ for outcome in outcomes for id_ in outcome.requirements}),
+                    status=worst.status,
+                    why=worst.why,
+                    tests=len(outcomes),
+                    failed=[outcome.id for outcome in failed],
+                )
+            )
+        return promises
 
     def counts(self) -> str:
         """One line: how many operations were answered with a success, and how many links were taken."""
@@ -78,20 +146,3 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
             f"{requests} requests; {succeeded} of {len(self.operations)} operations answered with a success; "
             f"{taken} of {len(self.links)} links taken; seed {self.seed}"
         )
-
-
-def _promise(outcomes: Sequence[Outcome]) -> Promise:
-    first = outcomes[0]
-    failed = [outcome for outcome in outcomes if outcome.status is Status.FAILED]
-    skipped = [outcome for outcome in outcomes if outcome.status is Status.SKIPPED]
-    worst = (failed or skipped or [first])[0]
-    return Promise(
-        family=first.family,
-        sentence=first.name.removeprefix("test_").replace("_", " "),
-        promise=first.promise,
-        requirements=sorted({id_ for outcome in outcomes for id_ in outcome.requirements}),
-        status=worst.status,
-        why=worst.why,
-        tests=len(outcomes),
-        failed=[outcome.id for outcome in failed],
-    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,6 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from kb_verify.results import Results
-from kb_verify.target import KEY_VARIABLE, Target
 
 _NEEDED = ("pytest", "schemathesis")
 _PLUGIN = "kb_verify.plugin"
@@ -25,6 +25,31 @@ SUITE = "kb_verify.suite"
 
 _RESULTS = "results.json"
 _TAIL = 2_000
+
+
+KEY_VARIABLE = "KB_VERIFY_API_KEY"
+"""Where the suite finds the engine's key: no process list shows the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An engine at `url`. `examples` and `seconds` bound the generated requests; all derive from `seed`.
+
+    `headers` go with every request, beside the key: a simulator takes its namespace by one.
+    """
+
+    url: str
+    api_key: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 7
+    examples: int = 15
+    seconds: float = 60.0
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        """The headers with the key among them."""
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {**self.headers, **key}
 
 
 class SuiteError(Exception):
@@ -56,34 +81,28 @@ def run(
     with TemporaryDirectory(prefix="kb-verify-") as folder:
         home = Path(folder)
         (home / "pytest.ini").write_text("[pytest]\n")
-        command = [*_command(target, home), "--pyargs", *tests, *only]
+        command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
+        command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
+        # Differences in full: pytest's advice to raise its verbosity is of no use to a report's reader.
+        command += ["-o", "verbosity_assertions=2"]
+        command += ["--kb-url", target.url, "--kb-seed", str(target.seed)]
+        command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
+        command += ["--kb-results", str(home / _RESULTS)]
+        for name, value in target.headers.items():
+            command += ["--kb-header", f"{name}:{value}"]
+        command += ["--pyargs", *tests, *only]
         command += ["-m", "not generated"] if quick else []
         if junit is not None:
             command += [f"--junitxml={junit.absolute()}", "-o", "junit_family=xunit2"]
-        output = _run(command, home, target, show_progress=show_progress)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: target.api_key}
+        out = sys.stderr if show_progress else subprocess.PIPE
+        done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
+            command, cwd=home, env=environ, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
+        )
         try:
             return msgspec.json.decode((home / _RESULTS).read_bytes(), type=Results)
         except (OSError, msgspec.DecodeError) as error:
-            raise SuiteError(f"the suite did not run to its end: {output[-_TAIL:].strip()}") from error
-
-
-def _command(target: Target, home: Path) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-c", str(home / "pytest.ini"), "--rootdir", str(home)]
-    command += ["-p", "no:cacheprovider", "-p", _PLUGIN, "-q", "--tb=short"]
-    # Differences in full: pytest's advice to raise its verbosity is of no use to whoever reads the report.
-    command += ["-o", "verbosity_assertions=2"]
-    command += ["--kb-url", target.url, "--kb-seed", str(target.seed), "--kb-results", str(home / _RESULTS)]
-    command += ["--kb-examples", str(target.examples), "--kb-seconds", str(target.seconds)]
-    for name, value in target.headers.items():
-        command += ["--kb-header", f"{name}:{value}"]
-    return command
-
-
-def _run(command: list[str], home: Path, target: Target, *, show_progress: bool) -> str:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", KEY_VARIABLE: target.api_key}
-    out = sys.stderr if show_progress else subprocess.PIPE
-    done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
-        command, cwd=home, env=environ, stdout=out, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    return done.stdout or ""
+            raise SuiteError(
+                f"the suite did not run to its end: {(done.stdout or '')[-_TAIL:].strip()}"
+            ) from error

@@ -5,30 +5,301 @@ environment says the rest: KB_LOAD_SHAPE, KB_LOAD_USERS, KB_LOAD_SECONDS (withou
 decides), KB_LOAD_BUDGETS (a file; what it broke makes the exit status 1), KB_LOAD_FIGURES (a file to
 write), KB_LOAD_KEY, KB_LOAD_SEED, KB_LOAD_THINK (seconds between two calls of an agent), KB_LOAD_ANYWAY
 (1: load a base that is not empty). What the agents add is removed when they stop.
+
+Agents search mostly, read on, remember, and now and then upload a file. An agent keeps some notes and some
+files. When it has them all it corrects its notes and sends its files again, so that the base of a long run
+stays as large as it is, and what still grows is a leak. From then on its files are known ones: for new files
+make a short run, or one with many agents. What they write and ask is made by seed.
+
+A call counts as failed when it is not answered with a result, and when the result says `isError`. Each entry
+of Locust's table is a tool at a protocol version.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import os
 import sys
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
-from locust import events
+from faker import Faker
+from locust import LoadTestShape, between, events, task
+from locust.contrib.fasthttp import FastHttpUser
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from kb_load import shapes
-from kb_load.budgets import Entry, Figures, broken, read_budgets
-from kb_load.loaded_base import ANYWAY, LoadedBase, refusal
-from kb_load.users import HandshakeAgent, ModernAgent
+from kb_load.messages import (
+    ANYWAY,
+    CLIENT,
+    HANDSHAKE,
+    MODERN,
+    CallFailed,
+    Era,
+    LoadedBase,
+    Message,
+    refusal,
+    request,
+    result_of,
+    structured,
+    tool_call,
+)
+from kb_load.plan import Entry, Figures, Plan, ShapeName, broken, read_budgets
 
-__all__ = ["HandshakeAgent", "ModernAgent"]
+COLLECTIONS = ("documents", "memory", "workspace")
+_SUBJECTS = ("pensions", "harbour fees", "bee keeping", "canal locks", "orchards", "archives", "clock repair")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file; `name` is different each time."""
+
+    name: str
+    data: bytes
+
+
+class Content:
+    """One agent's texts."""
+
+    def __init__(self, seed: int) -> None:
+        self._faker = Faker("en_GB")
+        self._faker.seed_instance(seed)
+        self.random = self._faker.random
+
+    def question(self) -> str:
+        """A question of a few words, mostly about something that is there."""
+        words = self._faker.words(self.random.randint(1, 5))
+        return f"{self.random.choice(_SUBJECTS)} {' '.join(words)}"
+
+    def words(self) -> str:
+        return " ".join(self._faker.words(2))
+
+    def note(self) -> str:
+        return f"{self.random.choice(_SUBJECTS).capitalize()}: {self._faker.paragraph(4)}"
+
+    def file(self, kilobytes: int) -> File:
+        """A Markdown file of about that size."""
+        parts = [f"# {self._faker.sentence(4)}"]
+        while sum(len(part) for part in parts) < kilobytes * 1024:
+            parts.append(f"## {self._faker.sentence(3)}\n\n{self._faker.paragraph(12)}")
+        return File(f"{self._faker.uuid4()}.md", "\n\n".join(parts).encode())
+
+    def tags(self) -> list[str]:
+        return sorted(set(self._faker.words(self.random.randint(1, 2))))
+
+    def collection(self) -> str:
+        return str(self.random.choice(COLLECTIONS))
+
+
+SEED = int(os.environ.get("KB_LOAD_SEED", "7"))
+THINK = float(os.environ.get("KB_LOAD_THINK", "0.2"))
+PATH = os.environ.get("KB_LOAD_PATH", "/mcp")
+KEY = os.environ.get("KB_LOAD_KEY", "")
+
+DIRECT = "PUT upload_url"
+_CHUNKS = 3
+_REMEMBERED = 50
+_NOTES, _FILES = 5, 3
+"""How many an agent keeps."""
+_ordinals = itertools.count()
+
+
+class Agent(FastHttpUser):
+    """One agent with a conversation of its own; its era is the class's."""
+
+    abstract = True
+    era: Era = HANDSHAKE
+    wait_time = between(THINK / 2, THINK * 1.5)
+    connection_timeout = 10.0
+    network_timeout = 60.0
+    max_retries = 0
+
+    def on_start(self) -> None:
+        """Meet the server as clients do, and learn its tools."""
+        worker = getattr(self.environment.runner, "worker_index", 0) or 0
+        self.content = Content(SEED * 1_000_003 + worker * 10_007 + next(_ordinals))
+        self._ids = itertools.count(1)
+        self._documents: deque[int] = deque(maxlen=_REMEMBERED)
+        self._notes: list[int] = []
+        self._files: list[File] = []
+        self._jobs: deque[str] = deque(maxlen=_REMEMBERED)
+        self._uploaded: dict[str, str] = {}
+        first: tuple[str, dict[str, Any]] = ("server/discover", {})
+        if self.era == HANDSHAKE:
+            params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+            first = ("initialize", params)
+        for method, params in (first, ("tools/list", {})):
+            message = request(self.era, method, params, request_id=next(self._ids), key=KEY)
+            self._posted(method, message, result_of)
+
+    def on_stop(self) -> None:
+        """Remove what this agent has added."""
+        base = LoadedBase(self.host or "", KEY)
+        try:
+            base.remove(self._notes, self._uploaded.values())
+        except CallFailed as failed:
+            sys.stderr.write(f"load: what an agent added was not all removed: {failed}\n")
+
+    # --- what agents do ---------------------------------------------------------------------------
+
+    @task(24)
+    def search(self) -> None:
+        self._search({"query": self.content.question(), "top": self.content.random.choice((5, 10, 20))})
+
+    @task(8)
+    def search_within(self) -> None:
+        self._search(
+            {"query": self.content.question(), "collection": self.content.collection(), "neighbors": 1}
+        )
+
+    @task(4)
+    def search_words(self) -> None:
+        self._search({"query": self.content.words(), "fts_only": True})
+
+    @task(3)
+    def search_variants(self) -> None:
+        """Query expansion: three phrasings of one question, one after the other."""
+        for _ in range(3):
+            self._search({"query": self.content.question()})
+
+    @task(8)
+    def get(self) -> None:
+        if self._documents:
+            document_id = self.content.random.choice(list(self._documents))
+            self._call("kb_get", {"document_id": document_id, "chunk_limit": 20})
+
+    @task(5)
+    def remember(self) -> None:
+        """Add a note, and see it indexed."""
+        if len(self._notes) == _NOTES:
+            self.correct()
+            return
+        arguments = {"text": self.content.note(), "collection": "memory", "tags": self.content.tags()}
+        found = self._call("kb_addnote", arguments | {"wait_seconds": 10})
+        if found is not None and found.get("document_id"):
+            self._notes.append(found["document_id"])
+
+    @task(2)
+    def correct(self) -> None:
+        """Replace the text of a note of one's own."""
+        if self._notes:
+            note = self.content.random.choice(self._notes)
+            self._call("kb_update_note", {"document_id": note, "text": self.content.note()})
+
+    @task(2)
+    def status(self) -> None:
+        self._call("kb_status", {})
+
+    @task(2)
+    def jobs(self) -> None:
+        job_id = self.content.random.choice(list(self._jobs)) if self._jobs else None
+        self._call("kb_jobs", {"job_id": job_id} if job_id else {})
+
+    @task(1)
+    def upload_chunked(self) -> None:
+        """A file through the model's own hands."""
+        file, started = self._start()
+        if started is None:
+            return
+        step = -(-len(file.data) // _CHUNKS)
+        for index in range(_CHUNKS):
+            data = base64.b64encode(file.data[index * step : (index + 1) * step]).decode()
+            arguments = {"upload_id": started["upload_id"], "chunk_index": index, "data": data}
+            if self._call("kb_upload_chunk", arguments) is None:
+                return
+        self._finish(file, started["upload_id"])
+
+    @task(1)
+    def upload_direct(self) -> None:
+        """A file by the upload URL, as `curl -g -T` sends it."""
+        file, started = self._start()
+        if started is None:
+            return
+        path = urlsplit(started["upload_url"]).path
+        data: Any = file.data  # bytes pass, though the annotation there does not say so
+        with self.client.put(path, data=data, name=DIRECT, catch_response=True) as response:
+            if response.status_code != 201:
+                response.failure(f"{response.status_code} {response.text or ''}"[:300])
+                return
+        self._finish(file, started["upload_id"])
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _search(self, arguments: dict[str, Any]) -> None:
+        found = self._call("kb_search", arguments)
+        if found is not None:
+            self._documents.extend(result["document_id"] for result in found["results"])
+
+    def _start(self) -> tuple[File, dict[str, Any] | None]:
+        """A new file, or a known one when the agent has them all, and what its upload is to know."""
+        if len(self._files) == _FILES:
+            file: File = self.content.random.choice(self._files)
+        else:
+            file = self.content.file(self.content.random.randint(2, 16))
+            self._files.append(file)
+        arguments = {"filename": file.name, "total_size": len(file.data), "collection": "documents"}
+        return file, self._call("kb_upload_start", arguments)
+
+    def _finish(self, file: File, upload_id: str) -> None:
+        found = self._call("kb_upload_finish", {"upload_id": upload_id})
+        if found is not None and found.get("job_id"):
+            self._jobs.append(found["job_id"])
+            self._uploaded[file.name] = found["job_id"]  # sent again, it is the same document
+
+    def _call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The structured content; None where the call failed, which Locust has counted."""
+        message = tool_call(self.era, tool, arguments, request_id=next(self._ids), key=KEY)
+        return self._posted(tool, message, structured)
+
+    def _posted(self, name: str, message: Message, read: Any) -> dict[str, Any] | None:
+        body: Any = message.body  # bytes pass, though the annotation there does not say so
+        with self.client.request(
+            "POST", PATH, data=body, headers=dict(message.headers), name=name, catch_response=True
+        ) as response:
+            # The type under which Locust counts: a tool has a row for each version.
+            response.request_meta["request_type"] = self.era
+            try:
+                if response.status_code != 200:
+                    raise CallFailed(f"{response.status_code} {response.text or ''}"[:300])
+                found: dict[str, Any] = read(response.content)
+            except CallFailed as failed:
+                response.failure(str(failed))
+                return None
+            response.success()
+            return found
+
+
+class HandshakeAgent(Agent):
+    era: Era = HANDSHAKE
+
+
+class ModernAgent(Agent):
+    era: Era = MODERN
+
+
+class PlannedShape(LoadTestShape):
+    """Follows the plan that the environment names; where it names none, Locust's page sets the users."""
+
+    abstract = "KB_LOAD_SHAPE" not in os.environ  # Locust takes a shape that is not
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Locust's
+        name = cast("ShapeName", os.environ["KB_LOAD_SHAPE"])
+        users, seconds = os.environ.get("KB_LOAD_USERS", "20"), os.environ.get("KB_LOAD_SECONDS", "60")
+        self.plan = Plan(name, int(users), int(seconds))
+
+    def tick(self) -> tuple[int, float] | None:
+        """How many users there are to be now; None ends the run."""
+        users = self.plan.users(self.get_run_time())  # type: ignore[no-untyped-call]  # Locust's
+        return None if users is None else (users, self.plan.spawn_rate)
+
 
 REFUSED = 2
-
-Shape = shapes.chosen()  # Locust finds it by its kind; None is none
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]  # Locust's

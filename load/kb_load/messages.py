@@ -1,11 +1,16 @@
-"""MCP messages as clients of both protocol eras put them on the wire."""
+"""MCP as clients of both protocol eras speak it, and the base that a load run meets and leaves.
+
+A run writes hundreds of made-up documents. In somebody's own base they would be found by the next search, so
+a run wants an empty one, or a word that any will do; what its agents added is removed at its end either way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import httpx
 import msgspec
 
 Era = Literal["2025-11-25", "2026-07-28"]
@@ -69,7 +74,9 @@ def result_of(body: bytes) -> dict[str, Any]:
         CallFailed: it holds an error, or a tool's result with `isError`.
     """
     try:
-        answer = msgspec.json.decode(_last_event(body))
+        events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+        plain = body.lstrip().startswith(b"{") or not events
+        answer = msgspec.json.decode(body if plain else events[-1])
     except msgspec.DecodeError as error:
         raise CallFailed(f"no JSON: {body[:200]!r}") from error
     if not isinstance(answer, dict) or "result" not in answer:
@@ -88,12 +95,72 @@ def structured(body: bytes) -> dict[str, Any]:
     return content
 
 
-def _last_event(body: bytes) -> bytes:
-    if body.lstrip().startswith(b"{"):
-        return body
-    events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-    return events[-1] if events else body
-
-
 def _shortened(value: object) -> str:
     return msgspec.json.encode(value).decode()[:300]
+
+
+ANYWAY = "KB_LOAD_ANYWAY"
+"""The environment variable that allows a base which is not empty."""
+
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_WAIT_SECONDS = 20
+
+
+class LoadedBase:
+    """The base behind the MCP server at `url`, asked by the tools that every kb server has.
+
+    Every method raises `CallFailed` where a call is not answered with a result.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self._url = url.rstrip("/")
+        self._key = key
+
+    def documents(self) -> int:
+        """How many documents it holds."""
+        with self._connected() as http:
+            return int(self._call(http, "/mcp/kb", "kb_status", {})["documents"]["total"])
+
+    def remove(self, documents: Iterable[int], jobs: Iterable[str]) -> None:
+        """Remove documents, and those that jobs have made; what is gone already is passed over."""
+        with self._connected() as http:
+            made = set(documents)
+            for job_id in jobs:
+                waiting = {"job_id": job_id, "wait_seconds": _WAIT_SECONDS}
+                (job,) = self._call(http, "/mcp/kb", "kb_jobs", waiting)["jobs"]
+                made.add(job["document_id"])
+            for document_id in made - {None}:
+                try:
+                    self._call(http, "/mcp/kb-extra", "kb_delete", {"document_id": document_id})
+                except CallFailed as failed:
+                    if "document_not_found" not in str(failed):
+                        raise
+
+    def _call(self, http: httpx.Client, path: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        message = tool_call(HANDSHAKE, tool, arguments, key=self._key)
+        try:
+            response = http.post(f"{self._url}{path}", content=message.body, headers=dict(message.headers))
+        except httpx.HTTPError as error:
+            raise CallFailed(f"{self._url} does not answer: {error}") from error
+        if response.status_code != httpx.codes.OK:
+            raise CallFailed(f"{self._url} answers {response.status_code}: {response.text[:200]}")
+        return structured(response.content)
+
+    @staticmethod
+    def _connected() -> httpx.Client:
+        return httpx.Client(timeout=_TIMEOUT, trust_env=False)
+
+
+def refusal(base: LoadedBase, *, anyway: bool) -> str:
+    """Why this base is not to be loaded; empty where it may be."""
+    try:
+        documents = base.documents()
+    except CallFailed as failed:
+        return f"the base cannot be looked at: {failed}"
+    if not documents or anyway:
+        return ""
+    return (
+        f"the base holds {documents} documents, and a load adds made-up ones, which searches find while it "
+        f"lasts. Load an empty base, or allow this one with --anyway or {ANYWAY}=1; what is added is removed "
+        "afterwards."
+    )

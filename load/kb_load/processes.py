@@ -1,20 +1,88 @@
-"""Processes under load: started on free loopback ports, watched, and ended by their ids."""
+"""Processes under load, and the machine they run on: started, described, watched and ended by their ids.
+
+Without the machine a figure says nothing. Samples hold resident memory, processor share and open sockets.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import linear_regression
 
+import msgspec
 import psutil
+
+PACKAGES = (
+    "kb-for-agents", "aiohttp", "msgspec", "uvloop", "mcp", "fastmcp", "uvicorn", "httptools", "starlette",
+    "httpx", "locust", "apsw", "numpy", "onnxruntime",
+)  # fmt: skip
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, its load when the measurement began, and the versions of what ran."""
+
+    measured_at: str
+    system: str
+    processor: str
+    cores: int
+    memory_gib: float
+    load_before: float
+    python: str
+    commit: str
+    versions: dict[str, str]
+
+    def line(self) -> str:
+        """One line for a plot or a table."""
+        return (
+            f"{self.processor}, {self.cores} cores, {self.memory_gib:.0f} GiB, load {self.load_before:.1f} "
+            f"before, Python {self.python}, commit {self.commit}, {self.measured_at}"
+        )
+
+
+def describe() -> Machine:
+    """This machine, now."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    commit = "unknown"
+    with suppress(OSError, subprocess.SubprocessError):
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout.strip()
+    return Machine(
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        system=f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
+        processor=names[0] if names else platform.processor() or "unknown processor",
+        cores=os.cpu_count() or 1,
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        load_before=round(os.getloadavg()[0], 2),
+        python=platform.python_version(),
+        commit=commit,
+        versions=versions,
+    )
+
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 90.0
@@ -107,21 +175,104 @@ def running(
         )
     process = Running(name, popen, log)
     try:
-        _wait_until_listening(process, port)
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            if popen.poll() is not None:
+                raise NotReady(f"{name} ended with {popen.returncode}:\n{process.tail()}")
+            if time.monotonic() > deadline:
+                raise NotReady(f"{name} does not listen on port {port}:\n{process.tail()}")
+            try:
+                socket.create_connection((LOOPBACK, port), timeout=1.0).close()
+                break
+            except OSError:
+                time.sleep(0.05)
         yield process
     finally:
         process.stop()
 
 
-def _wait_until_listening(process: Running, port: int) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        if process.popen.poll() is not None:
-            raise NotReady(f"{process.name} ended with {process.popen.returncode}:\n{process.tail()}")
-        try:
-            with socket.create_connection((LOOPBACK, port), timeout=1.0):
+MEBIBYTE = 1024 * 1024
+_MOST_SAMPLES = 20_000
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One process, those it started included, at one moment. `cpu` is in cores."""
+
+    seconds: float
+    name: str
+    resident_mib: float
+    cpu: float
+    sockets: int
+
+
+class Sampler:
+    """Takes a sample of each process every `interval` seconds, from a thread, until it is left."""
+
+    def __init__(self, processes: Mapping[str, int], *, interval: float = 1.0, sockets: bool = True) -> None:
+        """`processes` are process ids by name."""
+        self._roots = {name: psutil.Process(pid) for name, pid in processes.items()}
+        self._interval = interval
+        self._sockets = sockets
+        self._began = time.monotonic()
+        self._before: dict[str, tuple[float, float]] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self.samples: list[Sample] = []
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while len(self.samples) < _MOST_SAMPLES:
+            for name, root in self._roots.items():
+                with suppress(psutil.NoSuchProcess):
+                    self.samples.append(self._take(name, root))
+            if self._ended.wait(self._interval):
                 return
-        except OSError:
-            pause.wait(0.05)
-    raise NotReady(f"{process.name} does not listen on port {port}:\n{process.tail()}")
+
+    def _take(self, name: str, root: psutil.Process) -> Sample:
+        resident = cpu_seconds = 0.0
+        sockets = 0
+        for process in [root, *root.children(recursive=True)]:
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    resident += process.memory_info().rss
+                    cpu_seconds += times.user + times.system
+                if self._sockets:
+                    sockets += len(process.net_connections(kind="tcp"))
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        now = time.monotonic()
+        then, before = self._before.get(name, (now, cpu_seconds))
+        self._before[name] = (now, cpu_seconds)
+        share = (cpu_seconds - before) / (now - then) if now > then else 0.0
+        return Sample(
+            seconds=round(now - self._began, 2),
+            name=name,
+            resident_mib=round(resident / MEBIBYTE, 2),
+            cpu=round(max(0.0, share), 3),
+            sockets=sockets,
+        )
+
+
+def of(samples: Sequence[Sample], name: str) -> list[Sample]:
+    """The samples of one process, in order of time."""
+    return [sample for sample in samples if sample.name == name]
+
+
+def slope(samples: Sequence[Sample]) -> float:
+    """MiB a minute by which resident memory grows, by least squares.
+
+    Raises:
+        ValueError: there are fewer than two moments.
+    """
+    if len({sample.seconds for sample in samples}) < 2:
+        raise ValueError("a slope needs two samples at different moments")
+    minutes = [sample.seconds / 60 for sample in samples]
+    return linear_regression(minutes, [sample.resident_mib for sample in samples]).slope

@@ -1,19 +1,217 @@
-"""The report of a load run: one HTML file that holds all, and the plots beside it as PNG."""
+"""What was measured, for people: percentiles, tables, plots, and the report of a load run.
+
+Plots are PNG files, small enough for a repository, with the machine under each. The report is one HTML file
+that holds all, and the plots beside it.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kb_load.budgets import Budgets, Figures
-from kb_load.history import Moment
-from kb_load.machine import Machine
-from kb_load.plots import Line, Sheet
-from kb_load.sampling import Sample, of, slope
+from kb_load.plan import Budgets, Figures
+from kb_load.processes import Machine, Sample, of, slope
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+R = TypeVar("R")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile, `share` from 0 to 1.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if not values:
+        raise ValueError("no values were measured")
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+
+
+def median_figures(
+    rounds: Iterable[R], key: Sequence[str], fields: Mapping[str, tuple[Callable[[R], float], int]]
+) -> Iterator[tuple[list[R], dict[str, Any]]]:
+    """The rounds of each kind, and of them the members named in `key` and the medians of `fields`.
+
+    A kind is what the members named in `key` have in common; kinds come in the order of their first round. A
+    field is what is read from a round, and the digits to which its median is rounded.
+    """
+    kinds: dict[tuple[Any, ...], list[R]] = {}
+    for each in rounds:
+        kinds.setdefault(tuple(getattr(each, name) for name in key), []).append(each)
+    for kind, alike in kinds.items():
+        medians = {name: round(median(map(read, alike)), digits) for name, (read, digits) in fields.items()}
+        yield alike, dict(zip(key, kind, strict=True)) | medians
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned by width, the first to the left and the others to the right."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            value.rjust(width) if column else value.ljust(width)
+            for column, (value, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (header, *rows)
+    )
+
+
+def figures_table(columns: Mapping[str, str], figures: Iterable[object]) -> str:
+    """A table of `figures`; a column is its name and a format string for one of them, which is `{0}`."""
+    return table(list(columns), [[form.format(each) for form in columns.values()] for each in figures])
+
+
+_COLOURS = ("#2a6f97", "#e07a5f", "#81b29a", "#6d597a", "#f2cc8f", "#3d405b", "#b56576", "#8d99ae")
+_DOTS_PER_INCH = 110
+
+Line = tuple[Sequence[float], Sequence[float]]
+"""The values along x and along y."""
+
+
+class Sheet:
+    """A page of plots one under another.
+
+    matplotlib is imported here and not with the module: it takes a second, and reports need it alone.
+    """
+
+    def __init__(self, panels: int, *, title: str, width: float = 9.0, height: float = 3.0) -> None:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot
+
+        self._figure, axes = pyplot.subplots(
+            panels, 1, figsize=(width, height * panels + 0.6), squeeze=False, layout="constrained"
+        )
+        self._figure.suptitle(title, fontsize=12)
+        self._axes: list[Axes] = [row[0] for row in axes]
+        self._next = 0
+
+    def lines(self, lines: Mapping[str, Line], *, y: str, x: str = "seconds", dashed: str = "") -> None:
+        """Draw named lines; those whose name contains `dashed` are dashed."""
+        axes = self._panel(y)
+        for number, (name, (along, values)) in enumerate(lines.items()):
+            style = "--" if dashed and dashed in name else "-"
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.plot(along, values, style, label=name, color=colour, linewidth=1.5)
+        axes.set_xlabel(x, fontsize=9)
+        axes.set_ylim(bottom=0)
+        if lines:
+            axes.legend(fontsize=8, loc="best")
+
+    def compare(
+        self, figures: Sequence[object], *, group: str, bar: str, height: str, label: str, y: str
+    ) -> None:
+        """Draw the member `height` of `figures` as `bars` does.
+
+        `group`, `bar` and `label` are format strings for one of them, which is `{0}`; every bar is in every
+        group.
+        """
+        heights: dict[str, list[float]] = {}
+        labels: dict[str, list[str]] = {}
+        for each in figures:
+            heights.setdefault(bar.format(each), []).append(getattr(each, height))
+            labels.setdefault(bar.format(each), []).append(label.format(each))
+        self.bars(list(dict.fromkeys(map(group.format, figures))), heights, labels, y=y)
+
+    def bars(
+        self, groups: Sequence[str], bars: Mapping[str, Sequence[float]],
+        labels: str | Mapping[str, Sequence[str]], *, y: str,
+    ) -> None:  # fmt: skip
+        """Draw for each of `groups` one bar of each name; `labels`, or a format string, say what is above."""
+        axes = self._panel(y)
+        width = 0.8 / max(1, len(bars))
+        for number, (name, heights) in enumerate(bars.items()):
+            places = [group + (number - (len(bars) - 1) / 2) * width for group in range(len(groups))]
+            drawn = axes.bar(
+                places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)]
+            )
+            above = map(labels.format, heights) if isinstance(labels, str) else labels[name]
+            axes.bar_label(drawn, labels=list(above), fontsize=8, padding=2)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.margins(y=0.15)
+        # Above the plot: wherever it lay within, it would hide somebody's figure.
+        axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars), frameon=False)
+
+    def save(self, path: Path, *, under: str = "") -> None:
+        """Write the page; `under` is a line at its foot."""
+        from matplotlib import pyplot
+
+        self._figure.supxlabel(under, fontsize=6.5, color="#555555")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._figure.savefig(path, dpi=_DOTS_PER_INCH)
+        pyplot.close(self._figure)
+
+    def _panel(self, y: str) -> Axes:
+        axes = self._axes[self._next]
+        self._next += 1
+        axes.set_ylabel(y, fontsize=9)
+        axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        return axes
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls around one second of the run. Times are milliseconds, of the last seconds before it."""
+
+    seconds: float
+    users: int
+    rate: float
+    failures: float
+    p50: float
+    p95: float
+    p99: float
+
+
+def read_history(path: Path) -> list[Moment]:
+    """The moments in Locust's `*_stats_history.csv`, in order."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return moments(csv.DictReader(file))
+
+
+def moments(rows: Iterable[Mapping[str, str]]) -> list[Moment]:
+    """The rows of all calls together; rows before the first call are left out."""
+    found: list[Moment] = []
+    began: float | None = None
+    for row in rows:
+        if row["Name"] != "Aggregated" or not _number(row["Total Request Count"]):
+            continue
+        at = _number(row["Timestamp"])
+        began = at if began is None else began
+        found.append(
+            Moment(
+                seconds=at - began,
+                users=int(_number(row["User Count"])),
+                rate=_number(row["Requests/s"]),
+                failures=_number(row["Failures/s"]),
+                p50=_number(row["50%"]),
+                p95=_number(row["95%"]),
+                p99=_number(row["99%"]),
+            )
+        )
+    return found
+
+
+def _number(text: str) -> float:
+    """Locust writes `N/A` where nothing was measured."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
 
 _STYLE = """\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}

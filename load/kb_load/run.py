@@ -26,14 +26,10 @@ from pathlib import Path
 
 import msgspec
 
-from kb_load.budgets import BudgetsUnreadable, Figures, broken, broken_by_soak, read_budgets
-from kb_load.history import read_history
-from kb_load.loaded_base import LoadedBase, refusal
-from kb_load.machine import describe
-from kb_load.plan import CURVES, Plan
-from kb_load.processes import LOOPBACK, NotReady, clean_environment, free_port, running
-from kb_load.report import Run, summary, write_report
-from kb_load.sampling import Sampler
+from kb_load.messages import LoadedBase, refusal
+from kb_load.plan import CURVES, BudgetsUnreadable, Figures, Plan, broken, broken_by_soak, read_budgets
+from kb_load.processes import LOOPBACK, NotReady, Sampler, clean_environment, describe, free_port, running
+from kb_load.report import Run, read_history, summary, write_report
 
 KEY = "a-key-for-the-load"
 FIGURES = "figures.json"
@@ -131,28 +127,20 @@ def _run_locust(options: argparse.Namespace, plan: Plan, target: Target) -> tupl
         )  # fmt: skip
         try:
             with Sampler({**target.pids, "locust": locust.pid}) as sampler:
-                status = _wait(locust, None if options.page else plan.seconds + _GRACE_SECONDS)
+                try:
+                    status = locust.wait(None if options.page else plan.seconds + _GRACE_SECONDS)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    locust.send_signal(signal.SIGINT)  # on SIGTERM it leaves without a word
+                    try:
+                        status = locust.wait(_GRACE_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        status = -signal.SIGKILL
         finally:
             # Its processes of load do not end with it where it was killed.
             with suppress(ProcessLookupError):
                 os.killpg(locust.pid, signal.SIGKILL)
             locust.wait()
     return status, sampler
-
-
-def _wait(locust: subprocess.Popen[bytes], seconds: float | None) -> int:
-    """Its exit status; it is ended when its time is over, or on Ctrl-C."""
-    try:
-        return locust.wait(seconds)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        locust.send_signal(signal.SIGINT)  # on SIGTERM it leaves without a word
-    try:
-        return locust.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return -signal.SIGKILL
-
-
-# --- what is loaded -------------------------------------------------------------------------------
 
 
 @contextmanager

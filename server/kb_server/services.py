@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.ragler import Ragler
     from kb_server.engine_client.ragler_http import HttpRagler
-    from kb_server.uploads import Uploads
+    from kb_server.uploads.service import Uploads
 
 SERVER_VERSION = "3.0.0"
 STAGED_FILES = 10
@@ -116,7 +116,7 @@ class Services:
     @cached_property
     def uploads(self) -> Uploads:
         """The uploads; the staging folder is made when one is started."""
-        from kb_server.uploads import Limits, Uploads
+        from kb_server.uploads.service import Limits, Uploads
 
         limits = Limits(
             file_bytes=self.settings.max_upload_bytes,

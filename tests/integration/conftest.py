@@ -32,7 +32,6 @@ class Report:
     lines: list[str] = field(default_factory=list)
 
     def tell(self, line: str) -> None:
-        """Print `line` at the end."""
         self.lines.append(line)
 
 
@@ -65,7 +64,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell what was measured."""
     lines = config.stash[REPORT].lines
     if lines:
         terminalreporter.section("the stack in containers")
@@ -75,7 +73,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def report(request: pytest.FixtureRequest) -> Report:
-    """Where tests tell what they measured."""
     return request.config.stash[REPORT]
 
 
@@ -102,7 +99,6 @@ def _why_absent() -> str:
 
 @pytest.fixture(scope="session")
 def docker() -> Iterator[None]:
-    """A Docker engine, cleared of what was left over."""
     docker_engine.remove_orphans()
     yield
     docker_engine.remove_own()
@@ -114,7 +110,6 @@ def _image(variable: str, target: str) -> str:
 
 @pytest.fixture(scope="session")
 def images(docker: None, report: Report) -> Images:
-    """The images of server and engine."""
     made = Images(_image("KB_ENGINE_IMAGE", "engine"), _image("KB_SERVER_IMAGE", "server"))
     for name in (made.engine, made.server):
         report.tell(f"image {name}: {_megabytes(name)}")
@@ -123,7 +118,6 @@ def images(docker: None, report: Report) -> Images:
 
 @pytest.fixture(scope="session")
 def simulator_image(docker: None, report: Report) -> str:
-    """The image of the simulator."""
     name = _image("KB_SIMULATOR_IMAGE", "simulator")
     report.tell(f"image {name}: {_megabytes(name)}")
     return name
@@ -139,7 +133,6 @@ def our_engine(images: Images) -> str:
 
 @pytest.fixture
 def workshop(docker: None) -> Iterator[Lab]:
-    """Containers, networks and volumes of one test."""
     with lab() as made:
         yield made
 
@@ -159,9 +152,7 @@ def stack(images: Images) -> Iterator[RunningStack]:
         network = made.network()
         engine = Engine(images.engine, network, volume=made.volume())
         server = Server(images.server, network)
-        made.started(engine, server)
-        engine.until_ready()
-        server.until_ready()
+        made.ready(engine, server)
         yield RunningStack(engine, server)
 
 

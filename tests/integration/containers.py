@@ -76,25 +76,20 @@ class Container:
 
     @property
     def id(self) -> str:
-        """Its id."""
         return self.container.get_container_id()
 
     @property
     def url(self) -> str:
-        """Where this machine reaches it."""
         return f"http://127.0.0.1:{self.host_port}"
 
     def start(self) -> None:
-        """Make it and start it."""
         self.container.start()
 
     def stop(self) -> int:
-        """SIGTERM, and its exit status."""
         docker("stop", "--time", str(STOP_SECONDS), self.id)
         return self.exit_status()
 
     def exit_status(self) -> int:
-        """The status that it ended with."""
         state = inspect("container", self.id)["State"]
         assert state["Status"] == "exited", state
         return int(state["ExitCode"])
@@ -104,16 +99,13 @@ class Container:
         docker("kill", "--signal", "TERM", self.id)
 
     def kill(self) -> None:
-        """`kill -9`."""
         docker("kill", "--signal", "KILL", self.id)
         eventually(self.status, lambda status: status == "exited", seconds=20, what="its end")
 
     def start_again(self) -> None:
-        """Start the same container after it has ended."""
         docker("start", self.id)
 
     def restart(self) -> None:
-        """SIGTERM, then a start of the same container."""
         docker("restart", "--time", str(STOP_SECONDS), self.id)
 
     def remove(self) -> None:
@@ -124,11 +116,9 @@ class Container:
             self.container.stop()
 
     def status(self) -> str:
-        """What Docker calls its state."""
         return str(inspect("container", self.id)["State"]["Status"])
 
     def health(self) -> str:
-        """What the image's own check says."""
         return str(inspect("container", self.id)["State"]["Health"]["Status"])
 
     @contextmanager
@@ -169,7 +159,6 @@ class Container:
         return text
 
     def logs(self) -> str:
-        """All it has written."""
         return b"".join(self.container.get_logs()).decode(errors="replace")
 
     def memory_bytes(self) -> int:
@@ -211,7 +200,6 @@ class McpContainer(Container):
 
     @property
     def mcp_url(self) -> str:
-        """The endpoint of the default toolset."""
         return f"{self.url}/mcp"
 
     def caller(self, key: str | None = None) -> Caller:
@@ -245,7 +233,6 @@ class Engine(Container):
         return dict(response.json())
 
     def until_idle(self) -> dict[str, int]:
-        """How many jobs are in which state, once none waits or runs."""
         return eventually(
             lambda: dict(self.get("/status")["queue"]),
             lambda queue: queue["queued"] == queue["running"] == 0,
@@ -254,7 +241,6 @@ class Engine(Container):
         )
 
     def documents_with(self, word: str) -> list[int]:
-        """The documents that a search by words finds."""
         found = self.post("/search", json={"query": word, "mode": "fts", "top": 100})
         return sorted({result["document"]["id"] for result in found["results"]})
 
@@ -335,37 +321,37 @@ class Lab:
     _undo: list[Callable[[], object]] = field(default_factory=list)
 
     def network(self) -> Network:
-        """A network of its own."""
         network = Network(docker_network_kw={"labels": labels()}).create()
         self._undo.append(network.remove)
         return network
 
     def volume(self) -> str:
-        """An empty volume's name."""
         named = [part for name, value in labels().items() for part in ("--label", f"{name}={value}")]
         name = docker("volume", "create", *named)
         self._undo.append(lambda: docker("volume", "rm", name))
         return name
 
     def add(self, *containers: Container) -> None:
-        """Remove these at the end."""
         self._undo += [container.remove for container in containers]
 
     def started(self, *containers: Container) -> None:
-        """Start these, and remove them at the end."""
         for container in containers:
             self.add(container)
             container.start()
 
+    def ready(self, *containers: Container) -> None:
+        """Start these, all before one is waited for, until they answer; remove them at the end."""
+        self.started(*containers)
+        for container in containers:
+            container.until_ready()
+
     def close(self) -> None:
-        """Remove everything."""
         while self._undo:
             self._undo.pop()()
 
 
 @contextmanager
 def lab() -> Iterator[Lab]:
-    """A laboratory that leaves nothing behind."""
     made = Lab()
     try:
         yield made

@@ -99,12 +99,10 @@ def inspect(kind: str, name: str) -> dict[str, Any]:
 
 
 def owner() -> str:
-    """This process, by machine, number and start."""
     return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
 
 
 def labels() -> dict[str, str]:
-    """The labels of everything that this process makes."""
     return {LABEL: "true", OWNER_LABEL: owner()}
 
 
@@ -116,7 +114,6 @@ class _Made:
 
 
 def remove_own() -> None:
-    """Remove what this process has made."""
     _remove([made for made in _everything() if made.owner == owner()])
 
 

@@ -10,24 +10,20 @@ from tests.support.stack import ROOT
 
 
 def volume(made_by: str) -> str:
-    """A volume that says who has made it."""
     return docker("volume", "create", "--label", f"{LABEL}=true", "--label", f"{OWNER_LABEL}={made_by}")
 
 
 def volumes() -> set[str]:
-    """All volumes of tests."""
     return set(docker("volume", "ls", "--quiet", "--filter", f"label={LABEL}").split())
 
 
 def owner_that_is_gone() -> str:
-    """A process of this machine that has ended."""
     code = "from tests.integration.docker_engine import owner; print(owner())"
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
 
 
 def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: None) -> None:
-    """By the label that names it: not what a running process has made, nor one of another machine."""
     made = {name: volume(name) for name in (owner_that_is_gone(), owner(), "another-machine:1:1")}
     others = list(made.values())[1:]
     try:
@@ -39,5 +35,4 @@ def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: No
 
 
 def remove(name: str) -> None:
-    """Remove a volume."""
     docker("volume", "rm", name)

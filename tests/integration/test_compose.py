@@ -31,7 +31,6 @@ class Project:
     name: str = field(default_factory=lambda: f"kb-test-{os.getpid()}")
 
     def run(self, *arguments: str, seconds: float = 60.0) -> str:
-        """What the compose command prints."""
         command = [*self.command, "-p", self.name, "-f", self.file, *arguments]
         return docker_engine.run(*command, seconds=seconds, **self.environment)
 
@@ -48,7 +47,6 @@ class Project:
             return False
 
     def down(self) -> None:
-        """Remove containers, networks and volumes."""
         self.run("down", "--volumes", "--remove-orphans", "--timeout", "20", seconds=120)
 
 
@@ -90,7 +88,6 @@ def shipped(compose: list[str], images: Images) -> Iterator[Project]:
 
 @pytest.mark.requirement("K5", "K8", "E31")
 def test_an_agent_takes_its_first_steps_after_up(shipped: Project) -> None:
-    """The example as it stands, with the agents' key."""
     told = docker_engine.run(
         sys.executable,
         str(ROOT / "examples" / "first_steps.py"),
@@ -113,7 +110,6 @@ def test_data_stays_over_down_and_up(shipped: Project) -> None:
 
 
 def asked(project: Project, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The answer of a tool of the project's server."""
     url = f"http://127.0.0.1:{project.environment['KB_MCP_PORT']}/mcp"
     caller = Caller(url, project.environment["KB_MCP_API_KEY"])
     try:

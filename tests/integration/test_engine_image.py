@@ -25,12 +25,10 @@ DOCUMENTS = ROOT / "examples" / "documents"
 
 @pytest.fixture
 def engine(stack: RunningStack) -> Engine:
-    """The engine of the running stack."""
     return stack.engine
 
 
 def ended(engine: Engine, job: dict[str, Any]) -> dict[str, Any]:
-    """A job after its end, by the long poll."""
     while job["status"] in {"queued", "running"}:
         job = engine.get(f"/jobs/{job['id']}", wait=20)
     return job
@@ -44,7 +42,6 @@ def completed(engine: Engine, job: dict[str, Any]) -> int:
 
 
 def code(response: httpx.Response) -> str:
-    """The stable code of a problem document."""
     assert response.headers["Content-Type"].split(";")[0] == "application/problem+json"
     problem = response.json()
     assert problem["status"] == response.status_code
@@ -69,7 +66,6 @@ def test_status_tells_version_model_and_counts(engine: Engine) -> None:
 
 
 def test_a_note_becomes_a_document_that_is_found(engine: Engine) -> None:
-    """With its text, tags, title and a score between 0 and 1."""
     word = f"w{uuid4().hex}"
     job = engine.post("/jobs", json={"text": f"The {word} sails at dawn", "title": "Ship", "tags": ["sea"]})
     document = completed(engine, job)
@@ -93,7 +89,6 @@ def test_a_note_becomes_a_document_that_is_found(engine: Engine) -> None:
     ],
 )
 def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, query: str) -> None:
-    """PDF, DOCX, HTML and Markdown, sent as multipart."""
     path = DOCUMENTS / name
     job = engine.post(
         "/jobs", files={"file": (name, path.read_bytes())}, data={"source_path": str(path.name)}
@@ -106,7 +101,6 @@ def test_a_file_of_each_kind_is_taken_in_and_found(engine: Engine, name: str, qu
 
 @pytest.mark.usefixtures("our_engine")
 def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
-    """The recognizer and its models are in it, and find all that they load."""
     picture, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(picture).text((20, 30), "obsidian and pumice", fill="black", font=font)
@@ -117,7 +111,6 @@ def test_a_picture_is_read_with_what_the_image_carries(engine: Engine) -> None:
 
 
 def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> None:
-    """PDFium too comes in a package and needs nothing of the system."""
     data = pdf_of_sheets([scan(["tourmaline and beryl"])])
     document = completed(engine, engine.post("/jobs", files={"file": ("scan.pdf", data)}))
     told = engine.get(f"/documents/{document}")
@@ -196,20 +189,17 @@ def test_what_is_wrong_has_a_stable_code(
 
 
 def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
-    """A new container on the same volume has all that the old one had."""
     network, volume = workshop.network(), workshop.volume()
     word = f"w{uuid4().hex}"
     first = Engine(images.engine, network, volume=volume)
-    workshop.started(first)
-    first.until_ready()
+    workshop.ready(first)
     document = completed(first, first.post("/jobs", json={"text": f"{word} stays", "tags": ["t"]}))
     file = completed(first, first.post("/jobs", files={"file": ("tides.md", _tides())}))
     assert first.stop() == 0
     first.remove()
 
     second = Engine(images.engine, network, volume=volume)
-    workshop.started(second)
-    second.until_ready()
+    workshop.ready(second)
     assert second.documents_with(word) == [document]
     assert [each["id"] for each in second.get("/documents", sort_order="asc")["documents"]] == [
         document,

@@ -47,7 +47,6 @@ class Writer(threading.Thread):
         self._again = threading.Event()
 
     def run(self) -> None:
-        """Write everything."""
         try:
             for word in self._words:
                 self._until_taken(word, partial(self._note, word))
@@ -79,7 +78,6 @@ class Writer(threading.Thread):
 
 
 def reached(enough: int) -> Callable[[int], bool]:
-    """Whether a number is at least `enough`."""
     return lambda number: number >= enough
 
 
@@ -92,13 +90,10 @@ def text_of(word: str) -> str:
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_engine_is_killed(
     images: Images, workshop: Lab, report: Report
 ) -> None:
-    """Agents write through the server, the engine is killed twice in the middle and starts again."""
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network)
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
 
     history, words = (
         History(),
@@ -147,9 +142,7 @@ def test_an_upload_is_lost_with_the_servers_restart_and_the_agent_is_told(
     network = workshop.network()
     engine = Engine(images.engine, network, KB_EMBEDDER="hash")
     server = Server(images.server, network, volume=workshop.volume())
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     data, caller = b"# Lost\n\nhalf of it\n" * 1000, server.caller()
     start = caller.ok("kb_upload_start", filename="lost.md", total_size=len(data))
     half = base64.b64encode(data[: len(data) // 2]).decode()
@@ -178,7 +171,6 @@ def test_an_upload_is_lost_with_the_servers_restart_and_the_agent_is_told(
 
 
 def staged(server: Server) -> str:
-    """The names of all files in the staging folder."""
     return server.run("sh", "-c", "find /data -mindepth 1")
 
 
@@ -188,9 +180,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
     network = workshop.network()
     engine = Engine(images.engine, network, volume=workshop.volume(), KB_EMBEDDER="hash")
     server = Server(images.server, network, REQUEST_TIMEOUT="3000")
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     caller = server.caller()
     before = caller.ok("kb_addnote", text="before the cut", wait_seconds=20)
     data = b"# Tide\n\nStaged while the engine was away.\n"
@@ -219,13 +209,10 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
 
 
 def test_an_engine_that_falls_silent_is_given_up_in_time(images: Images, workshop: Lab) -> None:
-    """Its connections stand and nobody answers: an error within the timeout, and service once it speaks."""
     network = workshop.network()
     engine = Engine(images.engine, network, KB_EMBEDDER="hash")
     server = Server(images.server, network, REQUEST_TIMEOUT="1000")
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     caller = server.caller()
     caller.ok("kb_search", query="anything")
     with engine.paused():

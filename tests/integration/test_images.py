@@ -85,7 +85,6 @@ def test_its_own_check_says_that_it_is_well(part: Container) -> None:
 
 
 def test_the_check_fails_where_nobody_listens(part: Container) -> None:
-    """It says why in one line."""
     check = "/usr/local/lib/kb/healthcheck.py"
     assert "refused" in part.fails("env", "PORT=9", "python", check, "PORT", "/readyz")
     port = "KB_ENGINE_PORT" if isinstance(part, Engine) else "KB_MCP_PORT,MCP_SERVER_PORT"
@@ -93,7 +92,6 @@ def test_the_check_fails_where_nobody_listens(part: Container) -> None:
 
 
 def test_the_command_line_is_in_the_image(our_engine: str, stack: RunningStack) -> None:
-    """`docker exec … kb status` tells an operator how the base is."""
     told = json.loads(stack.engine.run("kb", "status", "--json"))
     assert told["version"] == "v3.0.0"
 
@@ -108,7 +106,6 @@ class Answer(threading.Thread):
         self.result: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Make the call."""
         tool, arguments = self._call
         self.result = self._caller.call(tool, **arguments)
 
@@ -117,9 +114,7 @@ def test_sigterm_lets_the_servers_calls_in_flight_end(images: Images, workshop: 
     """A call that waits for the engine is answered after SIGTERM; then the process ends with status 0."""
     network = workshop.network()
     engine, server = Engine(images.engine, network), Server(images.server, network)
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     with engine.paused():
         answer = Answer(server, "kb_status")
         answer.start()
@@ -137,9 +132,7 @@ def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) 
     network = workshop.network()
     engine = Engine(images.engine, network)
     server = Server(images.server, network, KB_WORKERS="2")
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     chunks = [f"line {number}\n".encode() for number in range(6)]
     size = sum(map(len, chunks))
     upload = server.caller().ok("kb_upload_start", filename="lines.md", total_size=size)["upload_id"]
@@ -153,11 +146,9 @@ def test_workers_share_the_port_of_one_container(images: Images, workshop: Lab) 
 
 
 def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: Lab) -> None:
-    """What was accepted waits in the volume and is done by the next container on it."""
     network, volume = workshop.network(), workshop.volume()
     engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash", KB_INGEST_WORKERS="1")
-    workshop.started(engine)
-    engine.until_ready()
+    workshop.ready(engine)
     for number in range(5):
         text = f"unique{number}word " + " ".join(f"word{number}of{each}" for each in range(20_000))
         engine.post("/jobs", json={"text": text})
@@ -171,7 +162,6 @@ def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: L
     engine.remove()
 
     again = Engine(our_engine, network, volume=volume, KB_EMBEDDER="hash")
-    workshop.started(again)
-    again.until_ready()
+    workshop.ready(again)
     assert again.until_idle()["completed"] == 5
     assert [len(again.documents_with(f"unique{number}word")) for number in range(5)] == [1] * 5

@@ -23,7 +23,6 @@ Manifest = dict[str, Any]
 
 
 def documents(name: str) -> list[Manifest]:
-    """The documents of one manifest."""
     return [dict(each) for each in yaml.safe_load_all((KUBERNETES / name).read_text("utf-8"))]
 
 
@@ -40,12 +39,10 @@ def containers(name: str, kind: str = "Deployment") -> dict[str, Manifest]:
 
 
 def environment(container: Manifest) -> dict[str, Any]:
-    """The values, or where they are from."""
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
 
 
 def compose(path: str) -> dict[str, Manifest]:
-    """The services of a compose file, as written."""
     services: dict[str, Manifest] = yaml.safe_load((ROOT / path).read_text("utf-8"))["services"]
     return services
 
@@ -53,13 +50,11 @@ def compose(path: str) -> dict[str, Manifest]:
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("path", sorted(KUBERNETES.glob("*.yml")), ids=lambda path: path.name)
 def test_every_document_is_valid_under_the_schemas_of_kubernetes(path: Path, release: str) -> None:
-    """Strictly: a field that does not exist is an error, in an old release and in today's."""
     for document in documents(path.name):
         kubernetes_validate.validate(document, release, strict=True)
 
 
 def test_a_misspelt_field_is_found() -> None:
-    """The validation above is one."""
     broken = one("sidecar.yml", "Deployment")
     broken["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
@@ -112,7 +107,6 @@ def test_the_mcp_server_serves_the_three_tools_alone_on_port_3001(name: str) -> 
 
 @pytest.mark.parametrize("name", ["sidecar.yml", "standalone.yml"])
 def test_secrets_named_in_a_manifest_exist(name: str) -> None:
-    """Every key that a container takes is one of the secret."""
     secret = one("secret.yml", "Secret")
     for container in containers(name).values():
         for value in environment(container).values():
@@ -202,7 +196,6 @@ def test_a_mounted_folder_is_what_the_server_of_the_stack_may_add_by_path() -> N
 
 @pytest.mark.requirement("R76", "R77", "R78", "R79")
 def test_the_compose_file_of_ragler_has_its_four_services() -> None:
-    """Images, ports and environment as its document has them."""
     services = compose("deploy/ragler/compose.yml")
     assert set(services) == {"backend", "mcp-server", "redis", "qdrant"}
     backend, server = services["backend"], services["mcp-server"]

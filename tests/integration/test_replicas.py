@@ -45,7 +45,6 @@ def replicas(images: Images, balancer_image: str) -> Iterator[Replicas]:
 
 @pytest.fixture(scope="session")
 def balancer_image(docker: None) -> str:
-    """HAProxy."""
     folder = ROOT / "tests" / "integration" / "balancer"
     return os.environ.get("KB_BALANCER_IMAGE") or docker_engine.build(
         "", "kb-balancer:test", file=folder / "Dockerfile", context=folder
@@ -67,7 +66,6 @@ def finish(caller: Caller, upload: str) -> str:
 
 
 def holder(replicas: Replicas, upload: str) -> Server:
-    """The replica on whose disk an open upload lies."""
     (found,) = [server for server in replicas.servers if server.run("find", "/data", "-name", upload)]
     return found
 
@@ -99,7 +97,6 @@ def test_without_affinity_an_upload_is_not_known_to_the_other_replica(replicas: 
 
 
 def test_agents_of_a_lost_replica_go_on_with_the_other(replicas: Replicas) -> None:
-    """Calls are answered at once, the open upload is told lost, and a new one succeeds."""
     balanced = replicas.balancer
     upload = start(balanced.caller())
     holder(replicas, upload).kill()

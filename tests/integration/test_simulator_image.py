@@ -15,15 +15,12 @@ from tests.support.mcp_http import Caller
 
 @pytest.fixture(scope="module")
 def simulated(images: Images, simulator_image: str) -> Iterator[tuple[Simulator, Server]]:
-    """A simulator and a server that asks it."""
     with lab() as made:
         network = made.network()
         simulator = Simulator(simulator_image, network)
         url = "http://simulator:8900"
         server = Server(images.server, network, engine_url=url, REQUEST_TIMEOUT="2000")
-        made.started(simulator, server)
-        simulator.until_ready()
-        server.until_ready()
+        made.ready(simulator, server)
         yield simulator, server
 
 
@@ -40,23 +37,19 @@ def simulator(simulated: tuple[Simulator, Server]) -> Iterator[Simulator]:
 
 @pytest.fixture
 def caller(simulated: tuple[Simulator, Server], simulator: Simulator) -> Caller:
-    """A caller of the server."""
     return simulated[1].caller()
 
 
 def arm(simulator: Simulator, name: str, operation: str, **when: Any) -> None:
-    """Arm a fault of the catalogue."""
     fault = {"name": name, "match": {"operation": operation}, "when": when}
     simulator.control("POST", "/faults", fault)
 
 
 def verified(simulator: Simulator, *expectations: dict[str, Any]) -> dict[str, Any]:
-    """The journal held to what is expected."""
     return simulator.control("POST", "/journal/verify", {"expectations": list(expectations)})
 
 
 def test_a_note_is_found_through_the_server(simulator: Simulator, caller: Caller) -> None:
-    """The fake keeps the promise that the engine keeps."""
     word = f"w{uuid4().hex}"
     added = caller.ok("kb_addnote", text=f"The {word} sings", collection="memory", wait_seconds=20)
     found = caller.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
@@ -76,7 +69,6 @@ def test_a_search_outlives_a_fault_that_passes(simulator: Simulator, caller: Cal
 
 
 def test_a_note_whose_answer_was_lost_is_not_doubled(simulator: Simulator, caller: Caller) -> None:
-    """It is sent again under the same key."""
     arm(simulator, "lost_ack", "createJob", nth=1)
     word = f"w{uuid4().hex}"
     caller.ok("kb_addnote", text=f"{word} once", wait_seconds=20)
@@ -99,9 +91,7 @@ def test_an_expired_key_is_told_as_such(simulator: Simulator, caller: Caller) ->
 
 
 def test_sigterm_ends_it(simulated: tuple[Simulator, Server], simulator_image: str) -> None:
-    """In order, with status 0."""
     with lab() as made:
         other = Simulator(simulator_image, made.network())
-        made.started(other)
-        other.until_ready()
+        made.ready(other)
         assert other.stop() == 0

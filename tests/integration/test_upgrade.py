@@ -63,9 +63,7 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
     fill(volume, our_engine, {"engine/kb.sqlite": old_base})
     engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER=EMBEDDER)
     server = Server(images.server, network)
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     caller = server.caller()
     assert [document["id"] for document in engine.get("/documents", sort_order="asc")["documents"]] == [3, 5]
     for query, mode, document in (("revalued", "fts", 3), (FILE, "vector", 5)):
@@ -80,8 +78,7 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
     engine.remove()
 
     again = Engine(our_engine, network, volume=volume, KB_EMBEDDER=EMBEDDER)
-    workshop.started(again)
-    again.until_ready()
+    workshop.ready(again)
     assert again.documents_with("May") == [3]
     assert again.documents_with("Herring") == [5]
     assert again.documents_with("today") == [added["document_id"]]
@@ -90,7 +87,6 @@ def test_a_volume_of_the_first_layout_serves_under_todays_image(
 def test_a_base_that_is_newer_than_the_image_is_refused_and_left_alone(
     our_engine: str, workshop: Lab, tmp_path: Path
 ) -> None:
-    """A downgrade ends at once, in one line that says why."""
     path = tmp_path / "kb.sqlite"
     db = apsw.Connection(str(path))
     try:

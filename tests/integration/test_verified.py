@@ -26,7 +26,6 @@ VERIFY_SECONDS = 400.0
 
 @pytest.fixture(scope="session")
 def foreign_image(docker: None) -> str:
-    """The engine that is not kb's."""
     return docker_engine.build("", "kb-foreign-engine:test", file=FOREIGN / "Dockerfile")
 
 
@@ -46,8 +45,7 @@ def verify(engine: Engine) -> str:
 @pytest.mark.timeout(600, func_only=True)
 def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, report: Report) -> None:
     engine = Engine(images.engine, workshop.network())
-    workshop.started(engine)
-    engine.until_ready()
+    workshop.ready(engine)
     counted = verify(engine)
     report.tell(f"kb verify on {images.engine}: {counted}")
     assert " 0 broken" in counted
@@ -56,10 +54,8 @@ def test_the_engine_image_keeps_its_promises(images: Images, workshop: Lab, repo
 @pytest.mark.process
 @pytest.mark.timeout(600, func_only=True)
 def test_an_engine_that_is_not_ours_keeps_them_too(foreign_image: str, workshop: Lab, report: Report) -> None:
-    """What is verified is the promise, not one program."""
     engine = Engine(foreign_image, workshop.network())
-    workshop.started(engine)
-    engine.until_ready()
+    workshop.ready(engine)
     counted = verify(engine)
     report.tell(f"kb verify on {foreign_image}: {counted}")
     assert " 0 broken" in counted
@@ -71,9 +67,7 @@ def test_agents_take_their_first_steps_over_an_engine_that_is_not_ours(
     """The server knows only the promise."""
     network = workshop.network()
     engine, server = Engine(foreign_image, network), Server(images.server, network)
-    workshop.started(engine, server)
-    engine.until_ready()
-    server.until_ready()
+    workshop.ready(engine, server)
     steps = str(ROOT / "examples" / "first_steps.py")
     told = docker_engine.run(sys.executable, steps, "--url", server.mcp_url, seconds=120)
     assert told.splitlines()[-1] == "All steps done."

@@ -30,12 +30,11 @@ from websockets.sync.client import ClientConnection, connect
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH, AnyOperation
 from kb_contracts.api.ragler import VectorSearchRequest
-from kb_server.engine_client import Refused
-from kb_server.engine_client.errors import RateLimited
+from kb_server.engine_client.errors import RateLimited, Refused
 from kb_server.engine_client.ragler import Collection, CollectionDetail, Passage, Passages, Statistics
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import hosted, mount
-from kb_server.observability import Metrics
+from kb_server.observability.metrics import Metrics
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset

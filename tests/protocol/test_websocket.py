@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kb_config.logs import fields_of
-from kb_server.observability import Metrics
+from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, NoArguments
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.protocol.caller import Caller

@@ -46,11 +46,9 @@ class Collector:
     released: threading.Event = field(default_factory=threading.Event)
 
     def named(self, tool: str) -> list[SeenSpan]:
-        """The spans of one tool."""
         return [span for span in self.spans if span.name == f"tools/call {tool}"]
 
     def take(self, body: bytes) -> None:
-        """Keep the spans of one request."""
         self.bodies.append(body)
         request = ExportTraceServiceRequest.FromString(body)
         for resource in request.resource_spans:
@@ -76,7 +74,6 @@ def _seen(span: Any, service: str) -> SeenSpan:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):

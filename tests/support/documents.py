@@ -1,4 +1,5 @@
-"""Documents made on the spot for tests: a PDF of any size whose words are known page by page, and a DOCX.
+"""Documents made on the spot for tests: PDFs whose words are known page by page, DOCX, and Office files that
+are changed member by member or made with parts that no program writes.
 
 Pure standard library, so that a test of another part can make one without the engine's packages.
 The same arguments always give the same bytes.
@@ -10,7 +11,8 @@ import io
 import random
 import textwrap
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import BytesIO
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
@@ -242,7 +244,6 @@ def nested_pdf(levels: int = 9) -> bytes:
 
 
 def pdf_stream(data: bytes, entries: bytes = b"") -> bytes:
-    """A stream of a PDF, with further entries of its dictionary."""
     return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
 
 
@@ -259,3 +260,53 @@ def pdf_file(objects: list[bytes], trailer: bytes = b"") -> bytes:
     size = len(objects) + 1
     body += b"trailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n" % (size, trailer, start)
     return bytes(body)
+
+
+Change = Callable[[bytes], bytes]
+
+
+def rewritten(
+    data: bytes,
+    changes: Mapping[str, Change | None],
+    added: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """The package with these members changed, left out where the change is None, or added."""
+    packed = BytesIO()
+    with zipfile.ZipFile(BytesIO(data)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            change = changes.get(name, bytes)
+            if change is not None:
+                new.writestr(name, change(old.read(name)))
+        for name, text in added.items():
+            new.writestr(name, text)
+    return packed.getvalue()
+
+
+def with_part(data: bytes, name: str, content: bytes) -> bytes:
+    return rewritten(data, {name: lambda _: content})
+
+
+def with_entities(xml: bytes, declaration: bytes) -> bytes:
+    root = xml.index(b"?>") + 2 if xml.startswith(b"<?xml") else 0
+    return xml[:root] + b"<!DOCTYPE x [" + declaration + b"]>" + xml[root:]
+
+
+def outside(xml: bytes) -> bytes:
+    """An XML file with an entity that wants a file of this machine."""
+    return with_entities(xml, b'<!ENTITY e SYSTEM "file:///etc/passwd">')
+
+
+def laughs(xml: bytes) -> bytes:
+    """An XML file that defines a billion of them, by entities that hold entities."""
+    values = [b"ha", *(b"&e%d;" % number * 10 for number in range(9))]
+    return with_entities(xml, b"".join(b'<!ENTITY e%d "%b">' % each for each in enumerate(values)))
+
+
+def encrypted(data: bytes, member: str) -> bytes:
+    changed = bytearray(data)
+    name = member.encode()
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        changed[archive.getinfo(member).header_offset + 6] |= 1
+    # In the directory at the end the flags lie 38 bytes before the name.
+    changed[data.rindex(name) - 38] |= 1
+    return bytes(changed)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.settings import OpenAISettings
 from tests.support.stack import free_port
 
 Json = dict[str, Any]
@@ -50,20 +52,16 @@ class EmbeddingEndpoint:
 
     @property
     def settings(self) -> Json:
-        """Settings of an engine that embeds here."""
         return {"embedder": "openai", "embedding_url": self.url, "embedding_model": MODEL}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables."""
         return {"KB_EMBEDDER": "openai", "KB_EMBEDDING_URL": self.url, "KB_EMBEDDING_MODEL": MODEL}
 
     def texts(self) -> list[str]:
-        """All texts that it was asked for, in order."""
         return [text for request in self.requests for text in request["input"]]
 
     def start(self) -> None:
-        """Listen."""
         self._do(self._start())
 
     def stop(self) -> None:
@@ -116,12 +114,10 @@ async def _drop_all() -> None:
 
 
 def told(status: int, words: str, **headers: str) -> web.Response:
-    """An error as OpenAI's API puts it."""
     return web.json_response({"error": {"message": words}}, status=status, headers=headers)
 
 
 def always(status: int, words: str = "no", **headers: str) -> Fault:
-    """Every request gets this error."""
 
     async def fault(_request: web.Request, _asked: Json) -> web.StreamResponse:
         return told(status, words, **headers)
@@ -130,7 +126,6 @@ def always(status: int, words: str = "no", **headers: str) -> Fault:
 
 
 def longer_than(most: int, status: int = 400, words: str = "maximum context length") -> Fault:
-    """Requests with a text of more characters get an error."""
 
     async def fault(_request: web.Request, asked: Json) -> web.StreamResponse | None:
         return told(status, words) if any(len(text) > most for text in asked["input"]) else None
@@ -149,17 +144,23 @@ def containing(word: str, status: int) -> Fault:
 
 
 async def hanging(_request: web.Request, _asked: Json) -> web.StreamResponse:
-    """Nothing is ever answered."""
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets")
 
 
 @contextmanager
 def endpoint() -> Iterator[EmbeddingEndpoint]:
-    """One that listens, and is gone afterwards."""
     serving = EmbeddingEndpoint()
     serving.start()
     try:
         yield serving
     finally:
         serving.close()
+
+
+@contextmanager
+def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
+    """An embedder that asks this endpoint, with its settings."""
+    chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
+    with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
+        yield embedder

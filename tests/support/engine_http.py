@@ -36,23 +36,19 @@ class Caller:
         return answered(response, 202)
 
     async def job(self, job_id: str, wait: float = 0) -> Json:
-        """One job."""
         return answered(await self.http.get(f"/api/v1/jobs/{job_id}", params={"wait": wait}))
 
     async def ended(self, job: Json) -> Json:
-        """The job after its end."""
         ended = await self.job(job["id"], wait=30)
         assert ended["status"] in {"completed", "failed", "cancelled"}, ended
         return ended
 
     async def completed(self, job: Json) -> int:
-        """The id of the document that the job made."""
         ended = await self.ended(job)
         assert ended["status"] == "completed", ended
         return int(ended["document_id"])
 
     async def started(self, job: Json) -> Json:
-        """The job, seen running."""
         for _ in range(_LOOKS):
             seen = await self.job(job["id"])
             if seen["status"] != "queued":
@@ -73,7 +69,6 @@ class Caller:
         return await self.completed(await self.send(name, data, None, **fields))
 
     async def search(self, query: str, **body: Any) -> Json:
-        """The answer of a search."""
         return answered(await self.http.post("/api/v1/search", json={"query": query, **body}))
 
     async def found(self, query: str, **body: Any) -> list[int]:
@@ -82,24 +77,19 @@ class Caller:
         return [result["document"]["id"] for result in answer["results"]]
 
     async def document(self, key: int | str, **query: Any) -> Json:
-        """One document."""
         return answered(await self.http.get(f"/api/v1/documents/{key}", params=query))
 
     async def documents(self, **query: Any) -> Json:
-        """A page of documents."""
         return answered(await self.http.get("/api/v1/documents", params=query))
 
     async def patch(self, key: int, **body: Any) -> httpx.Response:
-        """Change a note."""
         return await self.http.patch(f"/api/v1/notes/{key}", json=body)
 
     async def status(self) -> Json:
-        """The engine's status."""
         return answered(await self.http.get("/api/v1/status"))
 
 
 def answered(response: httpx.Response, status: int = 200) -> Json:
-    """The body of a response with the expected status."""
     assert response.status_code == status, response.text
     return dict(response.json())
 

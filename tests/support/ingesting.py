@@ -23,6 +23,7 @@ from kb_engine.store.repository import jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_engine.turns import LANES
 from kb_readers import Limits
+from tests.support.stores import new_file, new_note
 
 HELD = "held"
 SECONDS = 20.0
@@ -46,7 +47,6 @@ class TestEmbedder(HashEmbedder):
         self.error: type[Exception] = EmbedderUnavailable
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """As hashing does, once it may."""
         self.texts += texts
         if self.failures:
             self.failures -= 1
@@ -85,27 +85,20 @@ class Parts:
         job_id = str(uuid4())
         async with self.spool.receive(job_id) as file:
             await file.write(data)
-        return await self._queue(
-            NewJob(
-                id=job_id,
-                kind="file",
-                title=name,
-                tags=[],
-                metadata={},
-                source_path=None,
-                dedup_scope="",
-                sha256=sha256(data).hexdigest(),
-                size_bytes=len(data),
-                spool=job_id,
-                filename=name,
-                format="txt",
-                doc_type="text",
-                caller=caller,
-            )
+        file = new_file(
+            name,
+            id=job_id,
+            title=name,
+            tags=[],
+            sha256=sha256(data).hexdigest(),
+            size_bytes=len(data),
+            spool=job_id,
+            filename=name,
+            caller=caller,
         )
+        return await self._queue(file)
 
     async def ended(self, job_id: str) -> m.Job:
-        """The job after its end."""
         job = await self.ends.wait(job_id, SECONDS, lambda job_id: self.store.read(jobs.find, job_id))
         assert job.finished_at is not None, job
         return job
@@ -117,20 +110,7 @@ class Parts:
 
 
 def note(text: str, **changes: Any) -> NewJob:
-    """A note's job."""
-    fields: dict[str, Any] = {
-        "id": str(uuid4()),
-        "kind": "note",
-        "title": text[:20],
-        "tags": [],
-        "metadata": {},
-        "source_path": None,
-        "dedup_scope": "",
-        "sha256": sha256(text.encode()).hexdigest(),
-        "size_bytes": len(text.encode()),
-        "text": text,
-    }
-    return NewJob(**{**fields, **changes})
+    return new_note(text, **{"title": text[:20], "tags": [], **changes})
 
 
 @asynccontextmanager

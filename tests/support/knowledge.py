@@ -47,7 +47,6 @@ class Knowledge(ToolCaller):
         self.reported.set()
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Its errors say `success: false`."""
         answer = await super().refused(name, **arguments)
         assert answer["success"] is False
         return answer
@@ -94,14 +93,12 @@ async def knowledge_before(
 
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[Simulator]:
-    """Engines in memory, on real ports."""
     with in_thread(SimulatorSettings(port=0, control=0)) as running:
         yield running
 
 
 @pytest.fixture
 def simulated(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[tuple[str, ControlClient]]:
-    """The key of an empty engine, and what steers it."""
     name = blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()
     assert simulator.control_url is not None
     with ControlClient(simulator.control_url) as control:
@@ -126,6 +123,5 @@ async def knowledge_with(
 
 @pytest.fixture
 async def knowledge(knowledge_with: Callable[..., Any]) -> Knowledge:
-    """The toolset with its usual settings."""
     made: Knowledge = await knowledge_with()
     return made

@@ -29,7 +29,6 @@ class Caller:
         return response
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The `result` of a tool call."""
         message = {
             "jsonrpc": "2.0",
             "id": next(_ids),

@@ -18,7 +18,6 @@ ENVELOPE = {
 
 
 def request(method: str, params: dict[str, Any] | None = None, request_id: Any = "1") -> dict[str, Any]:
-    """A request of the handshake era."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params is not None:
         message["params"] = params
@@ -28,7 +27,6 @@ def request(method: str, params: dict[str, Any] | None = None, request_id: Any =
 def call(
     tool: str, request_id: Any = "1", *, meta: dict[str, Any] | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    """A tool call of the handshake era."""
     params: dict[str, Any] = {"name": tool, "arguments": arguments}
     if meta is not None:
         params["_meta"] = meta
@@ -51,7 +49,6 @@ def modern_headers(message: dict[str, Any], **more: str) -> dict[str, str]:
 
 
 def initialize(version: str) -> dict[str, Any]:
-    """The first message of a handshake."""
     info = {"name": "test", "version": "1"}
     return request("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": info})
 

@@ -55,7 +55,6 @@ class Server:
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start and wait until it lets somebody in."""
         settings = [part for setting in _QUICK for part in ("-c", setting)]
         command = [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder]
         listening = ["-h", "127.0.0.1", "-p", str(self.port)]
@@ -93,11 +92,9 @@ class Server:
         return subprocess.run(asking, **_as_nobody(self.folder), check=False).returncode == 0
 
     def url(self, database: str) -> str:
-        """The address of a database."""
         return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
 
     async def run(self, sql: str, database: str = "postgres") -> None:
-        """Do something as the administrator."""
         db = await asyncpg.connect(self.url(database))
         try:
             await db.execute(sql)
@@ -114,16 +111,13 @@ class Database:
 
     @property
     def url(self) -> str:
-        """As a setting names it."""
         return self.server.url(self.name)
 
     @property
     def address(self) -> Address:
-        """The same, checked."""
         return address_of(self.url)
 
     async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Look into it past the store."""
         db = await asyncpg.connect(self.server.url(self.name), server_settings={"search_path": "kb, public"})
         try:
             return await work(db)
@@ -131,11 +125,9 @@ class Database:
             await db.close()
 
     async def execute(self, sql: str) -> None:
-        """Change it past the store."""
         await self.ask(lambda db: db.execute(sql))
 
     async def value(self, sql: str) -> Any:
-        """The one value of a query."""
         return await self.ask(lambda db: db.fetchval(sql))
 
 

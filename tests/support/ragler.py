@@ -89,7 +89,6 @@ class Backend:
     _answers: dict[str, Answer] = field(default_factory=dict)
 
     def of(self, path: str) -> list[Asked]:
-        """What was asked at a path."""
         return [asked for asked in self.asked if asked.path == path]
 
     def answers(
@@ -106,7 +105,6 @@ class Backend:
         self._answers[path] = answer
 
     def does(self, path: str, answer: Answer) -> None:
-        """From now on."""
         self._answers[path] = answer
 
     def fails_once(self, path: str, status: int) -> None:
@@ -119,7 +117,6 @@ class Backend:
         self.does(path, answer)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Record a request, and answer it."""
         raw = await request.read()
         body = json.loads(raw) if raw else None
         self.asked.append(Asked(request.method, request.path, dict(request.headers), body))
@@ -138,7 +135,6 @@ class Backend:
 
 @asynccontextmanager
 async def backend_running() -> AsyncIterator[Backend]:
-    """A backend on a port of loopback."""
     backend, app = Backend(), web.Application()
     app.router.add_route("*", "/{path:.*}", backend.handle)
     server = TestServer(app)

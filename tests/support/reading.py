@@ -22,7 +22,6 @@ async def read_path(path: Path, fmt: Format, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def only_text(read: Read, data: bytes) -> str:
-    """The text of a file that has no pages."""
     (page,) = read(data).pages
     assert page.number is None
     return page.text

@@ -42,7 +42,6 @@ class Server:
     """So many documents of the next changes are taken before the connection breaks."""
 
     def lose_everything(self) -> None:
-        """As a restart on an empty disk."""
         self.documents, self.generation = {}, 0
 
 
@@ -59,11 +58,9 @@ class RemoteIndex:
         return self._server
 
     async def generation(self) -> int:
-        """That of the change applied last."""
         return (await self._call()).generation
 
     async def apply(self, changes: Changes, generation: int) -> None:
-        """Upserts and deletes, one by one."""
         server = await self._call()
         if generation < server.generation:
             return
@@ -82,7 +79,6 @@ class RemoteIndex:
         server.applied.append(generation)
 
     async def search(self, query: IndexQuery) -> Candidates:
-        """All chunks scored."""
         server = await self._call()
         chosen = [one for one in server.documents.values() if _selected(one, query.selection)]
         of_chunks = sorted((chunk_id, one) for one in chosen for chunk_id in one.chunk_ids)
@@ -99,17 +95,14 @@ class RemoteIndex:
         return Candidates(found_here.best, found_here.total, generation=server.generation)
 
     async def create(self, dimensions: int) -> None:
-        """Empty."""
         server = await self._call()
         server.documents, server.generation = {}, 0
         server.created += 1
 
     async def drop(self) -> None:
-        """Gone."""
         (await self._call()).lose_everything()
 
     async def stats(self) -> IndexStats:
-        """What is there."""
         server = await self._call()
         chunks = sum(len(one.chunk_ids) for one in server.documents.values())
         return IndexStats(len(server.documents), chunks, server.generation)

@@ -29,7 +29,6 @@ class Sheet:
 
 
 def drawn(lines: Sequence[str], size: tuple[int, int] = (1000, 1414)) -> Image.Image:
-    """A grey picture with these lines in black on white."""
     picture = Image.new("L", size, "white")
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(size=_LETTERS_PIXELS)
     for number, line in enumerate(lines, start=1):
@@ -43,12 +42,10 @@ def scan(lines: Sequence[str], text: str = "") -> Sheet:
 
 
 def shown(width: float = A4[0], height: float = A4[1]) -> bytes:
-    """What draws the object X0 so large, in points."""
     return b"q %f 0 0 %f 0 0 cm /X0 Do Q " % (width, height)
 
 
 def words(text: str) -> bytes:
-    """What sets this line at the foot of the page."""
     return b"BT /F1 8 Tf 20 20 Td (%b) Tj ET " % text.encode("ascii") if text else b""
 
 
@@ -71,7 +68,6 @@ def picture(
 
 
 def pdf_of_sheets(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
-    """A PDF with these pages."""
     objects = [b"", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     kids = []
     for sheet in sheets:
@@ -90,7 +86,6 @@ def pdf_of_sheets(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
 
 
 def fax(pixels: Image.Image) -> bytes:
-    """The picture in two colours, as CCITT group 4 (ITU-T T.6)."""
     file = BytesIO()
     # Pillow writes white as 0, of which both formats make black.
     ImageOps.invert(pixels).convert("1").save(file, "TIFF", compression="group4", strip_size=1 << 30)

@@ -28,7 +28,6 @@ MOMENT = "2026-01-02T03:04:05Z"
 
 
 def chunk(index: int, **members: Any) -> m.Chunk:
-    """A chunk with any members."""
     return m.Chunk(
         **{
             "id": index + 1,
@@ -66,7 +65,6 @@ class ManualClock:
         self.slept = asyncio.Event()
 
     def clock(self) -> Clock:
-        """The clock to hand in."""
         return Clock(now=self.now, monotonic=lambda: self.seconds, sleep=self._sleep)
 
     def now(self) -> datetime:
@@ -74,7 +72,6 @@ class ManualClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds - 1_000.0)
 
     def advance(self, seconds: float) -> None:
-        """Move on, and wake who has slept long enough."""
         self.seconds += seconds
         for wakes_at, event in self.asleep:
             if wakes_at <= self.seconds:
@@ -95,7 +92,6 @@ class JumpingClock:
         self.sleeps: list[float] = []
 
     def clock(self) -> Clock:
-        """The clock to hand in."""
         return Clock(monotonic=lambda: self.seconds, sleep=self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
@@ -120,7 +116,6 @@ class ToolCaller:
         self._results = {tool["name"]: tool["outputSchema"] for tool in self._calls.listing()}
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result of `tools/call` as it came."""
         self.last = Call(correlation_id="call-1", credential="me", progress=self._progress)
         return (await self._calls.outcome(name, arguments, self.last)).as_result()
 
@@ -134,7 +129,6 @@ class ToolCaller:
         return answer
 
     async def refused(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The JSON of an error."""
         result = await self.call(name, _named(arguments))
         assert result["isError"] is True, result
         assert "structuredContent" not in result
@@ -152,7 +146,6 @@ def _json(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`async` is a word of Python's."""
     return {name.removesuffix("_"): value for name, value in arguments.items()}
 
 

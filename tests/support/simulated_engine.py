@@ -18,8 +18,8 @@ import msgspec
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CREATE_JOB, AnyOperation
-from kb_server.engine_client import FileSource
 from kb_server.engine_client.client import HttpEngine
+from kb_server.engine_client.port import FileSource
 from kb_simulator import AtOnce, Expectation, Fault, Match, Simulator, SimulatorSettings, When
 from kb_simulator.engine import documents
 from kb_simulator.engine.state import State
@@ -52,7 +52,6 @@ class Journal:
         return [body["file"][1] for body in self.bodies("createJob") if "file" in body]
 
     def changes(self) -> list[tuple[str, str]]:
-        """Method and path of everything but reads."""
         return [(each.method, each.path) for each in self.requests() if each.method != "GET"]
 
     def expect(self, *, exactly: int, **match: str) -> None:
@@ -71,7 +70,6 @@ class SimulatedEngine:
 
     @property
     def state(self) -> State:
-        """Everything that it holds."""
         return self.namespace.state
 
     def arm(
@@ -97,7 +95,6 @@ class SimulatedEngine:
         return self.document(document_id)
 
     def document(self, document_id: int = 1) -> m.Document:
-        """A document as it is now."""
         return self.state.documents.by_id[document_id].document
 
     def edit(self, document_id: int = 1, title: str = "Edited") -> None:
@@ -130,11 +127,9 @@ class InterruptedEngine(HttpEngine):
         self.around: dict[str, Around] = {}
 
     async def call(self, operation: AnyOperation, **content: Any) -> Any:
-        """The call, with what stands around it."""
         return await self._within(operation.id, partial(super().call, operation, **content))
 
     async def send_file(self, file: FileSource, fields: m.FileFields, **options: Any) -> m.Job:
-        """As `call`, of `createJob`."""
         job: m.Job = await self._within(CREATE_JOB.id, partial(super().send_file, file, fields, **options))
         return job
 

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 from tests.support.eventually import eventually
 
@@ -22,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -45,7 +45,6 @@ class Process:
 
     @classmethod
     def start(cls, *arguments: str, python: str = sys.executable, **environment: str) -> Process:
-        """Run `python -m …` with settings from `environment` alone."""
         popen = subprocess.Popen(
             [python, *arguments],
             env=clean_environment(**environment),
@@ -65,11 +64,9 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self.popen.pid
 
     def output(self) -> str:
-        """What it wrote so far, both streams."""
         return "".join(self.lines)
 
     def stop(self, seconds: float = 20.0) -> int:
@@ -90,7 +87,6 @@ class Process:
         return status
 
     def kill(self) -> None:
-        """`kill -9`, to the process and what it started."""
         os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait(10)
 
@@ -123,7 +119,6 @@ class Stack:
 
     @property
     def mcp_url(self) -> str:
-        """The endpoint of the default toolset."""
         return f"{self.server_url}/mcp"
 
 
@@ -146,3 +141,16 @@ def running_stack(home: Path, **environment: str) -> Iterator[Stack]:
         yield stack
     finally:
         process.stop()
+
+
+def own_children() -> list[psutil.Process]:
+    """What this process has started and what that has; but what other tests leave for all that come.
+
+    That is the database server, and what `multiprocessing` starts with a first process of its own.
+    """
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.name() != "postgres" and "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child)
+    return found

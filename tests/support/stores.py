@@ -54,12 +54,10 @@ class TestClock:
         return self.now
 
     def move(self, **by: float) -> None:
-        """Onwards, or back."""
         self.now += timedelta(**by)
 
 
 def axis(number: int) -> NDArray[np.float32]:
-    """The unit vector along one dimension."""
     return np.eye(DIMENSIONS, dtype=np.float32)[number]
 
 
@@ -69,19 +67,16 @@ def between(first: int, second: int, cosine: float) -> NDArray[np.float32]:
 
 
 def meaning(text: str) -> NDArray[np.float32]:
-    """A unit vector that depends on the text alone."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     vector = np.random.default_rng(seed).normal(size=DIMENSIONS)
     return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
 
 
 def digest(text: str) -> str:
-    """What tells that two texts are the same."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def new_note(text: str, /, **changes: Any) -> NewJob:
-    """A note to accept."""
     fields: dict[str, Any] = {
         "id": str(uuid4()),
         "kind": "note",
@@ -122,7 +117,6 @@ def prepared(
 
 
 def pieces(*texts: str) -> list[PreparedChunk]:
-    """Chunks that follow one another."""
     chunks, start = [], 0
     for text in texts:
         tokens = len(text.split())
@@ -134,7 +128,6 @@ def pieces(*texts: str) -> list[PreparedChunk]:
 
 
 def key(name: str = "key", fingerprint: str = "same", operation: str = "op") -> Idempotency:
-    """An idempotency key of one caller."""
     return Idempotency(key=name, credential="caller", operation=operation, fingerprint=fingerprint)
 
 
@@ -148,12 +141,10 @@ class Base:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite base."""
         assert isinstance(self.place, Path)
         return self.place
 
     async def count(self, table: str) -> int:
-        """How many rows a table has, by a look past the store."""
         sql = f"SELECT count(*) FROM {table}"
         if isinstance(self.place, Path):
             return int(await self.store._readers.run(lambda db: db.execute(sql).get))
@@ -168,7 +159,6 @@ class Base:
         return leased
 
     async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
-        """A job from acceptance to its end."""
         done = await self.store.write(documents.commit, await self.lease(job), made)
         assert done is not None
         return done
@@ -196,14 +186,12 @@ class Base:
     async def note(
         self, *texts: str, vectors: Sequence[NDArray[np.float32]] | None = None, **changes: Any
     ) -> m.Document:
-        """A note with one chunk a text."""
         job = new_note("".join(texts), **changes)
         return await self._document(
             await self.ingest(job, prepared(*texts, title=job.title, vectors=vectors))
         )
 
     async def file(self, *texts: str, **changes: Any) -> m.Document:
-        """A file with one chunk a text."""
         job = new_file("".join(texts), **changes)
         return await self._document(await self.ingest(job, prepared(*texts, title=job.title)))
 
@@ -218,7 +206,6 @@ class Base:
         return await self.store.search(Query(text=text, mode=mode, selection=selection, **asked))
 
     async def titles(self, text: str, mode: m.Mode = "fts", **changes: Any) -> list[str]:
-        """The titles that a search finds, best first."""
         return [result.document.title for result in (await self.find(text, mode, **changes)).results]
 
 
@@ -227,7 +214,6 @@ _SELECTS = set(Selection.__dataclass_fields__)
 
 @asynccontextmanager
 async def opened(place: Place, clock: TestClock | None = None, **options: Any) -> AsyncIterator[Base]:
-    """A base, closed in the end."""
     clock = clock or TestClock()
     store = await open_store(place, **{"embedder": EMBEDDER, "clock": clock, **options})
     try:
@@ -237,7 +223,6 @@ async def opened(place: Place, clock: TestClock | None = None, **options: Any) -
 
 
 async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStore:
-    """The store that belongs to a place."""
     if isinstance(place, Path):
         return await open_sqlite(place, **options)
     return await open_postgres(place.address, wait=0, **options)
@@ -268,7 +253,6 @@ def left_by_a_crash(base: Base, folder: Path) -> Path:
 
 
 async def all_documents(base: Base, **filters: Any) -> m.DocumentList:
-    """The documents of a base, by id."""
     defaults: Mapping[str, Any] = {
         "source_path": None,
         "tag": None,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kb_server.uploads import Limits, NewUpload, Uploads
-from kb_server.uploads.service import _SPARE_BYTES
+from kb_server.uploads.service import _SPARE_BYTES, Limits, Uploads
 from kb_server.uploads.staging import Staging
+from kb_server.uploads.upload import NewUpload
 from tests.support.server_fixtures import JumpingClock, ManualClock
 from tests.support.simulated_engine import InterruptedEngine, SimulatedEngine, simulated_engine
 
@@ -22,8 +22,6 @@ LIMITS = Limits(file_bytes=1_000, staging_bytes=2_000, share_bytes=1_500, second
 
 @dataclass
 class Desk:
-    """Uploads with all that is around them."""
-
     uploads: Uploads
     engine: SimulatedEngine
     clock: ManualClock
@@ -31,15 +29,12 @@ class Desk:
     client: InterruptedEngine
 
     def files(self) -> list[str]:
-        """What lies in the staging folder and holds bytes."""
         return sorted(path.name for path in self.home.rglob("*") if path.is_file() and path.stat().st_size)
 
     def ids(self) -> list[str]:
-        """The uploads there are."""
         return self.uploads._staging.ids()
 
     async def start(self, size: int = 6, caller: str = "me", **members: Any) -> str:
-        """A new upload's id."""
         new = NewUpload(
             **{
                 "filename": "a.txt",
@@ -52,25 +47,20 @@ class Desk:
         return (await self.uploads.start(new, caller)).upload.id
 
     async def send(self, upload_id: str, *chunks: bytes) -> None:
-        """Chunks from 0 on."""
         for index, data in enumerate(chunks):
             await self.uploads.chunk(upload_id, index, encoded(data))
 
 
 def encoded(data: bytes) -> str:
-    """As an agent sends it."""
     return base64.b64encode(data).decode()
 
 
 def sha256(data: bytes) -> str:
-    """As a tool prints it."""
     return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk with room for 900 bytes of uploads beside the spare ones."""
-
     def free_bytes(_: Staging) -> int:
         return _SPARE_BYTES + 900 - sum(path.stat().st_size for path in tmp_path.rglob("chunk-*"))
 
@@ -79,7 +69,6 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """Limits of a thousand bytes a file, two thousand in all, ten minutes."""
     clock = ManualClock()
     async with simulated_engine() as engine:
         client = InterruptedEngine(engine.url, clock=JumpingClock().clock())

@@ -39,7 +39,6 @@ def test_every_collection_is_listed_by_name(kb: Client) -> None:
 
 @pytest.mark.requirement("R20", "R21", "R23")
 def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
-    """What its documents add up to: tokens, their mean a chunk, the last change."""
     note = kb.note("granite quarry", tags=["collection:guides"])
     kb.file("a.md", b"# Basalt\n\ncolumns by the sea", tags='["collection:guides"]')
     changed = kb.patched(note, text="granite quarry by the road").updated_at
@@ -54,7 +53,6 @@ def test_a_collection_is_read_with_its_statistics(kb: Client) -> None:
 
 
 def test_more_text_is_more_tokens(kb: Client) -> None:
-    """Counted over the collection's documents alone."""
     kb.note("granite", tags=["collection:guides"])
     before = kb.call(ops.GET_COLLECTION, GUIDES).statistics.total_tokens
     kb.note("granite " * 50, tags=["collection:stones"])
@@ -133,7 +131,6 @@ def test_what_is_left_out_is_said_no_more(kb: Client) -> None:
 
 
 def test_saying_the_same_again_changes_nothing(kb: Client) -> None:
-    """Not even the time of the last change."""
     fields = {"description": "a", "target_audience": ["b"]}
     first = kb.saved_collection(GUIDES, "guides", **fields)
     assert kb.saved_collection(GUIDES, "guides", **fields) == first
@@ -209,7 +206,6 @@ def test_a_name_that_people_read_is_a_name(kb: Client) -> None:
 def test_a_description_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], parameter: str
 ) -> None:
-    """And nothing has been described."""
     response = kb.request(ops.PUT_COLLECTION, GUIDES, json={"name": "guides", **body})
     assert problem(response, "invalid_parameter").parameter == parameter
     assert kb.collections() == {}
@@ -230,7 +226,6 @@ def test_a_retried_description_answers_as_it_did(kb: Client) -> None:
 
 @pytest.mark.requirement("R45", "R48")
 def test_the_role_service_may_search_list_and_get(kb: Client) -> None:
-    """As anybody."""
     kb.note("granite", tags=["collection:guides"])
     found = kb.request(ops.VECTOR_SEARCH, json={"query": "granite"}, headers=SERVICE)
     assert len(decode(found, r.VectorSearchResponse).results) == 1
@@ -287,7 +282,6 @@ def test_without_a_user_the_credential_counts(kb: Client) -> None:
 
 
 def test_a_refused_call_is_not_counted(kb: Client) -> None:
-    """What does not fit costs nobody a call."""
     user = fresh_user()
     for _ in range(r.LIMITS["listCollections"]):
         problem(kb.request(ops.LIST_COLLECTIONS, headers=user, params={"colour": "red"}), "unknown_parameter")
@@ -298,13 +292,11 @@ def test_a_refused_call_is_not_counted(kb: Client) -> None:
     ("name", "value"), [(r.USER_ID, "x" * 256), (r.USER_ROLE, "x" * 65), (r.USER_ID, "é"), (r.USER_ROLE, "é")]
 )
 def test_a_user_or_role_that_is_none_is_refused(kb: Client, name: str, value: str) -> None:
-    """It names the header."""
     response = kb.http.get("/collections", headers=[(name.encode(), value.encode())])
     assert problem(response, "invalid_parameter").parameter == name
 
 
 @pytest.mark.parametrize("name", [r.USER_ID, r.USER_ROLE])
 def test_two_users_or_roles_are_none(kb: Client, name: str) -> None:
-    """Neither of them wins in silence."""
     response = kb.http.get("/collections", headers=[(name, "service"), (name, "editor")])
     assert problem(response, "invalid_parameter").parameter == name

@@ -9,15 +9,13 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode, problem, together
-from kb_verify.slow import long_note
+from kb_verify.client import Client, decode, long_note, problem, together
 
 ABSENT_UID = "00000000-0000-4000-8000-000000000000"
 GRANITE = " ".join(f"granite{number}" for number in range(2_000))
 
 
 def test_a_document_is_read_with_its_chunks_by_number_and_uid(kb: Client) -> None:
-    """Both keys give the same document."""
     document = kb.stored_note("granite")
     assert [chunk.text for chunk in document.chunks] == ["granite"]
     assert kb.call(ops.GET_DOCUMENT, document.uid) == document
@@ -43,7 +41,6 @@ def test_a_document_is_read_without_chunks(kb: Client) -> None:
 @pytest.mark.requirement("K45")
 @pytest.mark.parametrize("key", ["7", ABSENT_UID, "9223372036854775807", "9999999999999999999"])
 def test_an_absent_document_is_not_found(kb: Client, key: str) -> None:
-    """By every operation that takes a document."""
     problem(kb.request(ops.GET_DOCUMENT, key), "document_not_found")
     problem(kb.request(ops.DELETE_DOCUMENT, key), "document_not_found")
     problem(kb.request(ops.ADD_TAGS, key, json={"tags": ["a"]}), "document_not_found")
@@ -54,13 +51,11 @@ def test_an_absent_document_is_not_found(kb: Client, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["0", "-1", "007", "abc", "1e3", "%00", ABSENT_UID.upper() + "F"])
 def test_what_is_no_document_key_is_refused(kb: Client, key: str) -> None:
-    """It names the parameter."""
     response = kb.http.get(f"/api/v1/documents/{key}")
     assert problem(response, "invalid_parameter").parameter == "document_id"
 
 
 def test_documents_are_filtered(kb: Client) -> None:
-    """By exact source path, by tag, by type."""
     note = kb.note("granite", tags=["stone"], source_path="memory/feedback_testing.md")
     file = kb.file("b.md", b"# Basalt", source_path="memory/feedback_testing.md.bak")
     assert kb.listed(source_path="memory/feedback_testing.md") == [note]
@@ -139,14 +134,12 @@ def test_a_removed_document_is_gone(kb: Client) -> None:
 
 
 def test_a_document_is_removed_by_its_uid(kb: Client) -> None:
-    """And no other one."""
     stays, goes = kb.note("granite"), kb.stored_note("basalt")
     assert kb.call(ops.DELETE_DOCUMENT, goes.uid).documents == 1
     assert kb.listed() == [stays]
 
 
 def test_clearing_wants_to_be_confirmed(kb: Client) -> None:
-    """Without `confirm`, and with it false, nothing is removed."""
     kb.note("granite")
     problem(kb.request(ops.CLEAR_DOCUMENTS), "confirmation_required")
     problem(kb.request(ops.CLEAR_DOCUMENTS, params={"confirm": "false"}), "confirmation_required")
@@ -177,7 +170,6 @@ def test_clearing_cancels_what_was_accepted_before(kb: Client) -> None:
 
 @pytest.mark.requirement("E7", "E16", "E20")
 def test_a_patched_note_keeps_its_identity(kb: Client) -> None:
-    """Number, uid, tags, metadata and source path stay."""
     before = kb.stored_note("granite", tags=["a"], metadata={"k": 1}, source_path="p")
     after = kb.patched(before.id, text="basalt columns")
     kept = ("id", "uid", "tags", "metadata", "source_path", "source_paths", "doc_type")
@@ -189,7 +181,6 @@ def test_a_patched_note_keeps_its_identity(kb: Client) -> None:
 
 @pytest.mark.requirement("E18")
 def test_a_patched_note_keeps_created_at(kb: Client) -> None:
-    """It is the same note, not a new one."""
     before = kb.stored_note("granite")
     assert kb.patched(before.id, text="basalt").created_at == before.created_at
     assert kb.call(ops.GET_DOCUMENT, before.id).created_at == before.created_at
@@ -197,7 +188,6 @@ def test_a_patched_note_keeps_created_at(kb: Client) -> None:
 
 @pytest.mark.requirement("E19")
 def test_a_patched_note_renews_updated_at_and_its_version(kb: Client) -> None:
-    """Both are greater than before."""
     before = kb.stored_note("granite")
     after = kb.patched(before.id, text="basalt")
     assert after.updated_at > before.updated_at
@@ -217,7 +207,6 @@ def test_a_patched_note_is_found_by_its_new_text_alone(kb: Client) -> None:
 
 
 def test_a_title_alone_is_patched(kb: Client) -> None:
-    """The text stays as it is."""
     document = kb.note("granite")
     assert kb.patched(document, title="Stone").title == "Stone"
     assert kb.call(ops.GET_DOCUMENT, document).chunks[0].text == "granite"
@@ -225,7 +214,6 @@ def test_a_title_alone_is_patched(kb: Client) -> None:
 
 @pytest.mark.requirement("K46")
 def test_only_notes_are_patched(kb: Client) -> None:
-    """A file is not."""
     document = kb.file("a.txt", b"granite")
     problem(kb.patch(document, text="basalt"), "not_a_note")
     assert kb.found("granite") == [document]
@@ -241,7 +229,6 @@ def test_a_patch_of_another_version_is_a_conflict(kb: Client) -> None:
 
 
 def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
-    """The others are conflicts, and the note has the winner's text."""
     document = kb.stored_note("granite")
     patch = [
         partial(kb.patch, document.id, text=f"basalt{number}", expected_version=document.version)
@@ -268,7 +255,6 @@ def test_of_patches_at_once_with_a_version_one_wins(kb: Client) -> None:
     ],
 )
 def test_a_patch_that_does_not_fit_is_refused(kb: Client, body: dict[str, Any], code: str) -> None:
-    """And changes nothing."""
     document = kb.stored_note("granite")
     problem(kb.patch(document.id, **body), code)
     assert kb.call(ops.GET_DOCUMENT, document.id) == document
@@ -300,24 +286,20 @@ def test_tags_are_added_and_taken_off(kb: Client) -> None:
 
 
 def test_adding_tags_that_stand_changes_nothing(kb: Client) -> None:
-    """Not even the version."""
     document = kb.stored_note("granite", tags=["a"])
     assert kb.call(ops.ADD_TAGS, document.id, json={"tags": ["a"]}).version == document.version
 
 
 def test_a_tag_that_is_not_there_cannot_be_taken_off(kb: Client) -> None:
-    """The document is there, the tag is not."""
     problem(kb.request(ops.REMOVE_TAG, kb.note("granite"), "a"), "tag_not_found")
 
 
 def test_an_odd_tag_travels_in_a_path(kb: Client) -> None:
-    """Percent-encoded, it is the tag it was."""
     document = kb.note("granite", tags=["größe 100% & ?"])
     assert kb.call(ops.REMOVE_TAG, document, "größe 100% & ?").tags == []
 
 
 def test_tag_changes_honour_if_match(kb: Client) -> None:
-    """Another version is a conflict that names the current one."""
     document = kb.stored_note("granite", tags=["a"])
     stale = {"If-Match": f'"{document.version + 1}"'}
     for response in (
@@ -331,7 +313,6 @@ def test_tag_changes_honour_if_match(kb: Client) -> None:
 
 @pytest.mark.parametrize("value", ["*", 'W/"1"', "x", "", "0", "-1", "1" * 30])
 def test_an_if_match_that_is_no_version_is_refused(kb: Client, value: str) -> None:
-    """It names the header."""
     response = kb.request(ops.ADD_TAGS, kb.note("granite"), json={"tags": ["a"]}, headers={"If-Match": value})
     assert problem(response, "invalid_parameter").parameter == "If-Match"
 
@@ -364,6 +345,5 @@ def test_tags_are_listed_with_their_counts(kb: Client) -> None:
 
 @pytest.mark.parametrize("prefix", ["%", "_", "*", "[", "'"])
 def test_a_prefix_is_not_a_pattern(kb: Client, prefix: str) -> None:
-    """No character of it stands for others."""
     kb.note("granite", tags=["abc"])
     assert kb.call(ops.LIST_TAGS, params={"prefix": prefix}).tags == []

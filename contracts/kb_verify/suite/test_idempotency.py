@@ -8,9 +8,8 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode, fresh_key, problem, together
+from kb_verify.client import Client, cancelled, decode, fresh_key, long_note, problem, together
 from kb_verify.files import pdf
-from kb_verify.slow import cancelled, long_note
 
 
 def test_a_retried_note_is_the_same_job(kb: Client) -> None:
@@ -28,7 +27,6 @@ def test_a_retried_note_is_the_same_job(kb: Client) -> None:
 
 
 def test_a_key_with_another_request_is_a_mismatch(kb: Client) -> None:
-    """And nothing of the other request happens."""
     key = fresh_key()
     with kb.adding_jobs(1):
         kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
@@ -53,7 +51,6 @@ def test_a_retried_file_is_the_same_job(kb: Client) -> None:
 
 
 def test_forced_ocr_is_another_request(kb: Client) -> None:
-    """Under the key of the same file without it."""
     key = fresh_key()
     with kb.adding_jobs(1):
         kb.completed(kb.send("a.pdf", pdf(["granite"]), key))
@@ -67,7 +64,6 @@ def test_forced_ocr_is_another_request(kb: Client) -> None:
 
 
 def test_a_key_belongs_to_its_operation(kb: Client) -> None:
-    """The same key on another operation is another request."""
     key = fresh_key()
     document = kb.completed(kb.call(ops.CREATE_JOB, json={"text": "x"}, headers=key))
     assert kb.call(ops.DELETE_DOCUMENT, document, headers=key).documents == 1
@@ -81,7 +77,6 @@ def test_a_retried_removal_answers_as_it_did(kb: Client) -> None:
 
 
 def test_a_retried_clearing_removes_nothing_more(kb: Client) -> None:
-    """What came in between stays."""
     key = fresh_key()
     kb.note("granite")
     first = kb.clear(key)
@@ -130,7 +125,6 @@ def test_retried_tag_changes_answer_as_they_did(kb: Client) -> None:
 
 
 def test_a_refused_request_spends_no_key(kb: Client) -> None:
-    """The corrected request goes under the same key."""
     key = fresh_key()
     problem(kb.request(ops.CREATE_JOB, json={"text": " "}, headers=key), "invalid_parameter")
     kb.call(ops.CREATE_JOB, json={"text": "granite"}, headers=key)
@@ -152,6 +146,5 @@ def test_of_retries_at_once_one_job_comes(kb: Client) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "é"])
 def test_a_key_that_is_no_key_is_refused(kb: Client, key: str) -> None:
-    """It names the header."""
     response = kb.request(ops.CREATE_JOB, json={"text": "x"}, headers=[(b"Idempotency-Key", key.encode())])
     assert problem(response, "invalid_parameter").parameter == "Idempotency-Key"

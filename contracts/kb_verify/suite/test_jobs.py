@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, problem, together
-from kb_verify.slow import cancelled, long_note
+from kb_verify.client import Client, cancelled, long_note, problem, together
 
 ABSENT = "00000000-0000-4000-8000-000000000000"
 
 
 def test_a_note_is_accepted_as_a_job(kb: Client) -> None:
-    """202 with a job that says what it will take in."""
     job = kb.submit("User prefers concise responses", title="Preference", tags=["collection:memory"])
     assert (job.status, job.kind, job.title) == ("queued", "note", "Preference")
     assert (job.tags, job.document_id, job.error) == (["collection:memory"], None, None)
@@ -34,7 +32,6 @@ def test_a_completed_job_names_its_document(kb: Client) -> None:
 
 
 def test_a_job_tells_its_times_in_order(kb: Client) -> None:
-    """Created, started, finished: RFC 3339 in UTC."""
     ended = kb.ended(kb.submit("granite"))
     assert ended.started_at is not None
     assert ended.finished_at is not None
@@ -53,7 +50,6 @@ def test_a_note_keeps_what_came_with_it(kb: Client) -> None:
 
 @pytest.mark.parametrize("text", [" ", "\n\t \u3000", "\u2028"])
 def test_a_note_of_white_space_is_refused(kb: Client, text: str) -> None:
-    """There would be nothing to find."""
     assert problem(kb.request(ops.CREATE_JOB, json={"text": text}), "invalid_parameter").parameter == "text"
 
 
@@ -74,7 +70,6 @@ def test_a_note_of_white_space_is_refused(kb: Client, text: str) -> None:
 def test_a_note_that_does_not_fit_is_refused_by_name(
     kb: Client, body: dict[str, Any], code: str, parameter: str
 ) -> None:
-    """No job comes of it."""
     with kb.adding_jobs(0):
         assert problem(kb.request(ops.CREATE_JOB, json=body), code).parameter == parameter
 
@@ -89,12 +84,10 @@ def test_a_text_that_is_no_unicode_is_refused(kb: Client, content: bytes) -> Non
 
 
 def test_a_note_over_the_limit_is_refused(kb: Client) -> None:
-    """A million characters may be taken, one more may not."""
     problem(kb.request(ops.CREATE_JOB, json={"text": "x" * 1_000_001}), "invalid_parameter")
 
 
 def test_waiting_answers_when_the_job_ends(kb: Client) -> None:
-    """With the job as it ended."""
     assert kb.call(ops.GET_JOB, kb.submit("granite").id, params={"wait": 30}).status == "completed"
 
 
@@ -110,20 +103,17 @@ def test_waiting_in_vain_answers_the_job_as_it_is(kb: Client) -> None:
 
 @pytest.mark.parametrize("wait", ["31", "-1", "soon"])
 def test_a_wait_out_of_range_is_refused(kb: Client, wait: str) -> None:
-    """At most thirty seconds."""
     response = kb.request(ops.GET_JOB, ABSENT, params={"wait": wait})
     assert problem(response, "invalid_parameter").parameter == "wait"
 
 
 def test_an_unknown_job_is_not_found(kb: Client) -> None:
-    """To read and to cancel."""
     problem(kb.request(ops.GET_JOB, ABSENT), "job_not_found")
     problem(kb.request(ops.CANCEL_JOB, ABSENT), "job_not_found")
 
 
 @pytest.mark.parametrize("job_id", ["1", "x" * 36, "..%2F..%2Fetc"])
 def test_what_is_no_job_id_is_refused(kb: Client, job_id: str) -> None:
-    """It is not even looked up."""
     response = kb.http.get(f"/api/v1/jobs/{job_id}")
     problem(response, "route_not_found" if response.status_code == 404 else "invalid_parameter")
 
@@ -142,7 +132,6 @@ def test_jobs_are_listed_newest_first_page_by_page(kb: Client) -> None:
 
 
 def test_jobs_are_filtered_by_status(kb: Client) -> None:
-    """One failed, one completed."""
     good = kb.ended(kb.submit("granite"))
     bad = kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
     failed, completed = (
@@ -167,7 +156,6 @@ def test_a_cancelled_job_leaves_nothing(kb: Client) -> None:
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
-    """Its document stays."""
     job = kb.submit("granite")
     document = kb.completed(job)
     problem(kb.request(ops.CANCEL_JOB, job.id), "job_finished")
@@ -176,7 +164,6 @@ def test_a_job_that_has_ended_cannot_be_cancelled(kb: Client) -> None:
 
 
 def test_a_cancelled_job_cannot_be_cancelled_again(kb: Client) -> None:
-    """It has ended, too."""
     problem(kb.request(ops.CANCEL_JOB, cancelled(kb).id), "job_finished")
 
 
@@ -194,7 +181,6 @@ def test_a_failed_job_can_be_tried_again(kb: Client) -> None:
 
 
 def test_only_a_failed_job_can_be_tried_again(kb: Client) -> None:
-    """Not one that has completed, nor one that was cancelled, nor one that there is not."""
     completed = kb.ended(kb.submit("granite"))
     assert not completed.retryable
     problem(kb.request(ops.RETRY_JOB, completed.id), "job_not_retryable")
@@ -233,7 +219,6 @@ def test_the_same_text_in_another_scope_is_another_document(kb: Client) -> None:
 
 
 def test_a_note_and_a_file_of_the_same_text_are_two(kb: Client) -> None:
-    """Deduplication looks at the kind too."""
     assert kb.note("granite") != kb.file("a.txt", b"granite")
     assert kb.call(ops.LIST_DOCUMENTS).total == 2
 
@@ -247,7 +232,6 @@ def test_a_text_submitted_many_times_at_once_is_one_document(kb: Client) -> None
 
 
 def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:
-    """There is nothing left to be a duplicate of."""
     kb.call(ops.DELETE_DOCUMENT, kb.note("granite"))
     again = kb.ended(kb.submit("granite"))
     assert (again.deduplicated, kb.found("granite")) == (False, [again.document_id])
@@ -255,7 +239,6 @@ def test_a_text_comes_back_after_its_document_was_removed(kb: Client) -> None:
 
 @pytest.mark.requirement("E13")
 def test_the_engine_has_no_parameter_for_collections(kb: Client) -> None:
-    """Collections are tags to it."""
     for operation, body in (("createJob", {"text": "x"}), ("search", {"query": "x"})):
         response = kb.request(ops.BY_ID[operation], json={**body, "collection": "memory"})
         assert problem(response, "unknown_parameter").parameter == "collection"

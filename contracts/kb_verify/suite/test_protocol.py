@@ -9,9 +9,8 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode, problem
-from kb_verify.served import Served
-from kb_verify.target import Target
+from kb_verify.client import Client, Served, decode, problem
+from kb_verify.run import Target
 
 UUID = "00000000-0000-4000-8000-000000000000"
 JSON = {"Content-Type": "application/json"}
@@ -19,12 +18,10 @@ WRONG_KEYS = [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer {key}x",
 
 
 def path_of(operation: ops.AnyOperation) -> str:
-    """The operation's path with parameters that fit."""
     return operation.path.format(job_id=UUID, document_id="7", tag="a", collection_id=UUID)
 
 
 def send(kb: Client, operation: ops.AnyOperation, **request: Any) -> httpx.Response:
-    """Ask an operation with path parameters that fit."""
     return kb.http.request(operation.method, path_of(operation), **request)
 
 
@@ -45,7 +42,6 @@ def test_with_a_key_set_only_its_bearer_is_served(
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 def test_the_right_key_is_served(keyless: httpx.Client, target: Target, scheme: str) -> None:
-    """Whatever the case of the scheme."""
     headers = {"Authorization": f"{scheme} {target.api_key}"}
     decode(keyless.get("/api/v1/status", headers=headers), m.Status)
 
@@ -65,12 +61,10 @@ def test_an_unknown_path_wants_the_key_too(keyless: httpx.Client) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/api/v1", "/api/v1/serch", "/api/v2/search", "/api/v1/jobs/", "//"])
 def test_an_unknown_path_is_not_found(kb: Client, path: str) -> None:
-    """As a problem like any other."""
     problem(kb.http.get(path), "route_not_found")
 
 
 def test_another_method_is_told_which_are_taken(kb: Client) -> None:
-    """In `Allow`."""
     response = kb.http.put("/api/v1/jobs", json={})
     problem(response, "method_not_allowed")
     assert {"GET", "POST"} <= {method.strip() for method in response.headers["Allow"].split(",")}
@@ -78,13 +72,11 @@ def test_another_method_is_told_which_are_taken(kb: Client) -> None:
 
 @pytest.mark.parametrize("operation", ops.OPERATIONS, ids=lambda operation: operation.id)
 def test_an_unknown_query_parameter_is_refused(kb: Client, operation: ops.AnyOperation) -> None:
-    """By every operation, by its name."""
     response = send(kb, operation, params={"colour": "red"})
     assert problem(response, "unknown_parameter").parameter == "colour"
 
 
 def test_a_query_parameter_twice_is_refused(kb: Client) -> None:
-    """Neither of them wins in silence."""
     problem(kb.http.get("/api/v1/jobs?limit=1&limit=2"), "invalid_parameter")
 
 
@@ -95,7 +87,6 @@ def test_raglers_operations_are_served_whole_or_not_at_all(served: Served) -> No
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{'a': 1}"])
 def test_a_body_that_is_not_json_is_refused(kb: Client, served: Served, content: bytes) -> None:
-    """By every operation with a body."""
     for operation in served.operations:
         if operation.body is not None:
             problem(send(kb, operation, content=content, headers=JSON), "invalid_request")
@@ -107,7 +98,6 @@ def test_a_body_that_is_not_json_is_refused(kb: Client, served: Served, content:
     ids=["null", "array", "string", "number", "deep"],
 )
 def test_a_body_that_is_no_object_is_refused(kb: Client, served: Served, content: bytes) -> None:
-    """By every operation with a body."""
     for operation in served.operations:
         if operation.body is not None:
             response = send(kb, operation, content=content, headers=JSON)

@@ -28,7 +28,6 @@ def test_a_note_is_found_by_its_words(kb: Client) -> None:
 
 @pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
 def test_every_mode_finds_and_says_which_it_was(kb: Client, mode: str) -> None:
-    """The mode asked for is the mode answered."""
     document = kb.note("copper lantern in the harbour office")
     answer = kb.search("copper lantern in the harbour office", mode=mode)
     assert answer.mode == mode
@@ -36,14 +35,12 @@ def test_every_mode_finds_and_says_which_it_was(kb: Client, mode: str) -> None:
 
 
 def test_the_same_words_match_well_by_meaning(kb: Client) -> None:
-    """What is asked for in a note's own words is not weak."""
     kb.note("copper lantern in the harbour office")
     assert not kb.search("copper lantern in the harbour office", mode="vector").weak
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "fts", "vector"])
 def test_the_best_come_first(kb: Client, mode: str) -> None:
-    """No result scores more than the one before it."""
     for number in range(5):
         kb.note(f"granite quarry report {'granite ' * number}{number}")
     scores = [result.score for result in kb.search("granite quarry", mode=mode).results]
@@ -52,13 +49,11 @@ def test_the_best_come_first(kb: Client, mode: str) -> None:
 
 
 def test_hybrid_is_the_mode_where_none_is_asked(kb: Client) -> None:
-    """By words and by meaning."""
     kb.note("copper lantern")
     assert kb.search("lantern").mode == "hybrid"
 
 
 def test_fts_only_is_mode_fts(kb: Client) -> None:
-    """And `mode` need not be sent."""
     kb.note("copper lantern")
     assert kb.search("lantern", fts_only=True).mode == "fts"
     assert kb.search("lantern", fts_only=True, mode="fts").mode == "fts"
@@ -66,19 +61,16 @@ def test_fts_only_is_mode_fts(kb: Client) -> None:
 
 @pytest.mark.parametrize(("fts_only", "mode"), [(True, "vector"), (True, "hybrid"), (False, "fts")])
 def test_fts_only_against_mode_is_a_contradiction(kb: Client, fts_only: bool, mode: str) -> None:
-    """The error names the two."""
     response = kb.request(ops.SEARCH, json={"query": "x", "fts_only": fts_only, "mode": mode})
     assert problem(response, "contradiction").parameter == "fts_only"
 
 
 def test_an_empty_base_answers_nothing(kb: Client) -> None:
-    """No result is no error, and nothing matches well."""
     answer = kb.search("anything")
     assert (answer.results, answer.total, answer.weak) == ([], 0, True)
 
 
 def test_top_bounds_the_results_and_not_the_total(kb: Client) -> None:
-    """Three match, two are wanted."""
     for number in range(3):
         kb.note(f"granite quarry report {number}")
     answer = kb.search("granite", mode="fts", top=2)
@@ -107,7 +99,6 @@ def test_tags_are_all_of(kb: Client) -> None:
 
 
 def test_tags_any_is_one_of(kb: Client) -> None:
-    """Beside `tags`, both hold."""
     both = kb.note("granite one", tags=["a", "b"])
     only = kb.note("granite two", tags=["a"])
     assert set(kb.found("granite", tags_any=["b", "a"])) == {both, only}
@@ -116,7 +107,6 @@ def test_tags_any_is_one_of(kb: Client) -> None:
 
 
 def test_a_search_is_filtered_by_type_format_and_source(kb: Client) -> None:
-    """Of a note and a Markdown file with the same words."""
     note = kb.note("granite", metadata={"source_type": "web"}, source_path="memory/a.md")
     file = kb.file("b.md", b"# Granite", source_path="books/b.md")
     assert kb.found("granite", doc_type="note") == [note]
@@ -127,7 +117,6 @@ def test_a_search_is_filtered_by_type_format_and_source(kb: Client) -> None:
 
 
 def test_the_total_counts_what_the_filters_leave(kb: Client) -> None:
-    """In every mode the others are as if they were not there."""
     wanted = kb.note("granite one", tags=["a"])
     for number in range(3):
         kb.note(f"granite other {number}")
@@ -137,7 +126,6 @@ def test_the_total_counts_what_the_filters_leave(kb: Client) -> None:
 
 
 def test_dates_are_inclusive_and_a_last_day_counts_whole(kb: Client) -> None:
-    """The note is between its day and its day, and neither before nor after."""
     document = kb.note("granite")
     today = kb.call(ops.GET_DOCUMENT, document).created_at[:10]
     assert kb.found("granite", filters={"date_from": today, "date_to": today}) == [document]
@@ -165,7 +153,6 @@ def test_dates_can_be_those_of_the_last_change(kb: Client) -> None:
 )
 @pytest.mark.parametrize("member", ["date_from", "date_to"])
 def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) -> None:
-    """The error names the member."""
     response = kb.request(ops.SEARCH, json={"query": "x", "filters": {member: text}})
     assert problem(response, "invalid_parameter").parameter == f"filters.{member}"
 
@@ -193,7 +180,6 @@ def test_max_chars_bounds_the_text_and_says_what_is_missing(kb: Client) -> None:
 
 
 def test_neighbors_come_in_order_around_a_result(kb: Client) -> None:
-    """The chunks before and after it, in the document's order."""
     kb.note(LONG)
     wanted = "quartz sentence number 200"
     (result,) = kb.search(wanted, mode="fts", top=1, neighbors=1).results
@@ -204,7 +190,6 @@ def test_neighbors_come_in_order_around_a_result(kb: Client) -> None:
 
 
 def test_explain_gives_the_parts_of_the_score(kb: Client) -> None:
-    """The formula of the contract, from the parts, is the score."""
     kb.note("granite quarry")
     (result,) = kb.search("granite quarry", explain=True).results
     parts = result.explain
@@ -226,7 +211,6 @@ def test_nothing_is_explained_unasked(kb: Client) -> None:
 
 
 def test_min_score_drops_what_is_below(kb: Client) -> None:
-    """A threshold between the two scores leaves the better one."""
     better = kb.note("granite quarry granite quarry")
     kb.note("granite stood beside a very long list of other words that say little about it")
     first, second = kb.search("granite quarry", mode="fts").results
@@ -254,7 +238,6 @@ def test_min_score_drops_what_is_below(kb: Client) -> None:
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
-    """Refused, not clamped."""
     assert problem(kb.request(ops.SEARCH, json=body), "invalid_parameter").parameter == parameter
 
 

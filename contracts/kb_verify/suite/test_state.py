@@ -18,7 +18,6 @@ def test_the_version_is_v3_0_0_or_later(kb: Client) -> None:
 
 @pytest.mark.requirement("K52")
 def test_status_counts_documents_by_state_and_type(kb: Client) -> None:
-    """What is empty is not searchable."""
     empty = kb.call(ops.GET_STATUS)
     assert (empty.documents.total, empty.chunks, empty.storage.originals_bytes) == (0, 0, 0)
     kb.note("granite")
@@ -38,7 +37,6 @@ def test_status_counts_documents_by_state_and_type(kb: Client) -> None:
 
 @pytest.mark.requirement("K52")
 def test_status_counts_jobs_by_state(kb: Client) -> None:
-    """One more completed, one more failed, none waiting."""
     before = kb.call(ops.GET_STATUS).queue
     kb.ended(kb.submit("granite"))
     kb.ended(kb.send("a.txt", b"\xff\xfe\xfd"))
@@ -49,7 +47,6 @@ def test_status_counts_jobs_by_state(kb: Client) -> None:
 
 @pytest.mark.requirement("K52")
 def test_status_tells_model_device_and_storage(kb: Client) -> None:
-    """With the model's dimensions and window; nothing is wrong."""
     kb.note("granite")
     status = kb.call(ops.GET_STATUS)
     assert status.model.name
@@ -62,7 +59,6 @@ def test_status_tells_model_device_and_storage(kb: Client) -> None:
 
 
 def test_status_follows_the_last_change(kb: Client) -> None:
-    """After the start; later after a later change."""
     document = kb.note("granite")
     status = kb.call(ops.GET_STATUS)
     assert status.last_updated is not None
@@ -72,6 +68,5 @@ def test_status_follows_the_last_change(kb: Client) -> None:
 
 
 def test_the_probes_answer(kb: Client) -> None:
-    """Alive and ready."""
     assert kb.call(ops.GET_HEALTH).status == "ok"
     assert kb.call(ops.GET_READINESS).status == "ready"

@@ -10,12 +10,10 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api import operations as ops
-from kb_verify.client import Client, decode, fresh_key, problem, together
-from kb_verify.slow import long_note, note_to_await
+from kb_verify.client import Client, decode, fresh_key, long_note, note_to_await, problem, together
 
 
 def updated(kb: Client, job: m.Job) -> m.DocumentDetail:
-    """The note after the update that the job is."""
     return kb.call(ops.GET_DOCUMENT, kb.completed(job))
 
 
@@ -57,7 +55,6 @@ def test_a_retry_that_waits_has_the_answer(kb: Client) -> None:
 
 
 def test_another_update_under_its_key_is_a_mismatch(kb: Client) -> None:
-    """While it runs as well as later."""
     document, key = kb.note("granite"), fresh_key()
     kb.update(document, key, text=long_note(4))
     problem(kb.patch(document, key, text="basalt"), "idempotency_mismatch")
@@ -93,7 +90,6 @@ def test_updates_are_done_in_the_order_of_acceptance(kb: Client) -> None:
 
 
 def test_a_cancelled_update_leaves_the_note(kb: Client) -> None:
-    """And the ones behind it go on."""
     document, key = kb.stored_note("granite"), fresh_key()
     job = kb.update(document.id, key, text=long_note(7))
     response = kb.request(ops.CANCEL_JOB, job.id)
@@ -106,7 +102,6 @@ def test_a_cancelled_update_leaves_the_note(kb: Client) -> None:
 
 
 def test_clearing_cancels_updates(kb: Client) -> None:
-    """They are among the jobs that it counts."""
     job = kb.update(kb.note("granite"), text=long_note(8))
     if kb.clear().jobs_cancelled == 0:
         pytest.skip("the note was changed before it could be cleared away")

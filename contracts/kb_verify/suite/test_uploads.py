@@ -18,13 +18,11 @@ HTML = (
 
 
 def post(kb: Client, body: bytes) -> httpx.Response:
-    """Send a body as it is."""
     return kb.request(ops.CREATE_JOB, content=body, headers=MULTIPART)
 
 
 @pytest.mark.requirement("E26")
 def test_a_file_is_taken_in_with_its_fields(kb: Client) -> None:
-    """Fields before the file or after it."""
     body = (
         field_part("tags", b'["collection:documents", "stone"]')
         + file_part(b"granite quarry", "stone.txt")
@@ -41,7 +39,6 @@ def test_a_file_is_taken_in_with_its_fields(kb: Client) -> None:
 
 
 def test_a_file_is_accepted_as_a_job(kb: Client) -> None:
-    """202 with a job that names the file."""
     job = kb.send("stone.txt", b"granite", tags='["a"]')
     assert (job.status, job.kind, job.filename, job.tags) == ("queued", "file", "stone.txt", ["a"])
 
@@ -58,14 +55,12 @@ def test_a_file_is_accepted_as_a_job(kb: Client) -> None:
     ids=["txt", "md", "html", "pdf", "docx"],
 )
 def test_every_kind_of_file_is_found_by_its_text(kb: Client, name: str, data: bytes, doc_type: str) -> None:
-    """And is of its type."""
     document = kb.file(name, data)
     assert kb.found("zircon feldspar", doc_type=doc_type) == [document]
     assert kb.call(ops.GET_DOCUMENT, document).format == name.partition(".")[2]
 
 
 def test_a_pdf_is_found_with_its_page(kb: Client) -> None:
-    """Pages count from 1."""
     document = kb.file("valley.pdf", pdf(["granite stood here", "zircon lay there", "nothing more"]))
     result = kb.search("zircon", mode="fts").results[0]
     assert (result.document.id, result.chunk.page) == (document, 2)
@@ -73,7 +68,6 @@ def test_a_pdf_is_found_with_its_page(kb: Client) -> None:
 
 
 def test_the_same_file_twice_is_one_document(kb: Client) -> None:
-    """Whatever its name."""
     first = kb.file("a.txt", b"granite")
     again = kb.ended(kb.send("b.txt", b"granite"))
     assert (again.deduplicated, again.document_id) == (True, first)
@@ -111,7 +105,6 @@ def test_ocr_that_is_not_forced_leaves_the_text(kb: Client) -> None:
     ids=["txt", "md", "html", "docx"],
 )
 def test_ocr_is_not_forced_on_what_has_no_pages_to_look_at(kb: Client, name: str, data: bytes) -> None:
-    """The field is named, and no job comes of it."""
     with kb.adding_jobs(0):
         response = kb.request(ops.CREATE_JOB, files={"file": (name, data)}, data={"force_ocr": "true"})
         assert problem(response, "invalid_parameter").parameter == "force_ocr"
@@ -126,7 +119,6 @@ def test_an_empty_file_is_an_empty_document(kb: Client) -> None:
 
 @pytest.mark.parametrize("filename", ["setup.exe", "noextension", "a.pdf.zip", "pdf"])
 def test_an_unknown_kind_of_file_is_refused_by_name(kb: Client, filename: str) -> None:
-    """No job comes of it."""
     with kb.adding_jobs(0):
         problem(post(kb, file_part(filename=filename) + END), "unsupported_format")
 
@@ -195,7 +187,6 @@ BODIES = {
 
 @pytest.mark.parametrize(("body", "code"), BODIES.values(), ids=BODIES)
 def test_a_body_that_does_not_fit_is_refused(kb: Client, body: bytes, code: str) -> None:
-    """Each with its code, and no job comes of it."""
     with kb.adding_jobs(0):
         problem(post(kb, body), code)
 

@@ -9,8 +9,7 @@ import pytest
 
 from kb_contracts.api import operations as ops
 from kb_contracts.api.ragler import ENGINE_USER, collection_id
-from kb_verify.client import Client, problem
-from kb_verify.slow import long_note
+from kb_verify.client import Client, long_note, problem
 
 pytestmark = pytest.mark.usefixtures("ragler")
 
@@ -19,12 +18,10 @@ QUERY = "authentication of requests by a bearer key"
 
 
 def response_to(kb: Client, **body: Any) -> Any:
-    """The response to a search, whatever it is."""
     return kb.request(ops.VECTOR_SEARCH, json={"query": QUERY, **body})
 
 
 def contents(kb: Client, **body: Any) -> list[str]:
-    """The texts that a search finds, best first."""
     return [result.content for result in kb.vector(QUERY, **body).results]
 
 
@@ -76,7 +73,6 @@ def test_scores_and_total_are_those_of_a_search_by_meaning(kb: Client) -> None:
 
 @pytest.mark.requirement("R11")
 def test_the_limit_is_ten_where_none_is_sent(kb: Client) -> None:
-    """And up to a hundred where one is."""
     for number in range(12):
         kb.note(f"{QUERY} {number}")
     assert len(kb.vector(QUERY).results) == 10
@@ -113,7 +109,6 @@ def test_a_result_carries_text_source_score_and_metadata(kb: Client) -> None:
 
 @pytest.mark.requirement("R14", "R15")
 def test_what_is_not_known_of_a_document_is_absent_or_the_engines(kb: Client) -> None:
-    """No breadcrumbs and no heading; `manual`, the engine's user, no collection."""
     kb.note(QUERY)
     response = response_to(kb)
     (metadata,) = [result["metadata"] for result in response.json()["results"]]
@@ -190,7 +185,6 @@ def test_a_described_collection_is_searched_under_its_own_id(kb: Client) -> None
 
 
 def test_an_empty_collection_answers_nothing(kb: Client) -> None:
-    """It is there, and nothing in it matches."""
     kb.saved_collection(UUID, "guides")
     kb.note(QUERY)
     answer = kb.vector(QUERY, collectionName="guides")
@@ -205,7 +199,6 @@ def test_an_unknown_collection_is_not_found(kb: Client, chosen: dict[str, str]) 
 
 
 def test_a_name_and_another_ones_id_contradict_each_other(kb: Client) -> None:
-    """The error says which of the two to mend."""
     kb.note(QUERY, tags=["collection:guides", "collection:stones"])
     response = response_to(kb, collectionName="stones", collectionId=collection_id("guides"))
     assert problem(response, "contradiction").parameter == "collectionName"
@@ -213,7 +206,6 @@ def test_a_name_and_another_ones_id_contradict_each_other(kb: Client) -> None:
 
 @pytest.mark.requirement("R74", "R25")
 def test_source_type_and_tags_both_hold(kb: Client) -> None:
-    """Every result matches both, and the total counts no other."""
     kb.note(f"{QUERY} 1", tags=["api"], metadata={"source_type": "confluence"})
     kb.note(f"{QUERY} 2", tags=["api"], metadata={"source_type": "web"})
     kb.note(f"{QUERY} 3", tags=["ops"], metadata={"source_type": "confluence"})
@@ -267,14 +259,12 @@ def test_dates_are_those_of_the_last_change(kb: Client) -> None:
 @pytest.mark.parametrize("text", ["yesterday", "2025-02-30", "2025-01-01T10:00:00", ""])
 @pytest.mark.parametrize("member", ["date_from", "date_to"])
 def test_what_is_no_date_is_refused_by_name(kb: Client, member: str, text: str) -> None:
-    """The error names the member."""
     assert (
         problem(response_to(kb, filters={member: text}), "invalid_parameter").parameter == f"filters.{member}"
     )
 
 
 def test_an_end_before_the_start_is_a_contradiction(kb: Client) -> None:
-    """Rather than an empty answer."""
     problem(response_to(kb, filters={"date_from": "2025-02-01", "date_to": "2025-01-31"}), "contradiction")
 
 
@@ -309,7 +299,6 @@ def test_what_has_not_been_taken_in_to_its_end_is_not_found(kb: Client) -> None:
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(kb: Client, body: dict[str, Any], parameter: str) -> None:
-    """By the name that it has on the wire."""
     assert problem(response_to(kb, **body), "invalid_parameter").parameter == parameter
 
 
@@ -326,6 +315,5 @@ def test_an_unknown_member_is_refused_by_name(kb: Client, body: dict[str, Any], 
 
 
 def test_a_missing_query_is_told(kb: Client) -> None:
-    """It is all that a search needs."""
     response = kb.request(ops.VECTOR_SEARCH, json={"limit": 5})
     assert problem(response, "missing_parameter").parameter == "query"

@@ -1,24 +1,44 @@
 """Benchmarks behind `kb bench`: each compares in one run, in turns, and names the machine it ran on.
 
-A benchmark is a module of this package with `run(*, ..., note) -> report`, `text(report)` and, where there is
-something to draw, `plot(report, path)`; it has a line below. Its options are the parameters of `run` that are
-annotated with an `Option`.
+A benchmark is a function `run(*, ..., note) -> Report` with a line in `BENCHMARKS`. Its options are the
+parameters that are annotated with an `Option`.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import msgspec
+
+
+class Benchmark(NamedTuple):
+    """What a benchmark compares, and its function as `module:function`."""
+
+    summary: str
+    run: str
+
 
 BENCHMARKS = {
-    "hosts": "one search tool on this server, the official SDK, FastMCP and a bare handler",
-    "workers": "what a call costs one process of kb serve, and two that share a port",
-    "uploads": "chunked and direct uploads beside bare handlers of the same work",
-    "engine": "taking in, and searches as the base grows",
-    "startup": "kb stdio, from its start to its first answer",
-    "ingestion": "notes and kb_search while files are taken in",
-    "connections": "a server whose connections strangers hold on to",
+    "hosts": Benchmark(
+        "one search tool on this server, the official SDK, FastMCP and a bare handler", "calls:run_hosts"
+    ),
+    "workers": Benchmark(
+        "what a call costs one process of kb serve, and two that share a port", "calls:run_workers"
+    ),
+    "uploads": Benchmark("chunked and direct uploads beside bare handlers of the same work", "uploads:run"),
+    "engine": Benchmark("taking in, and searches as the base grows", "engine:run"),
+    "startup": Benchmark("kb stdio, from its start to its first answer", "waits:run_startup"),
+    "ingestion": Benchmark("notes and kb_search while files are taken in", "waits:run_ingestion"),
+    "connections": Benchmark("a server whose connections strangers hold on to", "connections:run"),
 }
-"""What each compares, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +48,66 @@ class Option:
     help: str
     low: int = 1
     high: int = 1_000
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m kb_load.bench") -> int:
+    """Run the benchmark that `arguments` name, print its table, write its report.
+
+    Raises SystemExit as argparse does.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    names = argparse.ArgumentParser(prog=prog, allow_abbrev=False)
+    names.add_argument("benchmark", choices=BENCHMARKS)
+    name = names.parse_args(given[:1]).benchmark
+    run = function_of(name)
+    options = vars(parser_for(run, f"{prog} {name}", BENCHMARKS[name].summary).parse_args(given[1:]))
+    as_json, folder = options.pop("json"), options.pop("report")
+    report = run(**options, note=partial(print, file=sys.stderr, flush=True))
+    document = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    print(document if as_json else report.text())
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.json").write_text(document + "\n", "utf-8")
+        (folder / f"{name}.txt").write_text(report.text() + "\n", "utf-8")
+        if report.title:
+            report.plot(folder / f"{name}.png")
+    return 0
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of a benchmark, whose module is imported now."""
+    module, _, function = BENCHMARKS[name].run.partition(":")
+    run: Callable[..., Any] = getattr(import_module(f"kb_load.bench.{module}"), function)
+    return run
+
+
+def parser_for(run: Callable[..., Any], prog: str, summary: str) -> argparse.ArgumentParser:
+    """The options of a benchmark: those parameters of its `run` that are annotated with an `Option`."""
+    parser = argparse.ArgumentParser(prog=prog, description=f"{summary}.", allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write the figures and a plot there")
+    hints = get_type_hints(run, include_extras=True)
+    for name, parameter in signature(run).parameters.items():
+        option = next((each for each in get_args(hints[name]) if isinstance(each, Option)), None)
+        if option is not None:
+            several = isinstance(parameter.default, tuple)
+            default = ",".join(map(str, parameter.default)) if several else parameter.default
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=partial(_several if several else _bounded, option),
+                default=parameter.default,
+                metavar="N,..." if several else "N",
+                help=f"{option.help} (default {default})",
+            )
+    return parser
+
+
+def _several(option: Option, text: str) -> list[int]:
+    return sorted({_bounded(option, part) for part in text.split(",")})
+
+
+def _bounded(option: Option, text: str) -> int:
+    if not text.isdecimal() or not option.low <= int(text) <= option.high:
+        wanted = f"takes a number from {option.low} to {option.high}, not {text!r}"
+        raise argparse.ArgumentTypeError(wanted)
+    return int(text)

@@ -29,18 +29,17 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 import psutil
 
 from kb_contracts.http.connections import connections_within_descriptors
 from kb_load.bench import Option
-from kb_load.bench.host import ARGUMENTS, KEY, Standing, kb_serve, stub_engine
-from kb_load.machine import Machine, describe
+from kb_load.bench.runner import ARGUMENTS, KEY, Report, Standing, kb_serve, stub_engine
 from kb_load.messages import MODERN, tool_call
 from kb_load.processes import LOOPBACK
-from kb_load.stats import figures_table, percentile
+from kb_load.report import percentile
 
 _CALL_SECONDS = 20.0
 _LOOK_SECONDS = 1.0
@@ -73,12 +72,27 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: int
 
 
-class ConnectionsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run."""
-
-    machine: Machine
+class ConnectionsReport(Report, frozen=True, kw_only=True):
+    columns: ClassVar = {
+        "stage": "{0.name}",
+        "held": "{0.held}",
+        "refused": "{0.refused}",
+        "calls": "{0.calls}",
+        "failed": "{0.failed}",
+        "p50 ms": "{0.p50:.1f}",
+        "p99 ms": "{0.p99:.1f}",
+        "worst": "{0.worst:.1f}",
+        "MiB": "{0.resident_mib:.0f}",
+        "open files": "{0.descriptors}",
+    }
     descriptors: int
     stages: list[Stage]
+
+    def rows(self) -> list[Stage]:
+        return self.stages
+
+    def footer(self) -> list[str]:
+        return [f"few descriptors: {self.descriptors}"]
 
 
 def run(
@@ -91,12 +105,12 @@ def run(
     note: Callable[[str], None] = print,
 ) -> ConnectionsReport:
     """Run all stages, each for `seconds` at least."""
-    stages: list[Stage] = []
+    report = ConnectionsReport(descriptors=descriptors, stages=[])
 
     async def measure() -> None:
         async def stage(name: str, holding: Callable[[int], AsyncIterator[Held]]) -> None:
             done = await server.stage(name, holding, seconds)
-            stages.append(done)
+            report.stages.append(done)
             note(
                 f"{name}: {done.held} held, {done.refused} refused, {done.calls} calls, "
                 f"{done.failed} failed, p99 {done.p99:.1f} ms, {done.resident_mib:.0f} MiB"
@@ -128,27 +142,7 @@ def run(
 
     connections_within_descriptors(half_open + sockets)
     asyncio.run(measure())
-    return ConnectionsReport(machine=describe(), descriptors=descriptors, stages=stages)
-
-
-COLUMNS = {
-    "stage": "{0.name}",
-    "held": "{0.held}",
-    "refused": "{0.refused}",
-    "calls": "{0.calls}",
-    "failed": "{0.failed}",
-    "p50 ms": "{0.p50:.1f}",
-    "p99 ms": "{0.p99:.1f}",
-    "worst": "{0.worst:.1f}",
-    "MiB": "{0.resident_mib:.0f}",
-    "open files": "{0.descriptors}",
-}
-
-
-def text(report: ConnectionsReport) -> str:
-    """The report for people."""
-    stages = figures_table(COLUMNS, report.stages)
-    return f"{stages}\nfew descriptors: {report.descriptors}\n{report.machine.line()}"
+    return report
 
 
 class Held:

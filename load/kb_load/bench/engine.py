@@ -18,32 +18,30 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import httpx
 import msgspec
 import numpy as np
 from faker import Faker
-from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_engine.embed.registry import embedder_from
 from kb_engine.encoder import Encoder
-from kb_engine.index.port import Scoring, Selection
+from kb_engine.index.port import Selection
 from kb_engine.store.port import EmbedderIdentity, NewJob, Prepared, PreparedChunk, Query
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.sqlite.store import SqliteStore, open_sqlite
 from kb_load.bench import Option
-from kb_load.machine import Machine, describe
-from kb_load.plots import Sheet
-from kb_load.processes import LOOPBACK, Running, free_port, running
-from kb_load.stats import figures_table, percentile
+from kb_load.bench.runner import Report
+from kb_load.processes import LOOPBACK, Running, describe, free_port, running
+from kb_load.report import Sheet, percentile
 
 SEED = 7
 SIZES = (1_000, 10_000, 100_000)
@@ -97,15 +95,60 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True):
         return self.chunks / self.seconds
 
 
-class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
+class EngineReport(Report, frozen=True, kw_only=True):
     """The whole run. `embedding_ms` is p50, p95 and p99 of one query's embedding."""
 
-    machine: Machine
+    title = "Search in the engine as the base grows, p95"
+    columns: ClassVar = {
+        "search": "{0.where}, {0.kind}",
+        "chunks": "{0.chunks}",
+        **{f"{name} ms": f"{{0.{name}:.1f}}" for name in ("p50", "p95", "p99")},
+    }
     embedder: str
     embedding_ms: tuple[float, float, float]
-    taking: Taking | None
+    taking: list[Taking]
     latencies: list[Latency]
     memory_mib: dict[int, float]
+
+    def rows(self) -> list[Latency]:
+        return sorted(self.latencies, key=lambda each: (f"{each.where}, {each.kind}", each.chunks))
+
+    def footer(self) -> list[str]:
+        first = self.latencies[0]
+        p50, p95, p99 = self.embedding_ms
+        lines = [
+            f"medians of {first.rounds} rounds of some {first.calls // first.rounds} questions",
+            f"a query's embedding ({self.embedder}): {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99",
+        ]
+        for taking in self.taking:
+            lines.append(
+                f"taking in: {taking.chunks} chunks of {taking.documents} files in {taking.seconds:.1f} s, "
+                f"{taking.rate:.1f} a second"
+            )
+        for smaller, larger in pairwise(self.memory_mib):
+            grown = self.growth(smaller, larger)
+            lines.append(f"from {smaller} to {larger} chunks the store's p95 grows {grown:.1f} times")
+        memory = ", ".join(f"{mib:.0f} MiB at {size} chunks" for size, mib in self.memory_mib.items())
+        return [*lines, f"the engine's memory: {memory}"]
+
+    def growth(self, smaller: int, larger: int) -> float:
+        """How many times longer a search's p95 is at `larger` chunks: hybrid, in the store, no filter."""
+        of = {
+            each.chunks: each.p95
+            for each in self.latencies
+            if (each.where, each.mode, each.filtered) == ("store", "hybrid", False)
+        }
+        return of[larger] / of[smaller]
+
+    def plot(self, path: Path) -> None:
+        """Draw p95 by size: in the store, and over HTTP with the query's embedding."""
+        sheet = Sheet(2, title=self.title)
+        for where, y in (("store", "in the store, ms"), ("http", "over HTTP, embedding included, ms")):
+            latencies = [each for each in self.latencies if each.where == where]
+            sheet.compare(
+                latencies, group="{0.chunks} chunks", bar="{0.kind}", height="p95", label="{0.p95:.1f}", y=y
+            )
+        sheet.save(path, under=self.machine.line())
 
 
 class EngineFailed(RuntimeError):
@@ -186,173 +229,153 @@ def run(
         EngineFailed: a job failed, or the engine did not answer as agreed.
         kb_load.processes.NotReady: it did not start.
     """
-    machine = describe()
-    texts = Texts.seeded(SEED)
+    machine, texts = describe(), Texts.seeded(SEED)
     questions = [texts.question() for _ in range(calls)]
-    queries = _Questions.embedded(embedder, questions)
-    p50, p95, p99 = queries.embedding_ms
+    model = embedder_from(embedder)
+    model.load()
+    model.embed(questions[:1])
+    taken, vectors = [], []
+    for question in questions:
+        started = time.perf_counter()
+        vectors.append(model.embed([question])[0])
+        taken.append((time.perf_counter() - started) * 1000)
+    p50, p95, p99 = _percentiles([taken])
     note(f"a query's embedding: {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
-    latencies: list[Latency] = []
-    memory: dict[int, float] = {}
-    taking = None
+    scoring = Encoder(model, workers=1).scoring
+    queries = {
+        (mode, bool(tags)): [
+            Query(
+                text=question,
+                mode=mode,
+                vector=None if mode == "fts" else vector,
+                scoring=scoring,
+                top=10,
+                selection=Selection(tags=tags),
+            )
+            for question, vector in zip(questions, vectors, strict=True)
+        ]
+        for mode in MODES
+        for tags in ((), (FILTER_TAG,))
+    }
+    identity = EmbedderIdentity(model.name, model.dimensions)
+    report = EngineReport(
+        machine=machine,
+        embedder=embedder,
+        embedding_ms=(p50, p95, p99),
+        taking=[],
+        latencies=[],
+        memory_mib={},
+    )
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder:
         if ingest_chunks:
             with _engine(Path(folder) / "taking", embedder) as (_, client):
                 taking = take_in(client, texts, ingest_chunks)
+            report.taking.append(taking)
             note(f"taking in: {taking.chunks} chunks in {taking.seconds:.1f} s, {taking.rate:.1f} a second")
         home, documents = Path(folder) / "home", 0
         for size in sizes:
             numbers = range(documents, size // CHUNKS_EACH)
-            found = asyncio.run(_filled(home / "engine" / "kb.sqlite", queries, texts, numbers, size, rounds))
             documents = numbers.stop
+            turns = asyncio.run(_in_store(home, identity, queries, texts, numbers, rounds))
             with _engine(home, embedder) as (process, client):
-                found += _over_http(client, texts, questions, size, rounds, busy=bool(ingest_chunks))
-                memory[size] = round(process.resident_bytes() / 2**20, 1)
-            latencies += found
-            for each in found:
-                kind = f"{each.chunks} chunks, {each.where}, {each.kind}"
-                note(f"{kind}: p50 {each.p50:.1f}, p95 {each.p95:.1f} ms")
-    return EngineReport(
-        machine=machine,
-        embedder=embedder,
-        embedding_ms=queries.embedding_ms,
-        taking=taking,
-        latencies=latencies,
-        memory_mib=memory,
+                turns |= _over_http(client, texts, questions, rounds, busy=bool(ingest_chunks))
+                report.memory_mib[size] = round(process.resident_bytes() / 2**20, 1)
+            for (where, mode, filtered, busy), values in turns.items():
+                p50, p95, p99 = _percentiles(values)
+                each = Latency(
+                    chunks=size, where=where, mode=mode, filtered=filtered, busy=busy, rounds=len(values),
+                    calls=sum(map(len, values)), p50=p50, p95=p95, p99=p99,
+                )  # fmt: skip
+                report.latencies.append(each)
+                note(f"{size} chunks, {where}, {each.kind}: p50 {p50:.1f}, p95 {p95:.1f} ms")
+    return report
+
+
+Turns = dict[tuple[str, m.Mode, bool, bool], list[list[float]]]
+"""The milliseconds of the searches of each round, by where, mode, `filtered` and `busy`."""
+
+
+def _percentiles(turns: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(
+        round(median(percentile(values, share) for values in turns), 2) for share in (0.5, 0.95, 0.99)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Questions:
-    """The questions with their vectors, and what the embedding of one takes: p50, p95, p99."""
-
-    questions: Sequence[str]
-    vectors: Sequence[NDArray[np.float32]]
-    identity: EmbedderIdentity
-    scoring: Scoring
-    embedding_ms: tuple[float, float, float]
-
-    @classmethod
-    def embedded(cls, name: str, questions: Sequence[str]) -> _Questions:
-        embedder = embedder_from(name)
-        embedder.load()
-        embedder.embed(questions[:1])
-        taken, vectors = [], []
-        for question in questions:
-            started = time.perf_counter()
-            vectors.append(embedder.embed([question])[0])
-            taken.append((time.perf_counter() - started) * 1000)
-        p50, p95, p99 = (round(percentile(taken, share), 2) for share in (0.5, 0.95, 0.99))
-        identity = EmbedderIdentity(embedder.name, embedder.dimensions)
-        return cls(questions, vectors, identity, Encoder(embedder, workers=1).scoring, (p50, p95, p99))
-
-
-async def _filled(
-    path: Path, queries: _Questions, texts: Texts, numbers: range, size: int, rounds: int
-) -> list[Latency]:
-    """Fill the base and search it through the store."""
+async def _in_store(
+    home: Path,
+    identity: EmbedderIdentity,
+    queries: Mapping[tuple[m.Mode, bool], Sequence[Query]],
+    texts: Texts,
+    numbers: range,
+    rounds: int,
+) -> Turns:
+    """Fill the base and search it through the store; the first turn is short, and warms."""
+    path = home / "engine" / "kb.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
-    store = await open_sqlite(path, embedder=queries.identity)
+    store = await open_sqlite(path, embedder=identity)
+    turns: Turns = {}
     try:
-        await fill(store, queries.identity.dimensions, texts, numbers)
-        kinds = [(mode, tags) for mode in MODES for tags in ((), (FILTER_TAG,))]
-        for mode, tags in kinds:
-            await _in_store(store, queries, mode, tags, most=20)
-        turns = [
-            [await _in_store(store, queries, mode, tags, most=len(queries.questions)) for mode, tags in kinds]
-            for _ in range(rounds)
-        ]
-        return [
-            _latency(values, size, "store", mode, filtered=bool(tags), busy=False)
-            for (mode, tags), values in zip(kinds, zip(*turns, strict=True), strict=True)
-        ]
+        await fill(store, identity.dimensions, texts, numbers)
+        for turn in range(rounds + 1):
+            for (mode, filtered), of_kind in queries.items():
+                taken = []
+                for query in of_kind if turn else of_kind[:20]:
+                    started = time.perf_counter()
+                    await store.search(query)
+                    taken.append((time.perf_counter() - started) * 1000)
+                if turn:
+                    turns.setdefault(("store", mode, filtered, False), []).append(taken)
     finally:
         await store.close()
-
-
-async def _in_store(
-    store: SqliteStore, queries: _Questions, mode: m.Mode, tags: tuple[str, ...], *, most: int
-) -> list[float]:
-    taken = []
-    for question, vector in list(zip(queries.questions, queries.vectors, strict=True))[:most]:
-        query = Query(
-            text=question,
-            mode=mode,
-            vector=None if mode == "fts" else vector,
-            scoring=queries.scoring,
-            top=10,
-            selection=Selection(tags=tags),
-        )
-        started = time.perf_counter()
-        await store.search(query)
-        taken.append((time.perf_counter() - started) * 1000)
-    return taken
+    return turns
 
 
 def take_in(client: httpx.Client, texts: Texts, chunks: int) -> Taking:
     """Send text files until about `chunks` chunks are asked for, and wait until all are searchable."""
-    before = _counts(client)
-    names = []
-    began = time.perf_counter()
+
+    def count() -> int:
+        return int(client.get("/api/v1/status").json()["chunks"])
+
+    before, began = count(), time.perf_counter()
+    jobs = []
     for number in range(max(1, chunks // 100)):
         # A passage of 60 words, many of them made up, fills about one chunk; how many it were is counted.
         body = "\n\n".join(texts.passage(_WORDS_TAKEN).capitalize() + "." for _ in range(100))
-        names.append(_submit(client, f"taken-{number}.txt", body))
-    for job_id in names:
+        jobs.append(_submit(client, f"taken-{number}.txt", body))
+    for job_id in jobs:
         while _runs(client, job_id, wait=20):
             continue
     seconds = time.perf_counter() - began
-    return Taking(chunks=_counts(client) - before, seconds=seconds, documents=len(names))
+    return Taking(chunks=count() - before, seconds=seconds, documents=len(jobs))
 
 
 def _over_http(
-    client: httpx.Client, texts: Texts, questions: Sequence[str], size: int, rounds: int, *, busy: bool
-) -> list[Latency]:
+    client: httpx.Client, texts: Texts, questions: Sequence[str], rounds: int, *, busy: bool
+) -> Turns:
+    """Search the engine when all is quiet and, `busy`, while files are taken in; the start warms."""
     for question in questions[:20]:
         _ask(client, question, filtered=False)
-    turns: dict[tuple[bool, bool], list[list[float]]] = {}
+    turns: Turns = {}
     for _ in range(rounds):
         for filtered in (False, True):
             quiet = [_ask(client, question, filtered=filtered) for question in questions]
-            turns.setdefault((filtered, False), []).append(quiet)
-        if busy:
-            for filtered, values in _while_busy(client, texts, questions).items():
-                turns.setdefault((filtered, True), []).append(values)
-    return [
-        _latency(values, size, "http", "hybrid", filtered=filtered, busy=during)
-        for (filtered, during), values in turns.items()
-    ]
-
-
-def _while_busy(client: httpx.Client, texts: Texts, questions: Sequence[str]) -> dict[bool, list[float]]:
-    """Milliseconds of searches while files are taken in; there is always one more waiting."""
-    found: dict[bool, list[float]] = {False: [], True: []}
-    jobs: list[str] = []
-    sent = 0
-    for number, question in enumerate([*questions, *questions]):
-        if number % 20 == 0:
-            jobs = [job for job in jobs if _runs(client, job)]
-            while len(jobs) < 2:
-                body = "\n\n".join(texts.passage(_WORDS_OF_CHUNK) for _ in range(40))
-                jobs.append(_submit(client, f"busy-{sent}-{texts.rng.integers(1 << 40)}.txt", body))
-                sent += 1
-        filtered = bool(number % 2)
-        found[filtered].append(_ask(client, question, filtered=filtered))
-    for job in jobs:
-        client.delete(f"/api/v1/jobs/{job}")
-    return found
-
-
-def _latency(
-    turns: Sequence[Sequence[float]], size: int, where: str, mode: str, *, filtered: bool, busy: bool
-) -> Latency:
-    p50, p95, p99 = (
-        round(median(percentile(values, share) for values in turns), 2) for share in (0.5, 0.95, 0.99)
-    )
-    return Latency(
-        chunks=size, where=where, mode=mode, filtered=filtered, busy=busy, rounds=len(turns),
-        calls=sum(map(len, turns)), p50=p50, p95=p95, p99=p99,
-    )  # fmt: skip
+            turns.setdefault(("http", "hybrid", filtered, False), []).append(quiet)
+        if not busy:
+            continue
+        found: tuple[list[float], list[float]] = [], []
+        jobs: list[str] = []
+        for number, question in enumerate([*questions, *questions]):
+            if number % 20 == 0:
+                jobs = [job for job in jobs if _runs(client, job)]
+                while len(jobs) < 2:  # there is always one more waiting
+                    body = "\n\n".join(texts.passage(_WORDS_OF_CHUNK) for _ in range(40))
+                    jobs.append(_submit(client, f"busy-{texts.rng.integers(1 << 40)}.txt", body))
+            found[number % 2].append(_ask(client, question, filtered=bool(number % 2)))
+        for job in jobs:
+            client.delete(f"/api/v1/jobs/{job}")
+        for tagged, values in enumerate(found):
+            turns.setdefault(("http", "hybrid", bool(tagged), True), []).append(values)
+    return turns
 
 
 @contextmanager
@@ -395,52 +418,3 @@ def _runs(client: httpx.Client, job_id: str, *, wait: int = 0) -> bool:
     if job["status"] == "failed":
         raise EngineFailed(f"ingestion failed: {job['error']}")
     return bool(job["status"] in ("queued", "running"))
-
-
-def _counts(client: httpx.Client) -> int:
-    return int(client.get("/api/v1/status").json()["chunks"])
-
-
-def growth(report: EngineReport, smaller: int, larger: int) -> float:
-    """How many times longer a search's p95 is at `larger` chunks: hybrid, in the store, no filter."""
-    of = {
-        each.chunks: each.p95
-        for each in report.latencies
-        if (each.where, each.mode, each.filtered) == ("store", "hybrid", False)
-    }
-    return of[larger] / of[smaller]
-
-
-def text(report: EngineReport) -> str:
-    """The report for people."""
-    columns = {"search": "{0.where}, {0.kind}", "chunks": "{0.chunks}"}
-    columns |= {f"{name} ms": f"{{0.{name}:.1f}}" for name in ("p50", "p95", "p99")}
-    ordered = sorted(report.latencies, key=lambda each: (f"{each.where}, {each.kind}", each.chunks))
-    first = report.latencies[0]
-    lines = [figures_table(columns, ordered)]
-    lines.append(f"medians of {first.rounds} rounds of some {first.calls // first.rounds} questions")
-    p50, p95, p99 = report.embedding_ms
-    lines.append(f"a query's embedding ({report.embedder}): {p50:.1f} ms p50, {p95:.1f} p95, {p99:.1f} p99")
-    if (taking := report.taking) is not None:
-        lines.append(
-            f"taking in: {taking.chunks} chunks of {taking.documents} files in {taking.seconds:.1f} s, "
-            f"{taking.rate:.1f} a second"
-        )
-    sizes = list(report.memory_mib)
-    lines += [
-        f"from {smaller} to {larger} chunks the store's p95 grows {growth(report, smaller, larger):.1f} times"
-        for smaller, larger in pairwise(sizes)
-    ]
-    memory = ", ".join(f"{mib:.0f} MiB at {size} chunks" for size, mib in report.memory_mib.items())
-    return "\n".join([*lines, f"the engine's memory: {memory}", report.machine.line()])
-
-
-def plot(report: EngineReport, path: Path) -> None:
-    """Draw p95 by size: in the store, and over HTTP with the query's embedding."""
-    sheet = Sheet(2, title="Search in the engine as the base grows, p95")
-    for where, y in (("store", "in the store, ms"), ("http", "over HTTP, embedding included, ms")):
-        latencies = [each for each in report.latencies if each.where == where]
-        sheet.compare(
-            latencies, group="{0.chunks} chunks", bar="{0.kind}", height="p95", label="{0.p95:.1f}", y=y
-        )
-    sheet.save(path, under=report.machine.line())

@@ -17,19 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kb_load.bench import Option
-from kb_load.bench.host import KEY, Standing, kb_serve, stub_engine
-from kb_load.machine import Machine, describe
+from kb_load.bench.runner import KEY, Panel, Report, Standing, in_turn, kb_serve, stub_engine
 from kb_load.messages import HANDSHAKE, CallFailed, Message, structured, tool_call
-from kb_load.plots import Sheet
-from kb_load.processes import LOOPBACK, free_port, running
-from kb_load.sampling import MEBIBYTE, Sampler
-from kb_load.stats import figures_table, median_figures
+from kb_load.processes import LOOPBACK, MEBIBYTE, Sampler, free_port, running
+from kb_load.report import median_figures
 
 CHUNK_BYTES = 4 * MEBIBYTE
 _TIMEOUT = 120.0
@@ -66,23 +63,30 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     peak_mib: float
 
 
-COLUMNS = {
-    "upload": "{0.way}",
-    "file MiB": "{0.mib}",
-    "host": "{0.host}",
-    "MiB/s": "{0.rate:.0f}",
-    "of bare": "{0.ratio:.2f}",
-    "CPU s/GiB": "{0.cpu:.2f}",
-    "peak memory MiB": "{0.peak_mib:.0f}",
-}
-
-
-class UploadsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run."""
-
-    machine: Machine
+class UploadsReport(Report, frozen=True, kw_only=True):
+    title = "Uploads: this server beside bare handlers of the same work"
+    columns: ClassVar = {
+        "upload": "{0.way}",
+        "file MiB": "{0.mib}",
+        "host": "{0.host}",
+        "MiB/s": "{0.rate:.0f}",
+        "of bare": "{0.ratio:.2f}",
+        "CPU s/GiB": "{0.cpu:.2f}",
+        "peak memory MiB": "{0.peak_mib:.0f}",
+    }
+    panels = (
+        Panel("{0.way}, {0.mib} MiB", "{0.host}", "rate", "{0.rate:.0f}", "MiB a second"),
+        Panel("{0.way}, {0.mib} MiB", "{0.host}", "peak_mib", "{0.peak_mib:.0f}", "peak memory, MiB"),
+    )
     uploads: list[Upload]
     figures: list[Figures]
+
+    def rows(self) -> list[Figures]:
+        return self.figures
+
+    def footer(self) -> list[str]:
+        rounds = self.uploads[-1].round
+        return [f"medians of {rounds} rounds, in every other one each host goes first and last"]
 
 
 def run(
@@ -97,19 +101,19 @@ def run(
     Raises:
         CallFailed: something was not taken, or came out with another length.
     """
-    machine = describe()
-    done: list[Upload] = []
+    report = UploadsReport(uploads=[], figures=[])
     with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, _standing(Path(folder), mib) as hosts:
         for number in range(rounds + 1):
-            order = hosts if number % 2 else hosts[::-1]
+            order = in_turn(hosts, number)
             for size in (small_mib, mib):
                 for way in ("chunked", "direct"):
                     for host in (*order, *reversed(order)):
                         each = _measured(host, way, size, number)
                         note(f"round {number} {way} {size} MiB {each.host}: {each.rate:.0f} MiB/s")
                         if number:  # the first round warms
-                            done.append(each)
-    return UploadsReport(machine=machine, uploads=done, figures=figures(done))
+                            report.uploads.append(each)
+    report.figures.extend(figures(report.uploads))
+    return report
 
 
 def figures(uploads: list[Upload]) -> list[Figures]:
@@ -131,22 +135,6 @@ def figures(uploads: list[Upload]) -> list[Figures]:
         Figures(peak_mib=round(max(each.peak_mib for each in of), 1), **medians)
         for of, medians in median_figures(ordered, ("way", "mib", "host"), fields)
     ]
-
-
-def text(report: UploadsReport) -> str:
-    """The report for people."""
-    how = f"medians of {report.uploads[-1].round} rounds, in every other one each host goes first and last"
-    return f"{figures_table(COLUMNS, report.figures)}\n{how}\n{report.machine.line()}"
-
-
-def plot(report: UploadsReport, path: Path) -> None:
-    """Draw speed and memory."""
-    sheet = Sheet(2, title="Uploads: this server beside bare handlers of the same work")
-    figures = sorted(report.figures, key=lambda each: each.host, reverse=True)
-    for height, y in (("rate", "MiB a second"), ("peak_mib", "peak resident memory, MiB")):
-        label = f"{{0.{height}:.0f}}"
-        sheet.compare(figures, group="{0.way}, {0.mib} MiB", bar="{0.host}", height=height, label=label, y=y)
-    sheet.save(path, under=report.machine.line())
 
 
 # --- one file -------------------------------------------------------------------------------------
@@ -239,7 +227,7 @@ def _response(
 @contextmanager
 def _standing(folder: Path, mib: int) -> Iterator[list[Standing]]:
     port = free_port()
-    bare = ["-m", "kb_load.bench.bare_uploads", "--port", str(port), "--folder", str(folder / "bare")]
+    bare = ["-m", "kb_load.bench.servers", "uploads", "--port", str(port), "--folder", str(folder / "bare")]
     (folder / "bare").mkdir()
     limit = str(2 * mib * MEBIBYTE)
     with (

@@ -1,8 +1,4 @@
-"""What the server reports of itself: counts for Prometheus, and spans. `kb_config.logs` configures its log.
+"""What the server reports of its calls: counts for Prometheus, spans, and what of a query its log may hold.
 
 No secret and no document text enters any of them.
 """
-
-from kb_server.observability.metrics import Metrics
-
-__all__ = ["Metrics"]

@@ -15,7 +15,8 @@ from kb_server.engine_faults import tool_error
 from kb_server.tool import A, R, Tool, ToolError, Toolset
 
 if TYPE_CHECKING:
-    from kb_server.engine_client import Engine, EngineFault
+    from kb_server.engine_client.errors import EngineFault
+    from kb_server.engine_client.port import Engine
     from kb_server.services import Services
     from kb_server.settings import ServerSettings
 

@@ -27,40 +27,30 @@ _MAX_TOKEN = 128
 def routes(uploads: Callable[[], Uploads]) -> Sequence[web.RouteDef]:
     """The routes, served by what `uploads` gives when it is first needed."""
 
-    async def put(request: web.Request) -> web.StreamResponse:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        token = request.match_info["token"][:_MAX_TOKEN]
         try:
-            upload = await uploads().receive(_token(request), request.content_length, _body(request))
+            if request.method == hdrs.METH_PUT:
+                upload = await uploads().receive(token, request.content_length, _body(request))
+                return _json(
+                    201,
+                    upload_id=upload.id,
+                    received_bytes=upload.total_size,
+                    next="Call kb_upload_finish with this upload_id.",
+                )
+            if request.method == hdrs.METH_DELETE:
+                upload = await uploads().abort_by_token(token)
+                return _json(200, upload_id=upload.id, next="Nothing of it was kept.")
         except UploadError as error:
-            return _answer(error.status, error.payload())
-        return _answer(
-            201,
-            {
-                "upload_id": upload.id,
-                "received_bytes": upload.total_size,
-                "next": "Call kb_upload_finish with this upload_id.",
-            },
-        )
-
-    async def delete(request: web.Request) -> web.StreamResponse:
-        try:
-            upload = await uploads().abort_by_token(_token(request))
-        except UploadError as error:
-            return _answer(error.status, error.payload())
-        return _answer(200, {"upload_id": upload.id, "next": "Nothing of it was kept."})
-
-    async def other(_request: web.Request) -> web.StreamResponse:
-        message = (
+            return _json(error.status, **error.payload())
+        words = (
             "Send the file with PUT, its bytes as the body: curl -g -T FILE 'URL'. DELETE aborts the upload."
         )
-        response = _answer(405, {"error": "method_not_allowed", "message": message})
+        response = _json(405, error="method_not_allowed", message=words)
         response.headers[hdrs.ALLOW] = "PUT, DELETE"
         return response
 
-    return [web.put(PATH, put), web.delete(PATH, delete), web.route(hdrs.METH_ANY, PATH, other)]
-
-
-def _token(request: web.Request) -> str:
-    return request.match_info["token"][:_MAX_TOKEN]
+    return [web.route(hdrs.METH_ANY, PATH, serve)]
 
 
 async def _body(request: web.Request) -> AsyncIterator[bytes]:
@@ -73,9 +63,8 @@ async def _body(request: web.Request) -> AsyncIterator[bytes]:
         ) from error
 
 
-def _answer(status: int, payload: dict[str, Any]) -> web.Response:
-    # Closed after a refusal: what may still arrive of a refused body is not worth reading.
-    response = web.Response(body=msgspec.json.encode(payload), status=status, content_type="application/json")
+def _json(status: int, **members: Any) -> web.Response:
+    response = web.Response(body=msgspec.json.encode(members), status=status, content_type="application/json")
     if status >= 400:
-        response.force_close()
+        response.force_close()  # what may still arrive of a refused body is not worth reading
     return response

@@ -1,13 +1,13 @@
-"""Uploads as the tools and the upload URL use them: blocking work in threads, one at a time an upload.
+"""Uploads: bytes from agents, staged on disk until they are whole, then streamed to the engine.
 
 kb_upload_start ---> start
 kb_upload_chunk ---> chunk  -.
-PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.add_file, streamed from disk
+PUT /uploads/... --> receive -+--> staging folder --> finish --> Engine.send_file, streamed from disk
 kb_upload_finish --> finish -'         |
 kb_upload_abort, DELETE /uploads/... --+--> removed
 
-The quota counts bytes that have arrived. What was only announced keeps nobody out; bytes that find no room
-are refused, and can be sent again.
+Blocking work is done in threads, one at a time an upload. The quota counts bytes that have arrived. What was
+only announced keeps nobody out; bytes that find no room are refused, and can be sent again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -35,17 +35,18 @@ from kb_server.uploads.staging import Entry, Ledger, Lock, Staging, hash_token, 
 from kb_server.uploads.upload import (
     CHUNK_BYTES,
     MEBIBYTE,
-    Event,
+    NewUpload,
     State,
     Upload,
     UploadError,
-    advance,
     check_body,
     check_chunk,
     check_chunk_shape,
     check_filename,
     check_format,
+    check_open,
     check_sha256,
+    check_size,
     check_whole,
     not_found,
     sha256_mismatch,
@@ -58,7 +59,6 @@ logger = logging.getLogger(__name__)
 
 OPEN_UPLOADS = 64
 TOKEN_BYTES = 32
-
 BLOCK_BYTES = MEBIBYTE
 """What is written, read or hashed of a file at a time; a body that arrives has two of them in memory."""
 
@@ -81,22 +81,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class NewUpload:
-    """What an upload is to be. `tags` are all of the document's, `collection` the one of its collection."""
-
-    filename: str
-    total_size: int
-    tags: list[str]
-    collection: str
-    title: str | None = None
-    source_path: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Started:
-    """A new upload; `token` is told once and not kept."""
+    """A new upload; its `token` is given once and not kept."""
 
     upload: Upload
     token: str
@@ -147,64 +133,207 @@ class Uploads:
             self._sweeper = None
             await asyncio.to_thread(self._staging.close)
 
-    # --- start ------------------------------------------------------------------------------------
-
     async def start(self, new: NewUpload, caller: str) -> Started:
         """Begin an upload; refused where there is no room for its bytes now, though none is kept for it."""
-        self._check_size(new.total_size)
+        check_size(new.total_size, self._limits.file_bytes)
         filename = check_filename(new.filename)
         check_format(filename)
         token = token_urlsafe(TOKEN_BYTES)
+        expires = self._clock.now() + timedelta(seconds=self._limits.seconds)
+        checked = {"filename": filename, "sha256": check_sha256(new.sha256)}
         upload = Upload(
+            **{**msgspec.structs.asdict(new), **checked},
             id=str(uuid4()),
-            filename=filename,
-            total_size=new.total_size,
-            tags=new.tags,
-            collection=new.collection,
-            title=new.title,
-            source_path=new.source_path,
-            metadata=new.metadata,
-            sha256=check_sha256(new.sha256),
             token_sha256=hash_token(token),
             caller=caller,
             deadline=self._clock.monotonic() + self._limits.seconds,
-            expires_at=self._expiry(),
+            expires_at=expires.isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
+
+        def admit(ledger: Ledger) -> None:
+            now, most = self._clock.monotonic(), self._limits.open_uploads
+            mine = sum(each.caller == caller and now < each.deadline for each in ledger.values())
+            if mine >= most:
+                raise UploadError(
+                    "too_many_uploads",
+                    f"{mine} of your uploads are open; at most {most} may be. {_MAKE_ROOM}",
+                    max_open=most,
+                )
+            self._admit_bytes(ledger, upload.total_size, caller)
+
         await self._open()
-        await self._in_thread(partial(self._staging.create, upload, partial(self._admit, upload)))
+        await self._in_thread(partial(self._staging.create, upload, admit))
         return Started(upload, token)
 
-    def _check_size(self, total_size: int) -> None:
-        if total_size < 1:
-            raise UploadError(
-                "invalid_parameter",
-                "total_size is the file's size in bytes, at least 1.",
-                parameter="total_size",
-            )
-        if total_size > self._limits.file_bytes:
-            raise UploadError(
-                "upload_too_large",
-                f"The file has {total_size} bytes; at most {self._limits.file_bytes} are taken. Split it, or "
-                "ask whoever runs the server to raise KB_MAX_UPLOAD_BYTES.",
-                max_bytes=self._limits.file_bytes,
-            )
+    async def chunk(self, upload_id: str, index: int, data: str, sha256: str | None = None) -> Received:
+        """Store one chunk, given as strict base64; the same index again replaces it."""
+        expected = check_sha256(sha256)
+        if (least := len(data) * 3 // 4 - 2) > CHUNK_BYTES:
+            check_chunk_shape(index, least)  # not worth decoding
+        decoded = await asyncio.to_thread(_decoded, index, data, expected)
 
-    def _expiry(self) -> str:
-        moment = self._clock.now() + timedelta(seconds=self._limits.seconds)
-        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+        def store(entry: Entry) -> Received:
+            upload = self._changeable(entry)
+            if entry.is_receiving():
+                raise _receiving(upload.id)
+            self._hold(upload, check_chunk(upload, entry.staged(), index, len(decoded)))
+            entry.put_chunk(index, decoded)
+            staged = entry.staged()
+            return Received(staged.received, len(staged.chunks), upload.total_size)
 
-    def _admit(self, upload: Upload, ledger: Ledger) -> None:
+        return await self._exclusively(upload_id, store)
+
+    async def receive(self, token: str, announced: int | None, blocks: AsyncIterator[bytes]) -> Upload:
+        """Take the whole file from `blocks`; a body that breaks off leaves nothing behind.
+
+        `announced` is the body's length in bytes where it is known beforehand.
+        """
+        await self._open()
+        upload_id = await self._in_thread(partial(self._staging.by_token, token))
+        unfinished = self._staging.unfinished(upload_id)
+
+        def admit(entry: Entry) -> Upload:
+            upload = self._changeable(entry)
+            check_body(upload, entry.staged(), announced)
+            if not entry.hold_receiving(receiving):
+                raise _receiving(upload.id)
+            # Looked for before the body comes, and held only as it arrives: one that drips keeps nobody out.
+            self._hold(upload, 0, to_come=upload.total_size)
+            return upload
+
+        def adopt(entry: Entry) -> None:
+            check_body(self._changeable(entry), entry.staged(), None)
+            entry.adopt_body(unfinished)
+
+        def discard() -> None:
+            unfinished.unlink(missing_ok=True)  # freeing it takes time
+            self._hold(upload, 0)
+
+        with Lock() as receiving:
+            upload = await self._exclusively(upload_id, admit)
+            try:
+                await self._pour(upload, unfinished, blocks)
+                await self._exclusively(upload_id, adopt)
+            except BaseException:
+                with suppress(UploadError):  # it was removed meanwhile
+                    await self._in_thread(discard)
+                raise
+        return upload
+
+    async def _pour(self, upload: Upload, unfinished: Path, blocks: AsyncIterator[bytes]) -> None:
+        size = held = 0
+        left = upload.deadline - self._clock.monotonic()
+        try:
+            async with asyncio.timeout(left), WriteBehind(unfinished) as file:
+                async for batch in batches(blocks, BLOCK_BYTES):
+                    size += sum(map(len, batch))
+                    if size > upload.total_size:
+                        raise size_mismatch(upload, size)
+                    if size > held:
+                        held = size if size <= _HOLD_AHEAD else min(upload.total_size, size + _HOLD_AHEAD)
+                        await self._in_thread(partial(self._hold, upload, held))
+                    await file.write(batch)
+        except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
+            raise not_found(upload.id) from error
+        except OSError as error:
+            raise _unusable(error) from error
+        if size != upload.total_size:
+            raise size_mismatch(upload, size)
+
+    async def finish(self, upload_id: str, sha256: str | None = None) -> Finished:
+        """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
+        expected = check_sha256(sha256)
+
+        def begin(entry: Entry) -> tuple[Upload, list[Path]]:
+            upload = self._current(entry)
+            if upload.job_id is not None:
+                return upload, []
+            check_open(entry.state(upload), upload.id)
+            if entry.is_receiving():
+                raise _receiving(upload.id)
+            check_whole(upload, entry.staged())
+            entry.hold_finishing(finishing)
+            return upload, entry.content()
+
+        def accepted(entry: Entry) -> None:
+            entry.write(msgspec.structs.replace(entry.read(), job_id=job.id))
+            self._staging.retire(entry)
+
+        with Lock() as finishing:
+            upload, paths = await self._exclusively(upload_id, begin)
+            if upload.job_id is not None:
+                return Finished(upload, upload.job_id, None)
+            if announced := [value for value in (upload.sha256, expected) if value is not None]:
+                actual = await self._in_thread(partial(_hash_of, paths))
+                for value in announced:
+                    if value != actual:
+                        raise sha256_mismatch("the file", value, actual)
+            source = FileSource(upload.filename, upload.total_size, partial(read_blocks, paths))
+            fields = FileFields(
+                title=upload.title,
+                tags=upload.tags,
+                metadata=upload.metadata,
+                source_path=upload.source_path,
+                dedup_scope=upload.collection,
+            )
+            job = await self._engine.send_file(source, fields, idempotency_key=upload.id)
+            await self._exclusively(upload_id, accepted)
+        return Finished(upload, job.id, job)
+
+    async def abort(self, upload_id: str) -> Upload:
+        """Give up an upload that is open, with all that has arrived; a body on its way is refused."""
+
+        def remove(entry: Entry) -> Upload:
+            upload = self._changeable(entry)
+            self._staging.remove(entry, upload)
+            return upload
+
+        return await self._exclusively(upload_id, remove)
+
+    async def abort_by_token(self, token: str) -> Upload:
+        """As `abort`, of the upload whose URL has this token."""
+        await self._open()
+        return await self.abort(await self._in_thread(partial(self._staging.by_token, token)))
+
+    async def sweep(self) -> int:
+        """Remove the uploads whose time is over, but for those being worked on; how many."""
+
+        def remove_if_over(entry: Entry) -> bool:
+            upload = entry.read()
+            busy = entry.state(upload) is State.FINISHING or entry.is_receiving()
+            if busy or not self._is_over(upload):
+                return False
+            self._staging.remove(entry, upload)
+            return True
+
+        removed = 0
+        for upload_id in await self._in_thread(self._overdue):
+            with suppress(UploadError):
+                removed += await self._exclusively(upload_id, remove_if_over)
+        return removed
+
+    def _overdue(self) -> list[str]:
+        """The uploads whose time is over. An upload's deadline stays as it is, and is read once."""
+        deadlines = {}
+        for upload_id in self._staging.ids():
+            deadline = self._deadlines.get(upload_id)
+            if deadline is None and (upload := self._staging.peek(upload_id)) is not None:
+                deadline = upload.deadline
+            if deadline is not None:
+                deadlines[upload_id] = deadline
+        self._deadlines = deadlines
         now = self._clock.monotonic()
-        mine = sum(each.caller == upload.caller and now < each.deadline for each in ledger.values())
-        if mine >= self._limits.open_uploads:
-            raise UploadError(
-                "too_many_uploads",
-                f"{mine} of your uploads are open; at most {self._limits.open_uploads} may be. {_MAKE_ROOM}",
-                max_open=self._limits.open_uploads,
-            )
-        self._admit_bytes(ledger, upload.total_size, caller=upload.caller)
+        return [upload_id for upload_id, deadline in deadlines.items() if now >= deadline]
 
-    def _admit_bytes(self, ledger: Ledger, more: int, *, caller: str) -> None:
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(min(_SWEEP_SECONDS, self._limits.seconds / 4))
+            try:
+                await self.sweep()
+            except UploadError:
+                logger.exception("the staging folder could not be swept")
+
+    def _admit_bytes(self, ledger: Ledger, more: int, caller: str) -> None:
         """Whether `more` bytes of `caller` may arrive beside those that are there."""
         held = [each.bytes for each in ledger.values() if each.caller == caller]
         if more > (left := self._limits.share_bytes - sum(held)):
@@ -231,212 +360,9 @@ class Uploads:
         def admit(ledger: Ledger) -> None:
             more = size + to_come - ledger[upload.id].bytes
             if more > 0:
-                self._admit_bytes(ledger, more, caller=upload.caller)
+                self._admit_bytes(ledger, more, upload.caller)
 
         self._staging.hold(upload.id, size, admit)
-
-    # --- chunks -----------------------------------------------------------------------------------
-
-    async def chunk(self, upload_id: str, index: int, data: str, sha256: str | None = None) -> Received:
-        """Store one chunk, given as strict base64; the same index again replaces it."""
-        expected = check_sha256(sha256)
-        if (least := len(data) * 3 // 4 - 2) > CHUNK_BYTES:
-            check_chunk_shape(index, least)  # not worth decoding
-        decoded = await asyncio.to_thread(_decoded, index, data, expected)
-        return await self._exclusively(upload_id, partial(self._store, index=index, data=decoded))
-
-    def _store(self, entry: Entry, *, index: int, data: bytes) -> Received:
-        upload = self._current(entry)
-        advance(entry.state(upload), Event.CHUNK, upload.id)
-        if entry.is_receiving():
-            raise _receiving(upload.id)
-        size = check_chunk(upload, entry.staged(), index, len(data))
-        self._hold(upload, size)
-        entry.put_chunk(index, data)
-        return _received(upload, entry)
-
-    # --- the upload URL ---------------------------------------------------------------------------
-
-    async def receive(self, token: str, announced: int | None, blocks: AsyncIterator[bytes]) -> Upload:
-        """Take the whole file from `blocks`; a body that breaks off leaves nothing behind.
-
-        `announced` is the body's length in bytes where it is known beforehand.
-        """
-        await self._open()
-        upload_id = await self._in_thread(partial(self._staging.by_token, token))
-        receiving = Lock()
-        unfinished = self._staging.unfinished(upload_id)
-        try:
-            upload = await self._exclusively(
-                upload_id, partial(self._admit_body, announced=announced, receiving=receiving)
-            )
-            try:
-                await self._pour(upload, unfinished, blocks)
-                await self._exclusively(upload_id, partial(self._adopt, unfinished=unfinished))
-            except BaseException:
-                with suppress(UploadError):  # it was removed meanwhile
-                    await self._in_thread(partial(self._discard, upload, unfinished))
-                raise
-        finally:
-            receiving.release()
-        return upload
-
-    def _discard(self, upload: Upload, unfinished: Path) -> None:
-        unfinished.unlink(missing_ok=True)  # freeing it takes time
-        self._hold(upload, 0)
-
-    def _admit_body(self, entry: Entry, *, announced: int | None, receiving: Lock) -> Upload:
-        upload = self._current(entry)
-        advance(entry.state(upload), Event.BODY, upload.id)
-        check_body(upload, entry.staged(), announced)
-        if not entry.hold_receiving(receiving):
-            raise _receiving(upload.id)
-        # Looked for before the body comes, and held only as it arrives: one that drips keeps nobody out.
-        self._hold(upload, 0, to_come=upload.total_size)
-        return upload
-
-    async def _pour(self, upload: Upload, unfinished: Path, blocks: AsyncIterator[bytes]) -> None:
-        size = held = 0
-        left = upload.deadline - self._clock.monotonic()
-        try:
-            async with asyncio.timeout(left), WriteBehind(unfinished) as file:
-                async for batch in batches(blocks, BLOCK_BYTES):
-                    size += sum(map(len, batch))
-                    if size > upload.total_size:
-                        raise size_mismatch(upload, size)
-                    if size > held:
-                        held = size if size <= _HOLD_AHEAD else min(upload.total_size, size + _HOLD_AHEAD)
-                        await self._in_thread(partial(self._hold, upload, held))
-                    await file.write(batch)
-        except (TimeoutError, FileNotFoundError) as error:  # its time is over, or it was aborted just now
-            raise not_found(upload.id) from error
-        except OSError as error:
-            raise _unusable(error) from error
-        if size != upload.total_size:
-            raise size_mismatch(upload, size)
-
-    def _adopt(self, entry: Entry, *, unfinished: Path) -> None:
-        upload = self._current(entry)
-        advance(entry.state(upload), Event.BODY, upload.id)
-        check_body(upload, entry.staged(), None)
-        entry.adopt_body(unfinished)
-
-    # --- finish -----------------------------------------------------------------------------------
-
-    async def finish(self, upload_id: str, sha256: str | None = None) -> Finished:
-        """Hand the file to the engine; repeated, the same job. A failure leaves the upload as it was."""
-        expected = check_sha256(sha256)
-        finishing = Lock()
-        try:
-            upload, paths = await self._exclusively(
-                upload_id, partial(self._begin_finish, finishing=finishing)
-            )
-            if upload.job_id is not None:
-                return Finished(upload, upload.job_id, None)
-            await self._verify(upload, paths, expected)
-            job = await self._forward(upload, paths)
-            await self._exclusively(upload_id, partial(self._accepted, job_id=job.id))
-        finally:
-            finishing.release()
-        return Finished(upload, job.id, job)
-
-    def _begin_finish(self, entry: Entry, *, finishing: Lock) -> tuple[Upload, list[Path]]:
-        """The upload and its files, in order; none of one that is done."""
-        upload = self._current(entry)
-        state = advance(entry.state(upload), Event.FINISH, upload.id)
-        if state is State.DONE:
-            return upload, []
-        if entry.is_receiving():
-            raise _receiving(upload.id)
-        check_whole(upload, entry.staged())
-        entry.hold_finishing(finishing)
-        return upload, entry.content()
-
-    async def _verify(self, upload: Upload, paths: list[Path], expected: str | None) -> None:
-        announced = [value for value in (upload.sha256, expected) if value is not None]
-        if not announced:
-            return
-        actual = await self._in_thread(partial(hash_files, paths))
-        for value in announced:
-            if value != actual:
-                raise sha256_mismatch("the file", value, actual)
-
-    async def _forward(self, upload: Upload, paths: list[Path]) -> Job:
-        source = FileSource(upload.filename, upload.total_size, lambda: read_blocks(paths))
-        fields = FileFields(
-            title=upload.title,
-            tags=upload.tags,
-            metadata=upload.metadata,
-            source_path=upload.source_path,
-            dedup_scope=upload.collection,
-        )
-        return await self._engine.send_file(source, fields, idempotency_key=upload.id)
-
-    def _accepted(self, entry: Entry, *, job_id: str) -> None:
-        upload = entry.read()
-        advance(State.FINISHING, Event.ACCEPTED, upload.id)
-        entry.write(msgspec.structs.replace(upload, job_id=job_id))
-        entry.empty()
-        self._staging.retire(entry)
-
-    # --- abort ------------------------------------------------------------------------------------
-
-    async def abort(self, upload_id: str) -> Upload:
-        """Give up an upload that is open, with all that has arrived; a body on its way is refused."""
-        return await self._exclusively(upload_id, self._abort)
-
-    async def abort_by_token(self, token: str) -> Upload:
-        """As `abort`, of the upload whose URL has this token."""
-        await self._open()
-        return await self.abort(await self._in_thread(partial(self._staging.by_token, token)))
-
-    def _abort(self, entry: Entry) -> Upload:
-        upload = self._current(entry)
-        advance(entry.state(upload), Event.ABORT, upload.id)
-        self._staging.remove(entry, upload)
-        return upload
-
-    # --- the end of their time --------------------------------------------------------------------
-
-    async def sweep(self) -> int:
-        """Remove the uploads whose time is over, but for those being worked on; how many."""
-        removed = 0
-        for upload_id in await self._in_thread(self._overdue):
-            with suppress(UploadError):
-                removed += await self._exclusively(upload_id, self._remove_if_over)
-        return removed
-
-    def _overdue(self) -> list[str]:
-        """The uploads whose time is over. An upload's deadline stays as it is, and is read once."""
-        deadlines = {}
-        for upload_id in self._staging.ids():
-            deadline = self._deadlines.get(upload_id)
-            if deadline is None and (upload := self._staging.peek(upload_id)) is not None:
-                deadline = upload.deadline
-            if deadline is not None:
-                deadlines[upload_id] = deadline
-        self._deadlines = deadlines
-        now = self._clock.monotonic()
-        return [upload_id for upload_id, deadline in deadlines.items() if now >= deadline]
-
-    def _remove_if_over(self, entry: Entry) -> bool:
-        upload = entry.read()
-        if not self._is_over(upload):
-            return False
-        if entry.state(upload) is State.FINISHING or entry.is_receiving():
-            return False
-        self._staging.remove(entry, upload)
-        return True
-
-    async def _sweep_for_ever(self) -> None:
-        while True:
-            await self._clock.sleep(min(_SWEEP_SECONDS, self._limits.seconds / 4))
-            try:
-                await self.sweep()
-            except UploadError:
-                logger.exception("the staging folder could not be swept")
-
-    # --- in common --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         async with self._opening:
@@ -467,21 +393,39 @@ class Uploads:
             raise not_found(upload.id)
         return upload
 
+    def _changeable(self, entry: Entry) -> Upload:
+        upload = self._current(entry)
+        check_open(entry.state(upload), upload.id)
+        return upload
+
     def _is_over(self, upload: Upload) -> bool:
         return self._clock.monotonic() >= upload.deadline
 
 
 def _decoded(index: int, data: str, expected: str | None) -> bytes:
-    decoded = decode_base64(data)
+    """The bytes of a chunk; of its base64 nothing is skipped or guessed."""
+    try:
+        decoded = pybase64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise UploadError(
+            "invalid_base64",
+            "data is not strict base64: A-Z, a-z, 0-9, + and /, padded with =, without line breaks, blanks "
+            "or a data: prefix. Encode the chunk again.",
+            parameter="data",
+        ) from error
     check_chunk_shape(index, len(decoded))
     if expected is not None and (actual := hashlib.sha256(decoded).hexdigest()) != expected:
         raise sha256_mismatch(f"chunk {index}", expected, actual)
     return decoded
 
 
-def _received(upload: Upload, entry: Entry) -> Received:
-    staged = entry.staged()
-    return Received(staged.received, len(staged.chunks), upload.total_size)
+def _hash_of(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def _unusable(error: OSError) -> UploadError:
@@ -500,33 +444,6 @@ def _receiving(upload_id: str) -> UploadError:
     )
 
 
-def decode_base64(data: str) -> bytes:
-    """The bytes of a chunk.
-
-    Raises:
-        UploadError: `invalid_base64`; nothing is skipped or guessed.
-    """
-    try:
-        return pybase64.b64decode(data, validate=True)
-    except ValueError as error:
-        raise UploadError(
-            "invalid_base64",
-            "data is not strict base64: A-Z, a-z, 0-9, + and /, padded with =, without line breaks, blanks "
-            "or a data: prefix. Encode the chunk again.",
-            parameter="data",
-        ) from error
-
-
-def hash_files(paths: list[Path]) -> str:
-    """The SHA-256 of the files' bytes, one after the other."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
-
-
 class WriteBehind:
     """A new file at `path`: while some blocks of it are written in a thread, the next may be gathered.
 
@@ -540,8 +457,7 @@ class WriteBehind:
         self._writing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """The file is made when there is something to write."""
-        return self
+        return self  # the file is made when there is something to write
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the file; on the way of an exception, its own faults are passed over."""

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -65,10 +65,16 @@ _decode_ledger = msgspec.json.Decoder(Ledger).decode
 
 
 class Lock:
-    """A lock on a file, until it is released or the process ends."""
+    """A lock on a file, until it is released, its context is left, or the process ends."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def acquire(self, path: Path, *, shared: bool = False, wait: bool = True) -> bool:
         """Lock `path`, which is made where it is missing; False where another holds it and `wait` is false.
@@ -105,41 +111,25 @@ class Lock:
             self._descriptor = None
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, waiting for it."""
-    lock = Lock()
-    lock.acquire(path)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def remove_dead(root: Path) -> list[str]:
     """Remove the folders of servers that no longer run; their names."""
-    removed = []
-    for folder in root.iterdir() if root.is_dir() else ():
-        if folder.is_dir() and _remove_if_dead(folder):
-            removed.append(folder.name)
-    return removed
+    folders = list(root.iterdir()) if root.is_dir() else []
+    return [folder.name for folder in folders if folder.is_dir() and _remove_if_dead(folder)]
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    lock = Lock()
-    try:
-        if not lock.acquire(folder / _ALIVE, wait=False):
+    with Lock() as lock:
+        try:
+            if not lock.acquire(folder / _ALIVE, wait=False):
+                return False
+            shutil.rmtree(folder, ignore_errors=True)
+        except FileNotFoundError:  # somebody else removed it just now
             return False
-        shutil.rmtree(folder, ignore_errors=True)
-    except FileNotFoundError:  # somebody else removed it just now
-        return False
-    finally:
-        lock.release()
     return True
 
 
 class Entry:
-    """One upload's folder. Its methods but the constructor are called under its lock."""
+    """One upload's folder. Its methods are called under its lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -153,18 +143,14 @@ class Entry:
 
     def write(self, upload: Upload) -> None:
         """Replace what is known of the upload."""
-        self.put(_RECORD, msgspec.json.encode(upload))
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file whole or not at all."""
-        _put(self.folder, name, data)
+        _put(self.folder, _RECORD, msgspec.json.encode(upload))
 
     def put_chunk(self, index: int, data: bytes) -> None:
-        """Store or replace a chunk."""
-        self.put(f"{_CHUNK}{index}", data)
+        """Store or replace a chunk, whole or not at all."""
+        _put(self.folder, f"{_CHUNK}{index}", data)
 
     def adopt_body(self, unfinished: Path) -> None:
-        """Make the file `aside` the upload's body."""
+        """Make the file `unfinished` the upload's body."""
         unfinished.replace(self.folder / "body")
 
     def staged(self) -> Staged:
@@ -203,18 +189,9 @@ class Entry:
                 path.unlink(missing_ok=True)
         return True
 
-    def empty(self) -> None:
-        """Remove what has arrived."""
-        for path in self.content():
-            path.unlink(missing_ok=True)
-
     def _is_held(self, name: str) -> bool:
-        if not (self.folder / name).exists():
-            return False
-        lock = Lock()
-        free = lock.acquire(self.folder / name, wait=False)
-        lock.release()
-        return not free
+        with Lock() as lock:
+            return (self.folder / name).exists() and not lock.acquire(self.folder / name, wait=False)
 
     def _chunks(self) -> list[os.DirEntry[str]]:
         with os.scandir(self.folder) as found:
@@ -259,8 +236,7 @@ class Staging:
             unfinished = self.folder / f".{upload.id}"
             unfinished.mkdir(mode=0o700)
             Entry(unfinished).write(upload)
-            if upload.token_sha256 is not None:
-                _write(self._token_file(upload.token_sha256), upload.id.encode())
+            _write(self._token_file(upload.token_sha256), upload.id.encode())
             unfinished.rename(self.folder / upload.id)
             ledger[upload.id] = Holding(caller=upload.caller, deadline=upload.deadline)
 
@@ -276,8 +252,7 @@ class Staging:
             admit(ledger)
             ledger[upload_id] = msgspec.structs.replace(holding, bytes=size)
 
-    def let_go(self, upload_id: str) -> None:
-        """End what an upload holds of the quota."""
+    def _let_go(self, upload_id: str) -> None:
         with self._ledger() as ledger:
             ledger.pop(upload_id, None)
 
@@ -285,7 +260,8 @@ class Staging:
     def _ledger(self) -> Iterator[Ledger]:
         """What the open uploads hold, written down again where the block ends well."""
         path = self.folder / _LEDGER
-        with locked(self.folder / ".quota"):
+        with Lock() as lock:
+            lock.acquire(self.folder / ".quota")
             ledger = _decode_ledger(path.read_bytes()) if path.exists() else {}
             yield ledger
             if ledger:
@@ -295,7 +271,8 @@ class Staging:
 
     def ids(self) -> list[str]:
         """The uploads there are, done ones among them."""
-        return _ids_in(self.folder) + _ids_in(self.folder / _DONE)
+        folders = (self.folder, self.folder / _DONE)
+        return [path.name for folder in folders for path in folder.iterdir() if _ID.fullmatch(path.name)]
 
     def with_entry(self, upload_id: str, work: Callable[[Entry], T]) -> T:
         """Do `work` while nobody else touches the upload.
@@ -304,33 +281,32 @@ class Staging:
             UploadError: `upload_not_found`, also where `upload_id` is no id.
         """
         while (folder := self._find(upload_id)) is not None:
-            lock = Lock()
-            try:
-                lock.acquire(folder / ".lock")
+            with Lock() as lock:
+                try:
+                    lock.acquire(folder / ".lock")
+                except FileNotFoundError:
+                    if folder.exists():
+                        raise
                 if lock.is_on(folder / ".lock"):
                     return work(Entry(folder))
-            except FileNotFoundError:
-                if folder.exists():
-                    raise
-            finally:
-                lock.release()
             # While this one waited for the lock the upload was removed, or has become done: once more.
         raise not_found(upload_id)
 
     def retire(self, entry: Entry) -> None:
-        """Put an upload that is done with the others that are; called under its lock, as the last thing."""
-        self.let_go(entry.folder.name)
+        """Put an upload that is done with the others, without its bytes; the last thing under its lock."""
+        for path in entry.content():
+            path.unlink(missing_ok=True)
+        self._let_go(entry.folder.name)
         entry.folder.rename(self.folder / _DONE / entry.folder.name)
 
     def unfinished(self, upload_id: str) -> Path:
         """A new name in the upload's folder, for a file that is not whole yet."""
-        return _unfinished_in(self.folder / upload_id)
+        return self.folder / upload_id / f".{token_hex(8)}"
 
     def remove(self, entry: Entry, upload: Upload) -> None:
         """Remove an upload with all that belongs to it."""
-        self.let_go(upload.id)  # first: a body that is arriving ends when it finds nothing held
-        if upload.token_sha256 is not None:
-            self._token_file(upload.token_sha256).unlink(missing_ok=True)
+        self._let_go(upload.id)  # first: a body that is arriving ends when it finds nothing held
+        self._token_file(upload.token_sha256).unlink(missing_ok=True)
         # Renamed first: who waits for its lock would make the lock's file anew in a folder half removed.
         going = entry.folder.rename(self.folder / f".{upload.id}")
         shutil.rmtree(going, ignore_errors=True)
@@ -348,7 +324,7 @@ class Staging:
             upload_id = ""
         upload = self.peek(upload_id) if upload_id else None
         # The name of the file has matched; the comparison that counts takes the same time for any token.
-        if upload is None or not hmac.compare_digest((upload.token_sha256 or "").encode(), digest.encode()):
+        if upload is None or not hmac.compare_digest(upload.token_sha256, digest):
             raise UploadError(
                 "upload_not_found",
                 "There is no upload at this URL: it has ended, or the server was restarted. Start again with "
@@ -378,15 +354,6 @@ class Staging:
         return self.folder / f"{_TOKEN}{digest}"
 
 
-def _ids_in(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if _ID.fullmatch(path.name)]
-
-
-def _unfinished_in(folder: Path) -> Path:
-    """A new name in `folder`, for a file that is not whole yet."""
-    return folder / f".{token_hex(8)}"
-
-
 def hash_token(token: str) -> str:
     """What is kept of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
@@ -397,7 +364,8 @@ def _index(chunk: os.DirEntry[str]) -> int:
 
 
 def _put(folder: Path, name: str, data: bytes) -> None:
-    unfinished = _unfinished_in(folder)
+    """Write a file whole or not at all: under another name, then renamed."""
+    unfinished = folder / f".{token_hex(8)}"
     try:
         _write(unfinished, data)
         unfinished.replace(folder / name)

@@ -1,16 +1,11 @@
-"""An upload as a state machine and pure checks; what lies on disk is told to them.
+"""An upload and the checks on it, pure: what lies on disk is passed to them.
 
-event      open       finishing          done
----------  ---------  -----------------  -----------------
-chunk      open       upload_finishing   upload_done
-body       open       upload_finishing   upload_done
-finish     finishing  upload_finishing   done (same job)
-accepted   -          done               -
-failed     -          open               -
-abort      aborted    upload_finishing   upload_done
+An upload is open, and takes chunks or one body, until a finish hands it to the engine; meanwhile it is
+finishing, and afterwards done, or open again where the engine did not take it. An abort removes one that is
+open. A finish of one that is done gives the same job; all else is refused unless it is open.
 
-Only done is written down, and what is aborted is removed. Finishing is a lock that the finisher holds, so
-that a process that dies in the middle leaves an open upload behind and not a stuck one.
+Only done is written down. Finishing is a lock that the finisher holds, so that a process that dies in the
+middle leaves an open upload behind and not a stuck one.
 """
 
 from __future__ import annotations
@@ -90,56 +85,41 @@ def not_found(upload_id: str) -> UploadError:
 
 
 class State(StrEnum):
-    """The states of the table above."""
+    """Where an upload stands."""
 
     OPEN = "open"
     FINISHING = "finishing"
     DONE = "done"
-    ABORTED = "aborted"
 
 
-class Event(StrEnum):
-    """The events of the table above."""
+class NewUpload(msgspec.Struct, frozen=True):
+    """What an upload is to be; `total_size` in bytes.
 
-    CHUNK = "chunk"
-    BODY = "body"
-    FINISH = "finish"
-    ACCEPTED = "accepted"
-    FAILED = "failed"
-    ABORT = "abort"
+    `tags` are all of the document's, `collection` the one of its collection.
+    """
 
-
-_NEXT: Mapping[tuple[State, Event], State] = {
-    (State.OPEN, Event.CHUNK): State.OPEN,
-    (State.OPEN, Event.BODY): State.OPEN,
-    (State.OPEN, Event.FINISH): State.FINISHING,
-    (State.FINISHING, Event.ACCEPTED): State.DONE,
-    (State.FINISHING, Event.FAILED): State.OPEN,
-    (State.DONE, Event.FINISH): State.DONE,
-    (State.OPEN, Event.ABORT): State.ABORTED,
-}
+    filename: str
+    total_size: int
+    tags: list[str]
+    collection: str
+    title: str | None = None
+    source_path: str | None = None
+    metadata: dict[str, Any] = {}
+    sha256: str | None = None
 
 
-class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an upload from its start on; sizes in bytes.
+class Upload(NewUpload, frozen=True, kw_only=True):
+    """What is known of an upload from its start on.
 
     `deadline` is a reading of the monotonic clock, `expires_at` the same moment for people. `token_sha256`
     is all that is kept of the upload URL's token. `job_id` is set when the engine has accepted the file.
     """
 
     id: str
-    filename: str
-    total_size: int
-    tags: list[str]
-    collection: str
     deadline: float
     expires_at: str
     caller: str
-    title: str | None = None
-    source_path: str | None = None
-    metadata: dict[str, Any] = {}
-    sha256: str | None = None
-    token_sha256: str | None = None
+    token_sha256: str
     job_id: str | None = None
 
 
@@ -156,14 +136,12 @@ class Staged:
         return sum(self.chunks.values()) if self.body is None else self.body
 
 
-def advance(state: State, event: Event, upload_id: str) -> State:
-    """The state after `event`.
+def check_open(state: State, upload_id: str) -> None:
+    """Whether an upload in this `state` can still be changed.
 
     Raises:
         UploadError: `upload_finishing` or `upload_done`.
     """
-    if (following := _NEXT.get((state, event))) is not None:
-        return following
     if state is State.DONE:
         raise UploadError(
             "upload_done",
@@ -171,12 +149,34 @@ def advance(state: State, event: Event, upload_id: str) -> State:
             "another file.",
             upload_id=upload_id,
         )
-    raise UploadError(
-        "upload_finishing",
-        "This upload is being handed to the engine by another call. Call kb_upload_finish in a moment for "
-        "its job.",
-        upload_id=upload_id,
-    )
+    if state is State.FINISHING:
+        raise UploadError(
+            "upload_finishing",
+            "This upload is being handed to the engine by another call. Call kb_upload_finish in a moment "
+            "for its job.",
+            upload_id=upload_id,
+        )
+
+
+def check_size(total_size: int, most: int) -> None:
+    """Whether a file of so many bytes is taken, where `most` are the most.
+
+    Raises:
+        UploadError: `invalid_parameter` or `upload_too_large`.
+    """
+    if total_size < 1:
+        raise UploadError(
+            "invalid_parameter",
+            "total_size is the file's size in bytes, at least 1.",
+            parameter="total_size",
+        )
+    if total_size > most:
+        raise UploadError(
+            "upload_too_large",
+            f"The file has {total_size} bytes; at most {most} are taken. Split it, or ask whoever runs the "
+            "server to raise KB_MAX_UPLOAD_BYTES.",
+            max_bytes=most,
+        )
 
 
 def check_chunk(upload: Upload, staged: Staged, index: int, size: int) -> int:
@@ -309,15 +309,17 @@ def check_filename(filename: str) -> str:
     Raises:
         UploadError: `invalid_parameter`.
     """
-    name = filename.strip()
+    name, takes = filename.strip(), ""
     if not name or name in {".", ".."} or "/" in name or "\\" in name:
-        raise _filename("a bare name such as report.pdf, without folders")
-    if len(name) > MAX_FILENAME_CHARS:
-        raise _filename(f"at most {MAX_FILENAME_CHARS} characters")
-    if any(unicodedata.category(char) in _UNNAMEABLE or char in _BIDI for char in name):
-        raise _filename("no control characters")
-    if _UNSENDABLE.search(name):
-        raise _filename("no `;` after a quotation mark, and one at the most: it would not arrive whole")
+        takes = "a bare name such as report.pdf, without folders"
+    elif len(name) > MAX_FILENAME_CHARS:
+        takes = f"at most {MAX_FILENAME_CHARS} characters"
+    elif any(unicodedata.category(char) in _UNNAMEABLE or char in _BIDI for char in name):
+        takes = "no control characters"
+    elif _UNSENDABLE.search(name):
+        takes = "no `;` after a quotation mark, and one at the most: it would not arrive whole"
+    if takes:
+        raise UploadError("invalid_parameter", f"filename takes {takes}.", parameter="filename")
     return name
 
 
@@ -331,7 +333,3 @@ def check_format(filename: str) -> None:
         format_of(filename)
     except UnsupportedFormat as error:
         raise UploadError(error.code, error.message, parameter="filename") from error
-
-
-def _filename(takes: str) -> UploadError:
-    return UploadError("invalid_parameter", f"filename takes {takes}.", parameter="filename")

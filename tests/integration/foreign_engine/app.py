@@ -8,27 +8,307 @@ keeps its data in `KB_HOME`, listens on port 8000 and wants `KB_API_KEY` where t
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
 import os
+import re
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
-from .database import Database, Row
-from .documents import Documents
-from .endpoint import Endpoint
-from .intake import Intake
-from .jobs import Jobs
-from .operations import Operations
-from .promise import Promise
+from .base import ENDED, Database, Documents, Jobs, Row, status
+from .promise import Promise, Refused
 from .requests import Requests
+from .search import Search
+from .texts import TYPES, Passage, Section, Unreadable, first_line, format_of, passages, read
+
+
+class Intake:
+    """The one worker; `condition` is notified of each job that has ended, and of those accepted."""
+
+    def __init__(
+        self, database: Database, jobs: Jobs, documents: Documents, condition: asyncio.Condition
+    ) -> None:
+        self._database, self._jobs, self._documents, self._condition = database, jobs, documents, condition
+
+    async def work(self) -> None:
+        """Take in what was accepted, one after another, for ever."""
+        while True:
+            taken = self._jobs.take()
+            if taken is None:
+                async with self._condition:
+                    await self._condition.wait()
+                continue
+            await self._take_in(*taken)
+            async with self._condition:
+                self._condition.notify_all()
+
+    async def _take_in(self, told: Row, request: Row) -> None:
+        spooled = Path(request["spooled"])
+        try:
+            if request["kind"] == "note":
+                made, sections = note(request["text"]), [Section(request["text"])]
+            else:
+                made, sections = await asyncio.to_thread(_read_file, spooled, request)
+            self._commit(told, request, made, await asyncio.to_thread(passages, sections))
+        except Unreadable as error:
+            # Its file stays, so that it can be tried again.
+            error_told = {"code": error.code, "message": str(error)}
+            self._jobs.end(told, "failed", error=error_told, retryable=True)
+            return
+        if request["kind"] == "file":
+            spooled.unlink(missing_ok=True)
+
+    def _commit(self, told: Row, request: Row, made: Row, chunks: Sequence[Passage]) -> None:
+        """Store what a job has made, and close it, at once; nothing of a job that was cancelled."""
+        with self._database.transaction():
+            if self._jobs.one(told["id"])["status"] != "running":
+                return
+            twin = self._documents.twin(request["kind"], made["sha256"], request["dedup_scope"])
+            number = self._documents.add(request, made, chunks) if twin is None else twin
+            self._documents.unite(number, request)
+            self._jobs.end(
+                told, "completed", document_id=number, document_uid=self._documents.one(number)["uid"],
+                deduplicated=twin is not None, progress=1.0, completed_steps=1,
+            )  # fmt: skip
+
+
+def note(text: str) -> Row:
+    data = text.encode()
+    return {
+        "sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "title": first_line(text),
+        "doc_type": "note", "format": None, "pages": None,
+    }  # fmt: skip
+
+
+def _read_file(path: Path, request: Row) -> tuple[Row, list[Section]]:
+    if request.get("force_ocr") == "true":
+        raise Unreadable("ocr_failed", "This engine only reads the text that a PDF holds.")
+    data, kind = path.read_bytes(), format_of(request["filename"]) or ""
+    found = read(data, kind)
+    made = {
+        "sha256": request["sha256"], "size": len(data), "title": found.title or request["filename"],
+        "doc_type": TYPES[kind], "format": kind, "pages": found.pages,
+    }  # fmt: skip
+    return made, found.sections
+
+
+class Operations:
+    """What the engine can be asked; `condition` tells of jobs that have ended."""
+
+    def __init__(
+        self, database: Database, jobs: Jobs, documents: Documents, condition: asyncio.Condition
+    ) -> None:
+        self._database, self._jobs, self._documents, self._condition = database, jobs, documents, condition
+        self._search = Search(documents)
+        self._started_at = database.now()
+
+    def create_job(self, asked: Row) -> Row:
+        body = asked["body"]
+        kind = "file" if "spooled" in body else "note"
+        request = {
+            "kind": kind,
+            "text": "",
+            "filename": None,
+            **body,
+            "tags": list(dict.fromkeys(body["tags"])),
+        }
+        request["spooled"] = str(body.get("spooled", ""))
+        return self._jobs.add(request)
+
+    def list_jobs(self, asked: Row) -> Row:
+        return self._jobs.page(asked)
+
+    async def get_job(self, asked: Row) -> Row:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(asked["wait"]), self._condition:
+                await self._condition.wait_for(lambda: self._jobs.one(asked["job_id"])["status"] in ENDED)
+        return self._jobs.one(asked["job_id"])
+
+    def cancel_job(self, asked: Row) -> Row:
+        return self._jobs.cancel(asked["job_id"])
+
+    def retry_job(self, asked: Row) -> Row:
+        return self._jobs.retry(asked["job_id"])
+
+    def list_documents(self, asked: Row) -> Row:
+        return self._documents.page(asked)
+
+    def get_document(self, asked: Row) -> Row:
+        number = self._documents.number_of(asked["document_id"])
+        offset, limit = asked["chunk_offset"], asked["chunk_limit"]
+        chunks = self._documents.chunks.of(number, offset, limit) if asked["chunks"] else []
+        told = {"chunks": chunks, "chunk_offset": offset, "chunk_limit": limit}
+        return self._documents.one(number) | told
+
+    def delete_document(self, asked: Row) -> Row:
+        return self._documents.remove([self._documents.number_of(asked["document_id"])])
+
+    def clear_documents(self, asked: Row) -> Row:
+        waiting = self._jobs.waiting()
+        for job_id in waiting:
+            self._jobs.cancel(job_id)
+        return self._documents.remove(self._documents.numbers()) | {"jobs_cancelled": len(waiting)}
+
+    def patch_note(self, asked: Row) -> Row:
+        number, body = self._documents.number_of(str(asked["document_id"])), asked["body"]
+        if self._documents.one(number)["doc_type"] != "note":
+            raise Refused("not_a_note", "Only notes can be changed in place.")
+        self._documents.expect(number, body["expected_version"])
+        made = note(body["text"]) if body["text"] is not None else None
+        chunks = passages([Section(body["text"])]) if made else []
+        self._documents.rewrite(number, body["title"], made, chunks)
+        return self._documents.one(number)
+
+    def add_tags(self, asked: Row) -> Row:
+        number = self._documents.number_of(asked["document_id"])
+        self._documents.expect(number, asked["version"])
+        self._documents.add_tags(number, asked["body"]["tags"])
+        return self._documents.one(number)
+
+    def remove_tag(self, asked: Row) -> Row:
+        number = self._documents.number_of(asked["document_id"])
+        self._documents.expect(number, asked["version"])
+        self._documents.remove_tag(number, asked["tag"])
+        return self._documents.one(number)
+
+    def list_tags(self, asked: Row) -> Row:
+        return self._documents.tags(asked)
+
+    def get_status(self, asked: Row) -> Row:
+        return status(self._database, self._started_at)
+
+    def get_health(self, asked: Row) -> Row:
+        return {"status": "ok"}
+
+    def get_readiness(self, asked: Row) -> Row:
+        return {"status": "ready"}
+
+    def search(self, asked: Row) -> Row:
+        return self._search.answer(asked["body"])
+
+
+OPEN = {"getHealth", "getReadiness"}
+
+
+class Endpoint:
+    """Answers requests; `condition` is told of every change."""
+
+    def __init__(
+        self,
+        database: Database,
+        operations: Operations,
+        requests: Requests,
+        condition: asyncio.Condition,
+        key: str,
+    ) -> None:
+        self._database, self._operations, self._requests = database, operations, requests
+        self._condition, self._key = condition, key
+        self._running: set[str] = set()
+
+    @web.middleware
+    async def gate(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Errors as problem documents; the key before all else."""
+        try:
+            self._require_key(request)
+            answer: web.StreamResponse = await handler(request)
+        except Refused as refused:
+            return _problem(refused)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
+            return _problem(Refused("method_not_allowed", f"This path takes {allowed}."), Allow=allowed)
+        except web.HTTPNotFound:
+            return _problem(Refused("route_not_found", "There is no such path."))
+        except web.HTTPRequestEntityTooLarge:
+            return _problem(Refused("payload_too_large", "The body is over the limit."))
+        return answer
+
+    def _require_key(self, request: web.Request) -> None:
+        operation = request.match_info.handler
+        if not self._key or getattr(operation, "operation_id", "") in OPEN:
+            return
+        if any(len(request.headers.getall(name, ())) > 1 for name in ("Authorization", "Origin")):
+            raise Refused("unauthorized", "Send Authorization and Origin once.")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._key.encode()):
+            raise Refused("unauthorized", "Send the key as Authorization: Bearer.")
+
+    async def serve(self, request: web.Request, operation: Row) -> web.Response:
+        """Read a request, carry it out once for each key, answer."""
+        asked = self._requests.parameters(request, operation)
+        headers = self._requests.headers(request, operation)
+        key = headers.get("Idempotency-Key")
+        name = json.dumps([request.headers.get("Authorization"), operation["operationId"], key])
+        joined = "202" in operation["responses"] and "200" in operation["responses"]
+        # An update's retry joins it; here it is done before the retry has been read.
+        if key is not None and name in self._running and not joined:
+            raise Refused("in_progress", "This request is still running.", retry_after=1)
+        self._running.add(name)
+        try:
+            asked["version"] = _version(headers.get("If-Match"))
+            asked["body"] = await self._requests.body(request, operation)
+            return await self._once(operation, asked, name if key is not None else "")
+        finally:
+            self._running.discard(name)
+
+    async def _once(self, operation: Row, asked: Row, name: str) -> web.Response:
+        status = 202 if operation["operationId"] in {"createJob", "retryJob"} else 200
+        handler = getattr(self._operations, re.sub("([A-Z])", r"_\1", operation["operationId"]).lower())
+        if asyncio.iscoroutinefunction(handler):
+            return _answer(await handler(asked), 200)
+        wanted = {name: value for name, value in asked.items() if name != "wait"}
+        fingerprint = hashlib.sha256(
+            json.dumps(wanted, sort_keys=True, default=_without_path).encode()
+        ).hexdigest()
+        before = self._database.answered(name) if name else None
+        if before and before["request"] != fingerprint:
+            raise Refused("idempotency_mismatch", "The key belongs to another request.")
+        if before:
+            return _answer(json.loads(before["body"]), before["status"])
+        with self._database.transaction():
+            told = handler(asked)
+            if name:
+                self._database.keep_answer(name, fingerprint, status, json.dumps(told))
+        async with self._condition:
+            self._condition.notify_all()
+        return _answer(told, status)
+
+
+def _version(text: str | None) -> int | None:
+    return int(text.strip('"')) if text is not None else None
+
+
+def _without_path(value: object) -> str:
+    return type(value).__name__
+
+
+def _answer(told: Row, status: int) -> web.Response:
+    headers = {"ETag": f'"{told["version"]}"'} if "chunk_count" in told else {}
+    return web.json_response(told, status=status, headers=headers)
+
+
+def _problem(refused: Refused, **headers: str) -> web.Response:
+    if refused.code == "unauthorized":
+        headers["WWW-Authenticate"] = "Bearer"
+    if "retry_after" in refused.more:
+        headers["Retry-After"] = str(refused.more["retry_after"])
+    return web.Response(
+        status=refused.status,
+        headers=headers,
+        content_type="application/problem+json",
+        text=json.dumps(refused.document()),
+    )
+
 
 DOCUMENT = Path(__file__).with_name("engine.openapi.yaml")
 
 
 def application(endpoint: Endpoint, promise: Promise) -> web.Application:
-    """The routes of the document, each bound to its operation."""
     app = web.Application(middlewares=[endpoint.gate])
     for (method, path), operation in promise.operations.items():
 
@@ -41,14 +321,13 @@ def application(endpoint: Endpoint, promise: Promise) -> web.Application:
 
 
 async def main() -> None:
-    """Serve until SIGTERM."""
     home = Path(os.environ.get("KB_HOME", "/data"))
-    database, promise, news = Database(home), Promise(DOCUMENT), asyncio.Condition()
+    database, promise, condition = Database(home), Promise(DOCUMENT), asyncio.Condition()
     jobs, documents = Jobs(database), Documents(database)
-    operations = Operations(database, jobs, documents, news)
+    operations = Operations(database, jobs, documents, condition)
     requests, key = Requests(promise, home / "arrived"), os.environ.get("KB_API_KEY", "")
-    endpoint = Endpoint(database, operations, requests, news, key)
-    intake = asyncio.create_task(Intake(database, jobs, documents, news).work())
+    endpoint = Endpoint(database, operations, requests, condition, key)
+    intake = asyncio.create_task(Intake(database, jobs, documents, condition).work())
     await serve_until_stopped(application(endpoint, promise))
     intake.cancel()
     with suppress(asyncio.CancelledError):

@@ -54,11 +54,9 @@ class Refused(Exception):  # it is an answer
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return STATUSES[self.code]
 
     def document(self) -> dict[str, Any]:
-        """The problem document."""
         title = self.code.replace("_", " ")
         told = {"type": "about:blank", "title": title, "status": self.status, "code": self.code}
         return {**told, "detail": str(self), **self.more}
@@ -89,7 +87,6 @@ class Promise:
         return {each["name"]: each for each in listed if each["in"] == where}
 
     def body_schema(self, operation: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """The schema of a body of a content type."""
         return self._resolved(operation["requestBody"]["content"][kind]["schema"])
 
     def check(self, value: object, schema: Mapping[str, Any], name: str = "") -> None:
@@ -104,7 +101,6 @@ class Promise:
             raise _refusal(errors[0], name)
 
     def query(self, operation: Mapping[str, Any], given: list[tuple[str, str]]) -> dict[str, Any]:
-        """The values of a query string, defaults filled in."""
         known = self.parameters(operation, "query")
         for name, _ in given:
             if name not in known:

@@ -6,9 +6,7 @@ import re
 import time
 from datetime import UTC, date, datetime
 
-from .chunks import chunk_of
-from .database import Row
-from .documents import Documents
+from .base import Documents, Row, chunk_of
 from .promise import Refused
 
 WEAK = 0.2

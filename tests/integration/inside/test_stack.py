@@ -31,7 +31,6 @@ if not SERVER:
 
 @pytest.fixture
 def caller() -> Iterator[Caller]:
-    """A caller of the server over the engine."""
     calling = Caller(f"{SERVER}/mcp", SERVER_KEY)
     yield calling
     calling.http.close()
@@ -39,7 +38,6 @@ def caller() -> Iterator[Caller]:
 
 @pytest.fixture
 def control() -> Iterator[httpx.Client]:
-    """The simulator's control plane, with nothing armed."""
     with httpx.Client(base_url=f"{CONTROL}/_sim") as client:
         client.post("/reset", json={})
         yield client
@@ -48,7 +46,6 @@ def control() -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def simulated() -> Iterator[Caller]:
-    """A caller of the server over the simulator."""
     calling = Caller(f"{SIMULATED_SERVER}/mcp", SERVER_KEY)
     yield calling
     calling.http.close()
@@ -86,21 +83,18 @@ def test_the_official_client_sees_nine_tools() -> None:
 
 
 def test_the_keys_are_wanted_by_both() -> None:
-    """Neither serves the other's."""
     wrong = {"Authorization": "Bearer another"}
     assert httpx.post(f"{SERVER}/mcp", content=b"{}", headers=wrong).status_code == 401
     assert httpx.get(f"{ENGINE}/api/v1/status", headers=wrong).status_code == 401
 
 
 def test_the_simulator_keeps_the_same_promise(control: httpx.Client, simulated: Caller) -> None:
-    """The same tools over the fake find what they added."""
     word, document = remember(simulated)
     found = simulated.ok("kb_search", query=word, collection="memory", mode="fts")["results"]
     assert [result["document_id"] for result in found] == [document]
 
 
 def test_a_fault_of_the_simulator_is_told_by_the_server(control: httpx.Client, simulated: Caller) -> None:
-    """An error that names it, and service once it is taken away."""
     fault = {"name": "internal_error", "match": {"operation": "getStatus"}}
     assert control.post("/faults", json=fault).is_success
     assert simulated.refused("kb_status")["error"].startswith("engine_")

@@ -26,7 +26,6 @@ class RunningEngine:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    """An engine with an empty base and the quick embedder."""
     with engines.engine(tmp_path_factory.mktemp("home"), api_key=KEY) as url:
         yield RunningEngine(url)
 
@@ -46,29 +45,24 @@ class Kb:
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit status, stdout and stderr."""
         status = main(list(arguments))
         output = self.capsys.readouterr()
         return status, output.out, output.err
 
     def json(self, *arguments: str) -> Any:
-        """The document that a command with `--json` prints."""
         status, out, err = self(*arguments, "--json")
         assert (status, err) == (0, "")
         return json.loads(out)
 
     def note(self, text: str, *arguments: str) -> int:
-        """The id of a new note."""
         return int(self.json("addnote", text, *arguments)["document_id"])
 
     def tags(self, document: int) -> list[str]:
-        """The tags of a document."""
         return list(self.json("get", str(document), "--no-text")["tags"])
 
 
 @pytest.fixture
 def kb(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kb:
-    """The command, told of the engine by its environment."""
     monkeypatch.setenv("KB_ENGINE_URL", engine.url)
     monkeypatch.setenv("KB_API_KEY", engine.key)
     return Kb(capsys)

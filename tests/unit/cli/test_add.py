@@ -26,7 +26,6 @@ class Scripted:
     fields: list[m.FileFields] = field(default_factory=list)
 
     def send_file(self, filename: str, content: io.BufferedReader, fields: m.FileFields) -> m.Job:
-        """The next answer."""
         self.fields.append(fields)
         content.read()
         answer = self.answers.pop(0)
@@ -53,7 +52,6 @@ def adding(client: Scripted) -> Adding:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Found]:
-    """Three small files."""
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.txt").write_text(name)
     return list(walk([tmp_path]))
@@ -80,7 +78,6 @@ def test_a_file_of_an_unknown_kind_in_a_folder_is_no_failure(tmp_path: Path) -> 
 
 
 def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> None:
-    """Other files of the folder go as always, and their lines say so."""
     for name in ("a.PDF", "b.jpeg", "c.txt", "d.docx"):
         (tmp_path / name).write_text(name)
     client = Scripted(["1", "2", "3", "4"])
@@ -94,7 +91,6 @@ def test_ocr_is_forced_where_there_is_something_to_look_at(tmp_path: Path) -> No
 
 
 def full() -> QueueFull:
-    """The refusal of an engine whose queue is full."""
     return QueueFull(Exit.FAILED, "Too many jobs wait.")
 
 

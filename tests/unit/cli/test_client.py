@@ -52,7 +52,6 @@ def answering(handler: Callable[[httpx.Request], httpx.Response], key: str = "")
 
 
 def problem(code: str, detail: str = "What happened.") -> httpx.Response:
-    """A problem document."""
     document = EngineError(code, detail).problem()
     return httpx.Response(
         document.status,
@@ -62,7 +61,6 @@ def problem(code: str, detail: str = "What happened.") -> httpx.Response:
 
 
 def job(status: m.JobStatus) -> httpx.Response:
-    """A job in some state."""
     return httpx.Response(200, content=msgspec.json.encode(msgspec.structs.replace(JOB, status=status)))
 
 
@@ -101,7 +99,6 @@ def test_what_answers_like_no_engine_is_told_as_that(answer: httpx.Response) -> 
     "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.WriteError]
 )
 def test_a_connection_that_fails_is_unreachable(error: type[httpx.RequestError]) -> None:
-    """Whether it was refused, broke, or kept silent."""
 
     def fail(request: httpx.Request) -> httpx.Response:
         raise error("", request=request)
@@ -159,7 +156,6 @@ def test_a_path_parameter_cannot_leave_its_place() -> None:
 
 
 def test_a_query_holds_what_differs_from_the_defaults() -> None:
-    """Absent members are not sent as null."""
     queries: list[dict[str, str]] = []
 
     def record(request: httpx.Request) -> httpx.Response:
@@ -172,7 +168,6 @@ def test_a_query_holds_what_differs_from_the_defaults() -> None:
 
 
 def test_a_file_is_sent_with_its_fields_as_the_contract_has_them() -> None:
-    """Tags as a JSON text, the rest as text, the file with its name."""
     bodies: list[bytes] = []
 
     def record(request: httpx.Request) -> httpx.Response:
@@ -193,13 +188,11 @@ def test_a_file_is_sent_with_its_fields_as_the_contract_has_them() -> None:
     ("code", "kind"), [("queue_full", QueueFull), ("unsupported_format", UnsupportedFormat)]
 )
 def test_two_refusals_of_a_file_have_names(code: str, kind: type[CliError]) -> None:
-    """`kb add` goes on after them."""
     with answering(lambda _: problem(code)) as client, pytest.raises(kind):
         client.send_file("a.txt", io.BytesIO(b""), m.FileFields())
 
 
 def test_a_job_is_asked_for_until_it_has_ended() -> None:
-    """By long polls: an engine that waits as asked is asked again at once."""
     states: list[m.JobStatus] = ["queued", "running", "completed"]
     waits: list[str] = []
 

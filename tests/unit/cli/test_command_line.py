@@ -36,7 +36,6 @@ def test_the_version_is_3_0_0(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_command_has_a_function_and_a_help_with_the_exit_statuses(
     capsys: pytest.CaptureFixture[str], command: Command
 ) -> None:
-    """What the parser names can be imported, and `--help` documents how it ends."""
     module, _, function = command.run.partition(":")
     assert callable(getattr(import_module(module), function))
     with pytest.raises(SystemExit):
@@ -96,7 +95,6 @@ def test_a_wrong_command_line_ends_with_2(capsys: pytest.CaptureFixture[str], ar
 
 
 def test_an_engine_that_does_not_answer_ends_with_3_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line names the URL and what to do."""
     url = f"http://127.0.0.1:{free_port()}"
     assert dispatch(["status", "--url", url]) == Exit.UNREACHABLE
     output = capsys.readouterr()
@@ -114,7 +112,6 @@ def test_a_url_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[st
 def test_a_fault_of_ours_is_one_line_unless_asked_for_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """People see a line, and the traceback with LOG_LEVEL=debug."""
     monkeypatch.setattr("kb_cli.config.show", lambda _options, _out: 1 // 0)
     monkeypatch.delenv("LOG_LEVEL", raising=False)
     assert dispatch(["config"]) == Exit.FAILED
@@ -151,7 +148,6 @@ def test_interruptions_and_missing_packages_are_one_line(
 
 @pytest.mark.process
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    """`kb config | head -0` ends with the status of a broken pipe and in silence."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -172,7 +168,6 @@ def test_an_old_python_is_told_in_one_line() -> None:
 
 
 def test_what_is_read_before_that_check_is_plain_enough_for_an_old_python() -> None:
-    """The entry and the package it is in parse as Python 3.7."""
     folder = Path(main.__file__).parent
     for name in ("__init__.py", "main.py"):
         ast.parse((folder / name).read_text("utf-8"), feature_version=(3, 7))

@@ -56,7 +56,6 @@ def _read(descriptor: int) -> bytes:
 
 @pytest.mark.requirement("E15")
 def test_a_note_is_found_in_the_collection_that_its_tag_names(kb: Kb) -> None:
-    """Added with `--tags collection:memory`, searched with it, and not found elsewhere."""
     document = kb.note("User prefers heliotrope ink", "--tags", "collection:memory,style")
     assert kb.tags(document) == ["collection:memory", "style"]
     found = kb.json("search", "heliotrope", "--tags", "collection:memory")
@@ -86,7 +85,6 @@ def test_a_text_that_is_no_note_is_refused_before_it_is_sent(kb: Kb, command: tu
 
 
 def test_without_waiting_the_job_is_told(kb: Kb) -> None:
-    """`--no-wait` answers with what the engine accepted."""
     job = kb.json("addnote", "not waited for", "--no-wait")
     assert job["kind"] == "note"
     assert kb.json("jobs", job["id"])["id"] == job["id"]
@@ -104,7 +102,6 @@ def test_updatenote_replaces_the_text_in_place(kb: Kb) -> None:
 
 
 def test_updatenote_waits_for_what_takes_longer_than_a_request(kb: Kb) -> None:
-    """The engine answers with a job, which is followed to its end."""
     with in_thread(SimulatorSettings(port=0, jobs="seconds:90")) as slow:
         document = kb.json("addnote", "granite", "--url", slow.url)["document_id"]
         update = ("updatenote", str(document), "basalt", "--url", slow.url)
@@ -154,7 +151,6 @@ def test_search_shows_score_title_place_and_text(kb: Kb) -> None:
 
 
 def test_a_long_passage_is_shortened_for_people_and_says_so(kb: Kb) -> None:
-    """`--full` shows all of it, and so does `--json`."""
     kb.note("vermilion " * 90)
     _, short, _ = kb("search", "vermilion", "--top", "1", "--fts-only")
     _, full, _ = kb("search", "vermilion", "--top", "1", "--fts-only", "--full")
@@ -170,14 +166,12 @@ def test_a_search_without_results_says_so_beside_the_answer(kb: Kb) -> None:
 
 @pytest.mark.parametrize("arguments", [("",), ("words", "--mode", "vector", "--fts-only")])
 def test_a_search_that_cannot_be_is_refused(kb: Kb, arguments: tuple[str, ...]) -> None:
-    """Empty or contradicting itself: told in one line."""
     status, out, err = kb("search", *arguments)
     assert status == Exit.USAGE
     assert (out, err.count("\n")) == ("", 1)
 
 
 def test_get_shows_the_facts_and_the_text(kb: Kb) -> None:
-    """Facts as name and value, then the text."""
     document = kb.note("Line one\nLine two", "--title", "Two lines", "--collection", "workspace")
     status, out, _ = kb("get", str(document))
     assert status == 0
@@ -211,7 +205,6 @@ def test_get_lists_by_collection_tags_and_source(kb: Kb) -> None:
 
 
 def test_get_pages_the_list_and_says_how_to_go_on(kb: Kb) -> None:
-    """Nothing is left out in silence, and no page repeats another."""
     ids = [kb.note(f"page {number}", "--collection", "paged") for number in range(3)]
     pages = [
         kb.json("get", "--collection", "paged", "--limit", "2", "--offset", offset) for offset in ("0", "2")
@@ -240,7 +233,6 @@ def test_what_is_no_id_is_told_in_words(kb: Kb, arguments: tuple[str, ...]) -> N
 
 
 def test_get_of_a_long_document_says_how_to_go_on(kb: Kb, tmp_path: Path) -> None:
-    """Nothing is left out in silence."""
     (tmp_path / "long.txt").write_text(
         "\n\n".join(f"Paragraph {number}. " + "word " * 150 for number in range(8))
     )
@@ -250,7 +242,6 @@ def test_get_of_a_long_document_says_how_to_go_on(kb: Kb, tmp_path: Path) -> Non
 
 
 def test_move_leaves_a_document_in_exactly_one_collection(kb: Kb) -> None:
-    """As the server moves it: the other tags stay."""
     document = kb.note("The ledger is bound in calf", "--tags", "book")
     status, out, _ = kb("move", str(document), "memory")
     assert (status, out) == (0, f"Document {document} is in memory.\n")
@@ -330,7 +321,6 @@ def test_a_failed_job_is_tried_again(kb: Kb, tmp_path: Path) -> None:
 
 
 def test_a_wrong_key_is_told_without_showing_it(kb: Kb) -> None:
-    """It names the setting."""
     status, _, err = kb("status", "--api-key", "not-the-key")
     assert status == Exit.FAILED
     assert "KB_API_KEY" in err
@@ -356,12 +346,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def outcomes(results: list[dict[str, Any]]) -> dict[str, str]:
-    """What became of each file, by name."""
     return {Path(result["path"]).name: result["outcome"] for result in results}
 
 
 def test_a_folder_is_taken_in_with_all_below_it(kb: Kb, folder: Path) -> None:
-    """What no engine takes is skipped and told, hidden files and links to folders are passed over."""
     results = kb.json("add", "docs", "--collection", "workspace", "--tags", "report")
     assert outcomes(results) == {
         "a.md": "added",
@@ -386,7 +374,6 @@ def test_into_a_pipe_each_file_is_a_line(kb: Kb, tmp_path: Path) -> None:
 
 
 def test_a_file_of_no_known_kind_that_was_named_is_a_failure(kb: Kb, tmp_path: Path) -> None:
-    """Alone it ends with 1, beside another with 5: it was asked for."""
     (tmp_path / "tool.xyz").write_bytes(b"?")
     (tmp_path / "fine.txt").write_text("A fine file beside it")
     assert kb("add", "tool.xyz")[0] == Exit.FAILED
@@ -405,7 +392,6 @@ def test_a_damaged_file_fails_alone(kb: Kb, tmp_path: Path) -> None:
 
 
 def test_a_file_without_text_does_not_read_as_success(kb: Kb, tmp_path: Path) -> None:
-    """It is there and nothing in it can be found."""
     (tmp_path / "blank.txt").write_text(" \n\n ")
     status, out, _ = kb("add", "blank.txt", "--json")
     [result] = json.loads(out)
@@ -441,7 +427,6 @@ def test_files_that_are_not_waited_for_are_submitted(kb: Kb, tmp_path: Path) -> 
 def test_what_a_document_holds_does_nothing_to_a_terminal(
     kb: Kb, engine: RunningEngine, command: tuple[str, ...]
 ) -> None:
-    """Titles and texts with escape sequences arrive as what they are: characters to be shown."""
     kb.note(HOSTILE, "--title", HOSTILE, "--source-path", "hostile")
     status, shown = at_terminal(engine, *command)
     assert status == 0
@@ -453,7 +438,6 @@ def test_what_a_document_holds_does_nothing_to_a_terminal(
 
 @pytest.mark.process
 def test_at_a_terminal_there_is_colour_and_progress(engine: RunningEngine, tmp_path: Path) -> None:
-    """Bars while it works, a line a file, and nothing of the bars is left on the last line."""
     (tmp_path / "seen.txt").write_text("A file that somebody watches")
     status, shown = at_terminal(engine, "add", str(tmp_path / "seen.txt"))
     assert status == 0
@@ -541,13 +525,11 @@ def parsed(*arguments: str) -> argparse.Namespace:
     ],
 )
 def test_a_collection_may_be_written_as_its_tag(arguments: tuple[str, ...]) -> None:
-    """`--tags collection:memory` and `--collection memory` are one thing."""
     assert labels(parsed(*arguments), tags_for_submission) == ["collection:memory", "style"]
 
 
 @pytest.mark.requirement("E15")
 def test_what_is_new_goes_to_documents_and_a_search_goes_everywhere() -> None:
-    """The defaults of the server are those of the command line."""
     assert labels(parsed("--tags", "style"), tags_for_submission) == ["collection:documents", "style"]
     assert labels(parsed("--tags", "style"), tags_for_search) == ["style"]
     assert labels(parsed("--tags", "style,collection:memory"), tags_for_search) == [

@@ -28,13 +28,11 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, object]]:
-    """What `kb config --json` prints, by variable."""
     assert main(["config", "--json", *arguments]) == 0
     return {row["variable"]: row for row in json.loads(capsys.readouterr().out)}
 
 
 def test_every_setting_of_every_part_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the parts that read it, a help text, and the default as its source."""
     rows = printed(capsys)
     known = {row.variable for kind in (ServerSettings, EngineSettings) for row in kind.describe({})}
     assert rows.keys() == known
@@ -64,7 +62,6 @@ def test_the_environment_stands_over_the_file(
 
 
 def test_flags_stand_over_the_environment() -> None:
-    """`--url` wins over KB_ENGINE_URL."""
     environ = {"KB_ENGINE_URL": "http://environment:1"}
     assert read(ClientSettings, NO_FILE, environ=environ).engine_url == "http://environment:1"
     assert (
@@ -98,7 +95,6 @@ def test_the_file_is_the_flags_then_the_variables_then_the_folders(tmp_path: Pat
 def test_a_file_that_does_not_fit_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str], content: str, words: str
 ) -> None:
-    """A misspelt name, broken TOML, a wrong value: exit 2 and the name."""
     Path("kb.toml").write_text(content)
     assert main(["config"]) == Exit.USAGE
     output = capsys.readouterr()

@@ -22,7 +22,6 @@ class Terminal(io.StringIO):
     """A stream that a person looks at."""
 
     def isatty(self) -> bool:
-        """It is one."""
         return True
 
 
@@ -39,7 +38,6 @@ def test_a_table_into_a_pipe_is_tab_separated_lines_without_colour() -> None:
 
 
 def test_a_table_on_a_terminal_shows_the_stored_text_and_no_markup() -> None:
-    """What looks like markup, an emoji code or an escape sequence is text."""
     terminal = Terminal()
     Output(stdout=terminal).table(COLUMNS, ROWS, title="[b]t[/b]")
     assert "[red]not markup[/red] :smile:\\x1b[31m" in terminal.getvalue()
@@ -149,7 +147,6 @@ def test_an_escape_sequence_is_shown_as_its_escape() -> None:
 
 
 def test_ordinary_text_of_any_script_is_untouched() -> None:
-    """Accents, CJK, emoji and line ends are text."""
     assert printable_text("zażółć 知識 🙂\r\nnext\tcell") == "zażółć 知識 🙂\nnext\tcell"
 
 

@@ -26,7 +26,6 @@ KEY = "agents-secret"
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """`kb up` with a key, in a data folder of its own."""
     with running_stack(
         tmp_path / "home", KB_EMBEDDER="hash", KB_MCP_API_KEY=KEY, LOG_LEVEL="warn"
     ) as running:
@@ -35,13 +34,11 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield int(server.getsockname()[1])
 
 
 def children(stack: Stack) -> dict[str, psutil.Process]:
-    """The children of `kb up` by their command."""
     found = psutil.Process(stack.process.pid).children()
     return {child.cmdline()[child.cmdline().index("kb_cli.main") + 1]: child for child in found}
 
@@ -49,7 +46,6 @@ def children(stack: Stack) -> dict[str, psutil.Process]:
 def command(
     *arguments: str, module: str = "kb_cli.main", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`kb`, or a part's own module, to its end."""
     return subprocess.run(
         [sys.executable, "-P", "-m", module, *arguments],
         env=clean_environment(KB_EMBEDDER="hash", **environment),
@@ -76,7 +72,6 @@ def test_up_says_how_the_other_commands_find_an_engine_on_another_port(stack: St
 
 
 def test_up_serves_a_tool_call_through_both_parts(stack: Stack) -> None:
-    """The server was given the engine that runs beside it."""
     message = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -89,7 +84,6 @@ def test_up_serves_a_tool_call_through_both_parts(stack: Stack) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_up_stops_cleanly_and_leaves_nobody_behind(stack: Stack, number: signal.Signals) -> None:
-    """Asked once, it ends both children in order, with exit status 0."""
     started = list(children(stack).values())
     stack.process.popen.send_signal(number)
     assert stack.process.popen.wait(30) == 0
@@ -99,7 +93,6 @@ def test_up_stops_cleanly_and_leaves_nobody_behind(stack: Stack, number: signal.
 
 @pytest.mark.parametrize(("part", "name"), [("engine", "engine"), ("serve", "MCP server")])
 def test_up_ends_when_a_child_dies_and_says_which(stack: Stack, part: str, name: str) -> None:
-    """Half a kb is none: the other child is stopped too."""
     parts = children(stack)
     parts[part].kill()
     assert stack.process.popen.wait(30) == Exit.FAILED
@@ -136,7 +129,6 @@ def test_an_address_of_another_machine_is_one_line_that_names_the_setting(tmp_pa
 
 
 def test_a_data_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """It names the folder and KB_HOME."""
     blocked = tmp_path / "file"
     blocked.touch()
     done = command("up", KB_HOME=str(blocked / "home"), KB_ENGINE_PORT="0", KB_MCP_PORT="0")
@@ -226,12 +218,10 @@ def test_sim_says_where_it_is_and_stops_when_told(capsys: pytest.CaptureFixture[
 
 
 def test_a_port_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the variable."""
     assert main(["sim", "--port", "70000"]) == Exit.USAGE
     assert "KB_SIM_PORT" in capsys.readouterr().err
 
 
 def test_a_policy_that_is_none_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag says the variable's name and what it takes."""
     assert main(["sim", "--jobs", "later"]) == Exit.USAGE
     assert "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck" in capsys.readouterr().err

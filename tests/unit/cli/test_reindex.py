@@ -82,12 +82,10 @@ def test_a_base_on_postgresql_is_reindexed_without_telling_its_password(
 def test_without_a_base_there_is_nothing_to_reindex(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that names the base."""
     assert main(["reindex", "--home", str(tmp_path), "--embedder", "hash"]) == Exit.FAILED
     assert "kb.sqlite" in capsys.readouterr().err
 
 
 def test_an_unknown_embedder_is_a_wrong_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the variable."""
     assert main(["reindex", "--home", str(tmp_path), "--embedder", "nope"]) == Exit.USAGE
     assert "KB_EMBEDDER" in capsys.readouterr().err

@@ -1,11 +1,13 @@
-"""`kb bench`: the benchmarks take their options from their own parameters, and run anywhere."""
+"""`kb bench`: options, load, and figures whose ratios are taken within a round."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from importlib import import_module
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
 from pathlib import Path
 
@@ -13,15 +15,15 @@ import pytest
 
 from kb_cli.command_line import dispatch
 from kb_cli.output import Exit
-from kb_load.bench import BENCHMARKS
-from kb_load.bench.__main__ import parser_for
+from kb_load.bench import BENCHMARKS, function_of, parser_for, runner
+from kb_load.bench.runner import answer_length, generate
+from kb_load.messages import HANDSHAKE, MODERN, CallFailed, Message, result_of, structured, tool_call
 from tests.support.stack import clean_environment
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_options_of_a_benchmark_are_parameters_with_their_defaults(name: str) -> None:
-    """Every option reaches `run`, and what is not given is as `run` has it."""
-    run = import_module(f"kb_load.bench.{name}").run
+    run = function_of(name)
     options = vars(parser_for(run, "kb bench", "").parse_args([]))
     assert (options.pop("json"), options.pop("report")) == (False, None)
     parameters = signature(run).parameters
@@ -41,7 +43,6 @@ def test_a_wrong_option_ends_before_anything_runs(
 
 @pytest.mark.process
 def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
-    """As from a wheel: what it needs is in installed packages."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "kb_cli.main", "bench", "startup", "--rounds", "1", "--json"],
         cwd=tmp_path,
@@ -52,3 +53,102 @@ def test_a_benchmark_runs_outside_the_repository(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert set(map(len, json.loads(done.stdout)["seconds"].values())) == {1}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server that answers at once, on a machine without wrk."""
+    monkeypatch.setattr(runner.shutil, "which", lambda _: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_every_connection_is_kept_busy(port: int) -> None:
+    """Each answer is followed by a request; nothing is lost at the end."""
+    load = generate(port, Message({}, b"{}"), connections=2, seconds=1)
+    assert load.errors == 0
+    assert load.calls > 20
+    assert 0 < load.p50 <= load.p99
+
+
+def test_with_a_pause_there_is_time_between_calls(port: int) -> None:
+    load = generate(port, Message({}, b"{}"), connections=2, seconds=1, pause=0.1)
+    assert load.errors == 0
+    assert 4 <= load.calls <= 60
+
+
+def test_a_modern_call_carries_its_envelope_and_its_routing_headers() -> None:
+    message = tool_call(MODERN, "kb_search", {"query": "bees"}, key="secret")
+    body = json.loads(message.body)
+    assert body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == MODERN
+    assert (message.headers["Mcp-Method"], message.headers["Mcp-Name"]) == ("tools/call", "kb_search")
+    assert message.headers["MCP-Protocol-Version"] == MODERN
+    assert message.headers["Authorization"] == "Bearer secret"
+
+
+def test_a_handshake_call_has_no_envelope() -> None:
+    message = tool_call(HANDSHAKE, "kb_search", {"query": "bees"})
+    assert "_meta" not in json.loads(message.body)["params"]
+    assert message.headers["MCP-Protocol-Version"] == HANDSHAKE
+    assert "Mcp-Method" not in message.headers
+    assert "Authorization" not in message.headers
+
+
+def test_a_plain_answer_and_a_stream_hold_the_same_result() -> None:
+    """The last event of a stream is the answer; progress before it is not."""
+    plain = b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"total":3}}}'
+    stream = (
+        b'event: message\ndata: {"method":"notifications/progress"}\n\nevent: message\ndata: %s\n\n' % plain
+    )
+    assert structured(plain) == structured(stream) == {"total": 3}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"type":"text","text":"no"}]}}',
+        b"[]",
+        b"<html>",
+        b"",
+    ],
+)
+def test_what_is_no_result_is_a_failed_call(body: bytes) -> None:
+    with pytest.raises(CallFailed):
+        result_of(body)
+
+
+def test_a_result_without_structured_content_is_a_failed_call() -> None:
+    with pytest.raises(CallFailed, match="structuredContent"):
+        structured(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
+
+
+def test_the_length_of_an_answer_is_known_from_its_head() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX: y\r\n\r\n"
+    assert answer_length(head + b"12") == len(head) + 5
+    assert answer_length(head[:20]) is None
+
+
+def test_an_answer_without_a_length_is_refused() -> None:
+    """The small client reads no chunked answers, and says so."""
+    with pytest.raises(ValueError, match="Content-Length"):
+        answer_length(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb_load.loaded_base import LoadedBase, refusal
-from kb_load.messages import HANDSHAKE, structured, tool_call
+from kb_load.messages import HANDSHAKE, LoadedBase, refusal, structured, tool_call
 from kb_load.processes import free_port, running
 from kb_load.run import main
 
@@ -20,7 +19,6 @@ KEY = "a-key"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server in front of the simulator."""
     home = tmp_path_factory.mktemp("home")
     port, engine_port = free_port(), free_port()
     settings = {
@@ -37,7 +35,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def added(base: LoadedBase, text: str) -> int:
-    """The document of a note."""
     with base._connected() as http:
         message = tool_call(HANDSHAKE, "kb_addnote", {"text": text, "wait_seconds": 10}, key=KEY)
         response = http.post(f"{base._url}/mcp/kb", content=message.body, headers=dict(message.headers))

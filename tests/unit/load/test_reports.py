@@ -1,4 +1,4 @@
-"""Reports: ratios are taken within a round, and a page says what it measured and where."""
+"""Budgets, percentiles, slopes, shapes, histories and reports: the arithmetic behind every figure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,195 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kb_load.bench import hosts, uploads, workers
-from kb_load.bench.generator import Load
-from kb_load.budgets import Budgets, Entry, Figures, ToolBudget
-from kb_load.history import Moment
-from kb_load.machine import Machine, describe
-from kb_load.report import Run, html
-from kb_load.sampling import Sample
+from kb_load.bench import calls, uploads
+from kb_load.bench.runner import Load
+from kb_load.plan import (
+    CURVES,
+    Budgets,
+    BudgetsUnreadable,
+    Entry,
+    Figures,
+    Plan,
+    ShapeName,
+    SoakBudget,
+    ToolBudget,
+    TotalBudget,
+    broken,
+    broken_by_soak,
+    read_budgets,
+)
+from kb_load.processes import Machine, Sample, describe, slope
+from kb_load.report import Moment, Run, html, moments, percentile, table
+from tests.support.stack import ROOT
+
+
+def sample(seconds: float, mib: float) -> Sample:
+    return Sample(seconds=seconds, name="server", resident_mib=mib, cpu=0.0, sockets=0)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 51), (0.95, 95), (0.99, 99), (1.0, 100)])
+def test_a_percentile_is_one_of_the_values(share: float, value: int) -> None:
+    assert percentile(list(range(100, 0, -1)), share) == value
+
+
+def test_nothing_has_no_percentile() -> None:
+    """A figure that was not measured must not look like zero."""
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+def test_a_table_keeps_its_columns_apart() -> None:
+    assert table(["name", "ms"], [["a", "1.0"], ["longer", "12.5"]]) == (
+        "name      ms\na        1.0\nlonger  12.5"
+    )
+
+
+def test_a_slope_is_in_mib_a_minute() -> None:
+    """One MiB every ten seconds is six a minute."""
+    assert slope([sample(second, second / 10) for second in range(0, 100, 10)]) == pytest.approx(6.0)
+
+
+def test_one_moment_has_no_slope() -> None:
+    with pytest.raises(ValueError, match="two samples"):
+        slope([sample(1, 1), sample(1, 2)])
+
+
+@pytest.mark.parametrize("shape", list(CURVES))
+def test_a_shape_reaches_its_peak_never_passes_it_and_ends(shape: ShapeName) -> None:
+    plan = Plan(shape, 50, 100)
+    users = [plan.users(second) for second in range(100)]
+    assert all(count is not None and 1 <= count <= 50 for count in users)
+    assert 50 in users
+    assert plan.users(100) is None
+
+
+def test_a_ramp_never_goes_down() -> None:
+    plan = Plan("ramp", 50, 100)
+    users = [plan.users(second) or 0 for second in range(100)]
+    assert users == sorted(users)
+
+
+def test_a_spike_comes_back() -> None:
+    plan = Plan("spike", 50, 100)
+    assert [plan.users(second) for second in (10, 50, 90)] == [10, 50, 10]
+
+
+@pytest.mark.parametrize(("peak", "seconds"), [(0, 60), (5_001, 60), (1, 4), (1, 24 * 3600 + 1)])
+def test_a_plan_out_of_bounds_is_refused(peak: int, seconds: int) -> None:
+    """Nothing runs without an end, or with more users than a machine can hold."""
+    with pytest.raises(ValueError, match=r"users|seconds"):
+        Plan("steady", peak, seconds)
+
+
+def test_a_history_is_of_all_calls_together_and_begins_with_the_first() -> None:
+    row = {
+        "Timestamp": "1000", "User Count": "5", "Name": "Aggregated", "Requests/s": "2.5", "Failures/s": "0",
+        "50%": "10", "95%": "N/A", "99%": "30", "Total Request Count": "0",
+    }  # fmt: skip
+    rows = [
+        row,
+        {**row, "Timestamp": "1002", "Total Request Count": "4"},
+        {**row, "Timestamp": "1003", "Total Request Count": "9", "Name": "kb_search"},
+        {**row, "Timestamp": "1004", "Total Request Count": "9"},
+    ]
+    found = moments(rows)
+    assert [moment.seconds for moment in found] == [0, 2]
+    assert (found[0].users, found[0].rate, found[0].p50, found[0].p95) == (5, 2.5, 10, 0)
+
+
+def entry(tool: str = "kb_search", *, calls: int = 100, failures: int = 0, p95: float = 20) -> Entry:
+    return Entry(tool=tool, era="2025-11-25", calls=calls, failures=failures, p50=10, p95=p95, p99=30)
+
+
+def figures(*entries: Entry, seconds: float = 10) -> Figures:
+    return Figures(seconds=seconds, entries=list(entries))
+
+
+def server(seconds: float, *, mib: float = 80, sockets: int = 10) -> Sample:
+    return Sample(seconds=seconds, name="server", resident_mib=mib, cpu=0.5, sockets=sockets)
+
+
+def test_a_run_within_its_budgets_breaks_nothing() -> None:
+    budgets = Budgets(
+        total=TotalBudget(error_share=0.01, calls_per_second=10),
+        tools={"kb_search": ToolBudget(p95=20, p99=30)},
+    )
+    assert broken(budgets, figures(entry(failures=1))) == []
+
+
+def test_a_percentile_over_its_budget_is_named_with_tool_version_and_value() -> None:
+    """The reader learns what to look at without opening the report."""
+    budgets = Budgets(tools={"kb_search": ToolBudget(p95=19)})
+    assert broken(budgets, figures(entry())) == ["kb_search at 2025-11-25: p95 20 ms; budget 19"]
+
+
+def test_the_share_of_errors_counts_all_tools_together() -> None:
+    budgets = Budgets(total=TotalBudget(error_share=0.005))
+    found = broken(budgets, figures(entry(failures=2), entry("kb_get")))
+    assert found == ["2 of 200 calls failed (1.00%); budget 0.50%"]
+
+
+def test_fewer_calls_a_second_than_the_floor_are_a_breach() -> None:
+    """A server that answers nothing quickly is not fast."""
+    budgets = Budgets(total=TotalBudget(calls_per_second=11))
+    assert broken(budgets, figures(entry())) == ["10.0 calls a second; budget at least 11"]
+
+
+def test_a_tool_with_a_budget_that_was_never_called_is_a_breach() -> None:
+    """A scenario that lost its uploads must not pass as fast uploads."""
+    budgets = Budgets(tools={"kb_upload_chunk": ToolBudget(p95=5)})
+    assert broken(budgets, figures(entry())) == ["kb_upload_chunk was never called, and has a budget"]
+
+
+def test_a_run_without_calls_breaks_its_budgets() -> None:
+    assert broken(Budgets(), figures()) == ["no call was made"]
+
+
+def test_memory_that_grows_breaks_a_soak() -> None:
+    samples = [server(second, mib=80 + second / 30) for second in range(0, 601, 10)]
+    assert broken_by_soak(SoakBudget(server_mib_per_minute=1.0), samples, 600) == [
+        "the server's memory grew by 2.00 MiB a minute; budget 1"
+    ]
+
+
+def test_what_grows_while_the_server_warms_does_not_break_a_soak() -> None:
+    samples = [server(second, mib=min(second, 60)) for second in range(0, 601, 10)]
+    assert broken_by_soak(SoakBudget(skip_seconds=60, server_mib_per_minute=0.1), samples, 600) == []
+
+
+def test_sockets_that_stay_open_break_a_soak() -> None:
+    samples = [server(second, sockets=10 + second // 10) for second in range(0, 601, 10)]
+    budget = SoakBudget(skip_seconds=0, server_more_sockets=4)
+    assert broken_by_soak(budget, samples, 600) == ["the server holds 38 more sockets at the end; budget 4"]
+
+
+def test_a_short_run_is_not_judged_as_a_soak() -> None:
+    """A slope over a few seconds is noise."""
+    samples = [server(second, mib=80 + second) for second in range(0, 60, 10)]
+    assert broken_by_soak(SoakBudget(from_seconds=300, server_mib_per_minute=1.0), samples, 60) == []
+
+
+@pytest.mark.parametrize("name", ["budgets.toml", "budgets-engine.toml"])
+def test_the_budgets_that_come_along_can_be_read(name: str) -> None:
+    budgets = read_budgets(ROOT / "load" / "kb_load" / name)
+    assert {"kb_search", "kb_addnote", "kb_upload_chunk", "PUT upload_url"} <= set(budgets.tools)
+
+
+@pytest.mark.parametrize(
+    "text", ["[total]\nerror_share = 2", "[totals]\nerror_share = 0", "[tools.kb_search]\np95 = 0", "p95 ="]
+)
+def test_budgets_that_say_something_else_are_refused_by_file_name(tmp_path: Path, text: str) -> None:
+    """A typing error must not turn a budget off."""
+    path = tmp_path / "budgets.toml"
+    path.write_text(text)
+    with pytest.raises(BudgetsUnreadable, match=r"budgets\.toml"):
+        read_budgets(path)
+
+
+def test_a_missing_file_of_budgets_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BudgetsUnreadable, match="No such file"):
+        read_budgets(tmp_path / "none.toml")
+
 
 MACHINE = Machine(
     measured_at="2026-03-01T00:00:00Z", system="Linux", processor="a <processor>", cores=2, memory_gib=8,
@@ -21,9 +203,9 @@ MACHINE = Machine(
 )  # fmt: skip
 
 
-def turn(host: str, number: int, rate: float, cpu: float = 100) -> hosts.Round:
+def turn(host: str, number: int, rate: float, cpu: float = 100) -> calls.Round:
     load = Load(calls=int(rate * 5), seconds=5, p50=1, p95=2, p99=3, errors=0, bytes_each=1000)
-    return hosts.Round(host=host, era="2025-11-25", round=number, load=load, host_cpu=cpu, engine_cpu=50)
+    return calls.Round(host=host, era="2025-11-25", round=number, load=load, host_cpu=cpu, engine_cpu=50)
 
 
 def run(complaints: list[str]) -> Run:
@@ -45,16 +227,15 @@ def test_a_ratio_is_to_the_ceiling_of_the_same_round() -> None:
         turn("bare", 1, 1000), turn("kb", 1, 700), turn("bare", 2, 500), turn("kb", 2, 350),
         turn("bare", 3, 1000), turn("kb", 3, 600),
     ]  # fmt: skip
-    found = {each.host: each for each in hosts.figures(rounds)}
+    found = {each.host: each for each in calls.figures(rounds, "bare")}
     assert found["kb"].rate_ratio == 0.7
     assert (found["kb"].lowest_ratio, found["kb"].highest_ratio) == (0.6, 0.7)
     assert found["bare"].rate_ratio == 1.0
 
 
 def test_processor_time_is_compared_with_the_ceiling_too() -> None:
-    """Twice the time a call is twice the ceiling's."""
     rounds = [turn("bare", 1, 1000, cpu=100), turn("kb", 1, 700, cpu=200)]
-    assert next(each.cpu_ratio for each in hosts.figures(rounds) if each.host == "kb") == 2.0
+    assert next(each.cpu_ratio for each in calls.figures(rounds, "bare") if each.host == "kb") == 2.0
 
 
 def test_uploads_are_compared_by_way_and_size() -> None:
@@ -73,24 +254,25 @@ def test_uploads_are_compared_by_way_and_size() -> None:
 def test_two_workers_are_compared_with_one_under_the_same_load() -> None:
     """Of the round; and the least share is that of all its calls, not of the worst turn."""
 
-    def turn(count: int, manner: str, number: int, cpu: float, shares: list[float]) -> workers.Round:
+    def turn(host: str, manner: str, number: int, cpu: float, shares: list[float]) -> calls.Round:
         load = Load(calls=1000, seconds=2, p50=1, p95=2, p99=3, errors=0, bytes_each=1000)
-        return workers.Round(
-            workers=count, era="2025-11-25", manner=manner, round=number, shares=shares, load=load,
-            host_cpu=cpu, engine_cpu=50,
+        return calls.Round(
+            host=host, era="2025-11-25", manner=manner, round=number, shares=shares, load=load, host_cpu=cpu,
+            engine_cpu=50,
         )  # fmt: skip
 
+    one, two = calls.WORKERS
     made = [
-        turn(1, workers.FLAT_OUT, 1, 100, [1.0]), turn(2, workers.FLAT_OUT, 1, 110, [0.3, 0.7]),
-        turn(1, workers.FLAT_OUT, 2, 200, [1.0]), turn(2, workers.FLAT_OUT, 2, 200, [0.7, 0.3]),
-        turn(1, workers.EQUALLY_BUSY, 1, 50, [1.0]), turn(2, workers.EQUALLY_BUSY, 1, 75, [0.4, 0.6]),
+        turn(one, calls.FLAT_OUT, 1, 100, [1.0]), turn(two, calls.FLAT_OUT, 1, 110, [0.3, 0.7]),
+        turn(one, calls.FLAT_OUT, 2, 200, [1.0]), turn(two, calls.FLAT_OUT, 2, 200, [0.7, 0.3]),
+        turn(one, calls.EQUALLY_BUSY, 1, 50, [1.0]), turn(two, calls.EQUALLY_BUSY, 1, 75, [0.4, 0.6]),
     ]  # fmt: skip
-    found = {(each.manner, each.workers): each for each in workers.figures(made)}
-    assert found[workers.FLAT_OUT, 2].cpu_ratio == 1.05
-    assert found[workers.FLAT_OUT, 2].least_share == 0.5
-    assert found[workers.EQUALLY_BUSY, 2].cpu_ratio == 1.5
-    assert found[workers.EQUALLY_BUSY, 2].least_share == 0.4
-    assert {each.cpu_ratio for (_, count), each in found.items() if count == 1} == {1.0}
+    found = {(each.manner, each.host): each for each in calls.figures(made, one)}
+    assert found[calls.FLAT_OUT, two].cpu_ratio == 1.05
+    assert found[calls.FLAT_OUT, two].least_share == 0.5
+    assert found[calls.EQUALLY_BUSY, two].cpu_ratio == 1.5
+    assert found[calls.EQUALLY_BUSY, two].least_share == 0.4
+    assert {each.cpu_ratio for (_, host), each in found.items() if host == one} == {1.0}
 
 
 def test_growth_is_that_of_a_soak_after_it_has_warmed() -> None:
@@ -131,16 +313,20 @@ def test_this_machine_is_described() -> None:
 
 
 def test_a_plot_is_a_small_png(tmp_path: Path) -> None:
-    """Small enough to lie in the repository."""
     pytest.importorskip("matplotlib")
     path = tmp_path / "hosts.png"
     rounds = [
         turn(host, 1, rate) for host, rate in (("kb", 700), ("sdk", 100), ("fastmcp", 50), ("bare", 1000))
     ]
-    report = hosts.HostsReport(
-        machine=MACHINE, client="wrk", connections=32, seconds=5, rounds=rounds, figures=hosts.figures(rounds)
+    report = calls.HostsReport(
+        machine=MACHINE,
+        client="wrk",
+        connections=32,
+        seconds=5,
+        rounds=rounds,
+        figures=calls.figures(rounds, "bare"),
     )
-    hosts.plot(report, path)
+    report.plot(path)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) < 150_000

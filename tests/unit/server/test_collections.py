@@ -24,7 +24,8 @@ from kb_server.collection_tags import (
     tags_for_submission,
     validate_tags,
 )
-from kb_server.engine_client import Engine, EngineFailed, EngineFault, Refused
+from kb_server.engine_client.errors import EngineFailed, EngineFault, Refused
+from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.tool import ToolError
 from kb_server.toolsets.kb import ENGINE_WORDS

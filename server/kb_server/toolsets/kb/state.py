@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, UnsetType
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_DOCUMENT, GET_STATUS, LIST_JOBS, WITHOUT_CHUNKS, JobsQuery
 from kb_server.collection_tags import split_tags
-from kb_server.engine_client import MIN_ENGINE_VERSION, Engine, EngineFault, EngineTooOld
-from kb_server.engine_client.port import check_version
+from kb_server.engine_client.errors import EngineFault, EngineTooOld
+from kb_server.engine_client.port import MIN_ENGINE_VERSION, Engine, check_version
 from kb_server.services import SERVER_VERSION
 from kb_server.tool import MISSING, Annotations, Call, NoArguments, ToolError
 from kb_server.toolsets.kb import JobId, KbTool, WaitSeconds

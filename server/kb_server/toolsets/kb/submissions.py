@@ -23,7 +23,7 @@ from kb_contracts.api.operations import (
 )
 from kb_server import collection_moves
 from kb_server.collection_tags import PREFIX, tag_of, tags_for_submission
-from kb_server.engine_client import EngineFault
+from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import A, Annotations, Call, R, ToolError
 from kb_server.toolsets.kb import (
     Collection,
@@ -39,7 +39,7 @@ from kb_server.toolsets.kb import (
 )
 from kb_server.toolsets.kb.documents import DocumentView, shown
 from kb_server.toolsets.kb.state import JobFailure, document_of, failure_of, why_empty
-from kb_server.uploads import CHUNK_BYTES, MAX_CHUNKS, NewUpload
+from kb_server.uploads.upload import CHUNK_BYTES, MAX_CHUNKS, NewUpload
 
 NoteText = Annotated[str, Meta(min_length=1, max_length=m.MAX_NOTE_CHARS)]
 

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
 from kb_server import collection_tags
-from kb_server.engine_client import EngineFault, FileSource
+from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.port import FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError
 from kb_server.toolsets.knowledge.files import open_below, source, unreadable
 from kb_server.toolsets.knowledge.formats import TAKE_OCR, format_of

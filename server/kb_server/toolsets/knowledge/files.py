@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from kb_server.engine_client import FileSource
+from kb_server.engine_client.port import FileSource
 from kb_server.settings import MEBIBYTE
 from kb_server.tool import INVALID, ToolError
 from kb_server.toolsets.knowledge.tool import megabytes

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import GET_STATUS
-from kb_server.engine_client import EngineFault
+from kb_server.engine_client.errors import EngineFault
 from kb_server.tool import Annotations, Call, NoArguments
 from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, megabytes
 

@@ -11,7 +11,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB, GET_DOCUMENT, GET_JOB, WITHOUT_CHUNKS
-from kb_server.engine_client import Engine, EngineFault
+from kb_server.engine_client.errors import EngineFault
+from kb_server.engine_client.port import Engine
 from kb_server.engine_faults import tool_error
 from kb_server.services import Services
 from kb_server.tool import INVALID, Annotations, Call, CancelTask, ToolError

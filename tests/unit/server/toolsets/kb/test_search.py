@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kb_contracts.api import models as m
-from kb_server.engine_client import REQUEST_ID
+from kb_server.engine_client.port import REQUEST_ID
 from kb_server.toolsets.kb.search import DESCRIPTION
 from tests.support.server_fixtures import ToolCaller, chunk, hit
 from tests.support.simulated_engine import MakeCall, SimulatedEngine

@@ -1,0 +1,319 @@
+"""What a call of a tool costs a server: `kb bench hosts` and `kb bench workers`.
+
+Between the same client and the same engine, a stub that answers every search with the same bytes, servers are
+loaded one at a time, in turns, at both protocol versions. Before one is timed its answer is looked at: the
+passages, their order and their texts must be the engine's.
+
+hosts     `kb serve` as it is run (with a key, metrics and the log at `info`), the official SDK on uvicorn
+          and on this project's `mcp_aiohttp`, FastMCP, and a bare handler that is the ceiling; and the SDK's
+          own example server on both, whose call of a tool without an engine shows what hosting alone costs.
+workers   one process of `kb serve`, and two that share a port, loaded in two ways. Equally busy: each worker
+          has as many clients, who pause between calls, so that the processors are not fought for; what
+          differs is that there are two. Flat out: as many clients as ever call without a pause. Processor
+          time is that of all processes of a server, the parent of the workers among them. Each worker's
+          calls are read from where it counts them for `/metrics`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from kb_load.bench import Option
+from kb_load.bench.runner import (
+    SEARCH,
+    Cost,
+    Panel,
+    Report,
+    Standing,
+    ToolCall,
+    check,
+    client_name,
+    generate,
+    in_turn,
+    kb_serve,
+    measured,
+    stub_engine,
+)
+from kb_load.bench.servers import EXAMPLE_FILE
+from kb_load.messages import ERAS, CallFailed
+from kb_load.processes import free_port, running
+from kb_load.report import median_figures
+from kb_server.observability.metrics import counters_by_slot
+
+CEILING = "bare"
+EXAMPLES = ("example", "example-uvicorn")
+HOSTS = ("kb", "sdk", "sdk-aiohttp", "fastmcp", CEILING, *(EXAMPLES if EXAMPLE_FILE.exists() else ()))
+"""The example is part of a checkout, not of an installed kb."""
+WORKERS = ("--workers 1", "--workers 2")
+EQUALLY_BUSY, FLAT_OUT = "equally busy", "flat out"
+TITLES = {
+    "kb": "kb serve",
+    "sdk": "official SDK on uvicorn",
+    "sdk-aiohttp": "the same on mcp_aiohttp",
+    "fastmcp": "FastMCP on uvicorn",
+    CEILING: "bare handler (ceiling)",
+    "example": "SDK's example, no engine",
+    "example-uvicorn": "the same on uvicorn",
+}
+_PAUSE_SECONDS = 0.02
+_WARM_SECONDS = 2
+_COUNTED = ("requests", "kb_search", "success")
+"""The name under which a worker counts the calls of these benchmarks."""
+
+
+class Round(Cost, frozen=True, kw_only=True):
+    """What a call cost one host in one turn. `shares` are its workers' parts of the calls."""
+
+    host: str
+    era: str
+    round: int
+    manner: str = FLAT_OUT
+    shares: list[float] = msgspec.field(default_factory=lambda: [1.0])
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """A host under one load: medians over the rounds; ratios are to the yardstick, within each round.
+
+    `least_share` is the smallest part of the calls that a worker had, over all rounds together.
+    """
+
+    host: str
+    era: str
+    manner: str
+    rate: float
+    p50: float
+    p99: float
+    cpu: float
+    rate_ratio: float
+    cpu_ratio: float
+    lowest_ratio: float
+    highest_ratio: float
+    least_share: float
+
+    @property
+    def title(self) -> str:
+        """The host's name for people."""
+        return TITLES.get(self.host, self.host)
+
+
+def figures(rounds: Sequence[Round], yardstick: str) -> list[Figures]:
+    """Medians, and ratios to the host `yardstick` under the same load in the same round."""
+    yards = {(each.manner, each.era, each.round): each for each in rounds if each.host == yardstick}
+
+    def ratio(each: Round) -> float:
+        return each.load.rate / yards[each.manner, each.era, each.round].load.rate
+
+    fields: dict[str, tuple[Callable[[Round], float], int]] = {
+        "rate": (lambda each: each.load.rate, 1),
+        "p50": (lambda each: each.load.p50, 2),
+        "p99": (lambda each: each.load.p99, 2),
+        "cpu": (lambda each: each.host_cpu, 1),
+        "rate_ratio": (ratio, 3),
+        "cpu_ratio": (
+            lambda each: each.host_cpu / yards[each.manner, each.era, each.round].host_cpu,
+            3,
+        ),
+    }
+    found = []
+    for of, medians in median_figures(rounds, ("manner", "era", "host"), fields):
+        by_worker = zip(*([each.load.calls * share for share in each.shares] for each in of), strict=True)
+        calls: list[float] = [sum(of_one) for of_one in by_worker]
+        ratios = [round(ratio(each), 3) for each in of]
+        found.append(
+            Figures(
+                lowest_ratio=min(ratios),
+                highest_ratio=max(ratios),
+                least_share=round(min(calls) / sum(calls), 3),
+                **medians,
+            )
+        )
+    return found
+
+
+class CallsReport(Report, frozen=True, kw_only=True):
+    """The whole run: every turn took `seconds` over `connections`."""
+
+    client: str = msgspec.field(default_factory=client_name)
+    connections: int
+    seconds: int
+    rounds: list[Round]
+    figures: list[Figures]
+
+    def rows(self) -> list[Figures]:
+        return self.figures
+
+    def footer(self) -> list[str]:
+        turns = f"medians of {self.rounds[-1].round} rounds of {self.seconds} s in turns"
+        return [f"{turns}, {self.connections} connections, {self.client}"]
+
+
+class HostsReport(CallsReport, frozen=True, kw_only=True):
+    title = "tools/call of kb_search over one stub engine"
+    columns: ClassVar = {
+        "tools/call kb_search": "{0.title}",
+        "version": "{0.era}",
+        "calls/s": "{0.rate:.0f}",
+        "of ceiling": "{0.rate_ratio:.2f}",
+        "lowest-highest": "{0.lowest_ratio:.2f}-{0.highest_ratio:.2f}",
+        "p50 ms": "{0.p50:.1f}",
+        "p99 ms": "{0.p99:.1f}",
+        "CPU us/call": "{0.cpu:.0f}",
+        "x ceiling": "{0.cpu_ratio:.2f}",
+    }
+    panels = (
+        Panel(
+            "{0.era}", "{0.title}", "rate", "{0.rate:.0f}\n{0.rate_ratio:.2f} of ceiling", "calls a second"
+        ),
+        Panel("{0.era}", "{0.title}", "cpu", "{0.cpu:.0f}", "processor, microseconds a call"),
+    )
+
+
+class WorkersReport(CallsReport, frozen=True, kw_only=True):
+    title = "tools/call of kb_search: one worker and two"
+    columns: ClassVar = {
+        "load": "{0.manner}",
+        "version": "{0.era}",
+        "server": "{0.title}",
+        "calls/s": "{0.rate:.0f}",
+        "p99 ms": "{0.p99:.1f}",
+        "CPU us/call": "{0.cpu:.0f}",
+        "x one": "{0.cpu_ratio:.2f}",
+        "least share": "{0.least_share:.2f}",
+    }
+    panels = (
+        Panel(
+            "{0.manner}\n{0.era}",
+            "{0.title}",
+            "cpu",
+            "{0.cpu:.0f}\n{0.cpu_ratio:.2f}",
+            "processor, microseconds a call",
+        ),
+    )
+
+
+def run_hosts(
+    *,
+    rounds: Annotated[int, Option("turns")] = 5,
+    seconds: Annotated[int, Option("how long each turn takes")] = 5,
+    connections: Annotated[int, Option("how many are busy")] = 32,
+    hosts: tuple[str, ...] = HOSTS,
+    note: Callable[[str], None] = print,
+) -> HostsReport:
+    """Measure `hosts` in turns. Raises as `_measure`."""
+    report = HostsReport(connections=connections, seconds=seconds, rounds=[], figures=[])
+
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
+        return kb_serve(name, engine_url, folder) if name == "kb" else _contender(name, engine_url, folder)
+
+    _measure(report, hosts, start, (FLAT_OUT,), CEILING, rounds, note)
+    return report
+
+
+@contextmanager
+def _contender(name: str, engine_url: str, folder: Path) -> Iterator[Standing]:
+    port = free_port()
+    arguments = ["-m", "kb_load.bench.servers", name, "--port", str(port), "--engine", engine_url]
+    with running(name, arguments, folder, port=port) as process:
+        yield Standing(process, port, call=EXAMPLE_CALL if name in EXAMPLES else SEARCH)
+
+
+def _check_example(result: dict[str, Any]) -> None:
+    if result["content"][0]["text"] != "This is a simple text response for testing.":
+        raise CallFailed("the text is not that of the example")
+
+
+EXAMPLE_CALL = ToolCall("test_simple_text", {}, _check_example)
+
+
+def run_workers(
+    *,
+    rounds: Annotated[int, Option("turns")] = 7,
+    seconds: Annotated[int, Option("how long each turn takes")] = 2,
+    connections: Annotated[int, Option("how many are busy")] = 32,
+    note: Callable[[str], None] = print,
+) -> WorkersReport:
+    """Measure in turns: short ones and many, for neighbours on the machine come and go. Raises as `_measure`.
+
+    `connections` are those of a server that is loaded flat out, and of two workers that are equally busy.
+    """
+    report = WorkersReport(connections=connections, seconds=seconds, rounds=[], figures=[])
+
+    def start(name: str, engine_url: str, folder: Path) -> AbstractContextManager[Standing]:
+        home = folder / name
+        return kb_serve(name, engine_url, home, *name.split(), TMPDIR=str(home))
+
+    _measure(report, WORKERS, start, (EQUALLY_BUSY, FLAT_OUT), WORKERS[0], rounds, note)
+    return report
+
+
+def _measure(
+    report: CallsReport,
+    names: Sequence[str],
+    start: Callable[[str, str, Path], AbstractContextManager[Standing]],
+    manners: Sequence[str],
+    yardstick: str,
+    rounds: int,
+    note: Callable[[str], None],
+) -> None:
+    """Start all `names`, look at their answers, warm them, and measure them in turns.
+
+    Raises:
+        CallFailed: a server's answer is wrong (nothing is timed then), or calls failed.
+        kb_load.processes.NotReady: one did not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="kb-bench-") as folder, ExitStack() as stack:
+        engine, url = stack.enter_context(stub_engine(Path(folder)))
+        standing = {name: stack.enter_context(start(name, url, Path(folder))) for name in names}
+        lengths = {(name, era): check(standing[name], era) for name in names for era in ERAS}
+        note(f"answers of {', '.join(names)} checked at {' and '.join(ERAS)}")
+        for name, era in product(names, ERAS):
+            server = standing[name]
+            generate(server.port, server.message(era), connections=report.connections, seconds=_WARM_SECONDS)
+        for number in range(1, rounds + 1):
+            for era, manner in product(ERAS, manners):
+                for name in in_turn(names, number):
+                    server, before = standing[name], _worker_calls(standing[name])
+                    busy = manner == EQUALLY_BUSY
+                    alone = busy and name == WORKERS[0]
+                    cost = measured(
+                        server,
+                        engine,
+                        era,
+                        lengths[name, era],
+                        connections=report.connections // 2 if alone else report.connections,
+                        seconds=report.seconds,
+                        pause=_PAUSE_SECONDS if busy else 0.0,
+                    )
+                    made = [late - early for late, early in zip(_worker_calls(server), before, strict=True)]
+                    each = Round(
+                        host=name,
+                        era=era,
+                        round=number,
+                        manner=manner,
+                        shares=[round(one / sum(made), 4) for one in made] or [1.0],
+                        **msgspec.structs.asdict(cost),
+                    )
+                    report.rounds.append(each)
+                    shares = " ".join(f"{share:.2f}" for share in each.shares)
+                    note(
+                        f"round {number} {manner} {era} {name:11} {each.load.rate:7.0f}/s  p99 "
+                        f"{each.load.p99:6.1f} ms  cpu {each.host_cpu:6.0f} us  engine {each.engine_cpu:4.0f}"
+                        f" us  {shares}"
+                    )
+    ordered = sorted(report.rounds, key=lambda each: (each.manner, each.era, names.index(each.host)))
+    report.figures.extend(figures(ordered, yardstick))
+
+
+def _worker_calls(server: Standing) -> list[float]:
+    """How many calls each worker has counted so far; none where the server is one process."""
+    folders = sorted(server.home.glob("kb-workers-*")) if server.home is not None else []
+    return (
+        [numbers.get(_COUNTED, 0.0) for numbers in counters_by_slot(folders[0]).values()] if folders else []
+    )

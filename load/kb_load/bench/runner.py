@@ -1,0 +1,411 @@
+"""What the benchmarks share: a report with its table and plots, servers to measure, and load on them.
+
+Load comes from one thread: wrk where it is installed, else a small client of our own. Both keep a fixed
+number of connections busy (a closed loop, with pauses where wanted) with one request that never changes, and
+read of an answer no more than its status and length; what answers look like is checked before. Our own
+client costs two to three times wrk's processor time a call, which on few cores comes out of the server's
+share: compare only figures of one client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import httpx
+import msgspec
+
+from kb_load.bench.servers import search_response
+from kb_load.messages import CallFailed, Era, Message, result_of, tool_call
+from kb_load.processes import LOOPBACK, Machine, Running, describe, free_port, running
+from kb_load.report import Sheet, figures_table, percentile
+
+KEY = "a-key-for-the-benchmark"
+ARGUMENTS = {"query": "how are pensions revalued when prices rise", "top": 10}
+T = TypeVar("T")
+
+
+class Panel(NamedTuple):
+    """A plot of the member `height` of each row, as `Sheet.compare` draws it."""
+
+    group: str
+    bar: str
+    height: str
+    label: str
+    y: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a benchmark found. `columns` are those of its table; without `panels` nothing is drawn."""
+
+    title: ClassVar[str] = ""
+    columns: ClassVar[Mapping[str, str]] = {}
+    panels: ClassVar[tuple[Panel, ...]] = ()
+    machine: Machine = msgspec.field(default_factory=describe)
+
+    def rows(self) -> Sequence[Any]:
+        """What the table and the plots have a line and a bar of."""
+        raise NotImplementedError
+
+    def footer(self) -> Sequence[str]:
+        """The lines between the table and the machine."""
+        return ()
+
+    def text(self) -> str:
+        """The report for people."""
+        return "\n".join([figures_table(self.columns, self.rows()), *self.footer(), self.machine.line()])
+
+    def plot(self, path: Path) -> None:
+        """Draw the panels into a PNG file."""
+        sheet = Sheet(len(self.panels), title=self.title)
+        for panel in self.panels:
+            sheet.compare(self.rows(), **panel._asdict())
+        sheet.save(path, under=self.machine.line())
+
+
+def in_turn(sides: Sequence[T], number: int) -> list[T]:
+    """The sides in the order of round `number`, each of which begins with another.
+
+    So none always runs after the same.
+    """
+    first = number % len(sides)
+    return [*sides[first:], *sides[:first]]
+
+
+# --- load -----------------------------------------------------------------------------------------
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of some seconds came to. Latencies are milliseconds, `bytes_each` is an answer's length."""
+
+    calls: int
+    seconds: float
+    p50: float
+    p95: float
+    p99: float
+    errors: int
+    bytes_each: float
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds
+
+
+def client_name() -> str:
+    """The client that `generate` uses here."""
+    return "wrk" if shutil.which("wrk") else "own asyncio client"
+
+
+def generate(port: int, message: Message, *, connections: int, seconds: int, pause: float = 0.0) -> Load:
+    """Post `message` to `/mcp` over `connections` for `seconds`, on each as soon as the last is answered.
+
+    With a `pause` each waits before, by chance up to twice so many seconds.
+    """
+    if shutil.which("wrk"):
+        return _with_wrk(port, message, connections, seconds, pause)
+    if sys.platform == "win32":
+        return asyncio.run(_with_own(port, message, connections, seconds, pause))
+    import uvloop
+
+    return uvloop.run(_with_own(port, message, connections, seconds, pause))
+
+
+_SCRIPT = """\
+wrk.method = "POST"
+wrk.body = {body}
+{headers}
+{delay}
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    'RESULT {{"calls":%d,"seconds":%f,"p50":%f,"p95":%f,"p99":%f,"errors":%d,"bytes":%d}}\\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(95) / 1e3,
+    latency:percentile(99) / 1e3, e.connect + e.read + e.write + e.status + e.timeout, summary.bytes))
+end
+"""
+
+
+def _with_wrk(port: int, message: Message, connections: int, seconds: int, pause: float) -> Load:
+    headers = "\n".join(
+        f"wrk.headers[{_lua(name)}] = {_lua(value)}" for name, value in message.headers.items()
+    )
+    delay = f"delay = function() return math.random(0, {2000 * pause:.0f}) end" if pause else ""
+    script = _SCRIPT.format(body=_lua(message.body.decode()), headers=headers, delay=delay)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "request.lua"
+        path.write_text(script)
+        command = [
+            "wrk", "--threads", "1", "--connections", str(connections), "--duration", f"{seconds}s",
+            "--timeout", "30s", "--script", str(path), f"http://{LOOPBACK}:{port}/mcp",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 60)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise RuntimeError(f"wrk: {done.stderr or done.stdout}")
+    return _load(json.loads(lines[0].removeprefix("RESULT ")))
+
+
+def _lua(text: str) -> str:
+    escaped = "".join(
+        character if " " <= character <= "~" and character not in '"\\' else
+        "".join(f"\\{byte:03d}" for byte in character.encode())
+        for character in text
+    )  # fmt: skip
+    return f'"{escaped}"'
+
+
+def _load(raw: dict[str, float]) -> Load:
+    calls = int(raw["calls"])
+    return Load(
+        calls=calls,
+        seconds=raw["seconds"],
+        p50=round(raw["p50"], 3),
+        p95=round(raw["p95"], 3),
+        p99=round(raw["p99"], 3),
+        errors=int(raw["errors"]),
+        bytes_each=round(raw["bytes"] / max(1, calls), 1),
+    )
+
+
+class _Connection(asyncio.Protocol):
+    """Sends the request, waits for its answer whole, and sends again until the time is over."""
+
+    def __init__(self, data: bytes, until: float, pause: float, ended: asyncio.Event) -> None:
+        self._data = data
+        self._until = until
+        self._pause = pause
+        self._ended = ended
+        self._buffer = bytearray()
+        self._began = 0.0
+        self.latencies: list[float] = []
+        self.errors = 0
+        self.bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]  # TCP's
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        length = answer_length(self._buffer)
+        if length is None or len(self._buffer) < length:
+            return
+        now = time.perf_counter()
+        self.latencies.append((now - self._began) * 1000)
+        self.errors += not self._buffer.startswith(b"HTTP/1.1 2")
+        self.bytes += length
+        self._buffer.clear()
+        self._go_on()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.errors += time.perf_counter() < self._until
+        self._ended.set()
+
+    def _go_on(self) -> None:
+        wait = random.uniform(0, 2 * self._pause)
+        if wait:
+            asyncio.get_running_loop().call_later(wait, self._send_or_end)
+        else:
+            self._send_or_end()
+
+    def _send_or_end(self) -> None:
+        if time.perf_counter() < self._until:
+            self._began = time.perf_counter()
+            self._transport.write(self._data)
+        else:
+            self._transport.close()
+
+
+def answer_length(buffer: bytes | bytearray) -> int | None:
+    """The bytes of the answer at the start of `buffer`, head and body; None until that can be told.
+
+    Raises:
+        ValueError: it comes without a Content-Length.
+    """
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    head = bytes(buffer[:end]).lower()
+    mark = head.find(b"\r\ncontent-length:")
+    if mark < 0:
+        raise ValueError("the answer has no Content-Length")
+    return end + 4 + int(head[mark + 17 :].split(b"\r\n", 1)[0])
+
+
+async def _with_own(port: int, message: Message, connections: int, seconds: int, pause: float) -> Load:
+    lines = ["POST /mcp HTTP/1.1", f"Host: {LOOPBACK}:{port}"]
+    lines += [f"{name}: {value}" for name, value in message.headers.items()]
+    head = "\r\n".join([*lines, f"Content-Length: {len(message.body)}", "", ""])
+    data, loop, began = head.encode() + message.body, asyncio.get_running_loop(), time.perf_counter()
+    made = []
+    for _ in range(connections):
+        ended = asyncio.Event()
+        connection = _Connection(data, began + seconds, pause, ended)
+        await loop.create_connection(lambda each=connection: each, LOOPBACK, port)  # type: ignore[misc]  # mypy does not infer a lambda with a default
+        made.append((connection, ended))
+    for _, ended in made:
+        await asyncio.wait_for(ended.wait(), seconds + 60)
+    latencies = [each for connection, _ in made for each in connection.latencies]
+    return _load(
+        {
+            "calls": len(latencies),
+            "seconds": time.perf_counter() - began,
+            **{f"p{share}": percentile(latencies, share / 100) for share in (50, 95, 99)},
+            "errors": sum(connection.errors for connection, _ in made),
+            "bytes": sum(connection.bytes for connection, _ in made),
+        }
+    )
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host under load for some seconds. Processor times are microseconds a call."""
+
+    load: Load
+    host_cpu: float
+    engine_cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a host is measured with; `check` raises CallFailed for a result that is not due."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    check: Callable[[dict[str, Any]], None]
+
+
+def _check_search(result: dict[str, Any]) -> None:
+    content = result["structuredContent"]
+    if msgspec.json.decode(result["content"][0]["text"]) != content:
+        raise CallFailed("the text and the structured content differ")
+    wanted = [(each.chunk.id, each.chunk.text) for each in search_response().results]
+    chunks = [each.get("chunk") or {**each, "id": each.get("chunk_id")} for each in content["results"]]
+    if [(chunk["id"], chunk["text"]) for chunk in chunks] != wanted:
+        raise CallFailed("the passages are not those of the engine")
+
+
+SEARCH = ToolCall("kb_search", ARGUMENTS, _check_search)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A host that listens; `counts` where its `/metrics` show what failed. `home` is its data folder."""
+
+    process: Running
+    port: int
+    counts: bool = False
+    call: ToolCall = SEARCH
+    home: Path | None = None
+
+    def message(self, era: Era) -> Message:
+        """The call."""
+        return tool_call(era, self.call.tool, self.call.arguments, key=KEY)
+
+    def check_counts(self) -> None:
+        """Raises CallFailed: it has answered calls with errors, which have a status of 200 as well."""
+        if not self.counts:
+            return
+        metrics = httpx.get(f"http://{LOOPBACK}:{self.port}/metrics", timeout=30).raise_for_status().text
+        errors = [line for line in metrics.splitlines() if line.startswith("mcp_errors_total{")]
+        # The calls in flight are cancelled when the client ends.
+        if failed := [line for line in errors if 'error_type="cancelled"' not in line]:
+            raise CallFailed(f"{self.process.name}: {', '.join(failed)}")
+
+
+@contextmanager
+def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
+    """The engine behind every host, and its URL."""
+    port = free_port()
+    program = ["-m", "kb_load.bench.servers", "engine", "--port", str(port)]
+    with running("stub engine", program, folder, port=port) as engine:
+        yield engine, f"http://{LOOPBACK}:{port}"
+
+
+@contextmanager
+def kb_serve(
+    name: str,
+    engine_url: str,
+    home: Path,
+    *flags: str,
+    program: Sequence[str] = ("-m", "kb_cli.main"),
+    **environment: str,
+) -> Iterator[Standing]:
+    """`kb serve` as it is run: a key, metrics on, the log at `info`; `program` is how `kb` is started."""
+    home.mkdir(exist_ok=True)
+    port = free_port()
+    settings = {
+        "KB_ENGINE_URL": engine_url,
+        "KB_HOME": str(home),
+        "KB_MCP_API_KEY": KEY,
+        "ENABLE_METRICS": "true",
+        "LOG_LEVEL": "info",
+        **environment,
+    }
+    with running(
+        name, [*program, "serve", "--port", str(port), *flags], home, port=port, **settings
+    ) as process:
+        yield Standing(process, port, counts=settings["ENABLE_METRICS"] == "true", home=home)
+
+
+def check(host: Standing, era: Era) -> int:
+    """Call the tool once and look at the answer; its length in bytes.
+
+    Raises:
+        CallFailed: it is not the one that is due.
+    """
+    message = host.message(era)
+    with httpx.Client(timeout=30) as client:
+        response = client.post(
+            f"http://{LOOPBACK}:{host.port}/mcp", headers=dict(message.headers), content=message.body
+        )
+    where = f"{host.process.name}, {era}"
+    if response.status_code != 200:
+        raise CallFailed(f"{where}: {response.status_code} {response.text[:300]}")
+    if not response.headers["content-type"].startswith("application/json"):
+        raise CallFailed(f"{where}: answered as {response.headers['content-type']}")
+    host.call.check(result_of(response.content))
+    return len(response.content)
+
+
+def measured(
+    host: Standing,
+    engine: Running,
+    era: Era,
+    length: int,
+    *,
+    connections: int,
+    seconds: int,
+    pause: float = 0.0,
+) -> Cost:
+    """Load it as `generate` does; `length` is what `check` found.
+
+    Raises:
+        CallFailed: calls failed, or were answered with something else.
+    """
+    before = host.process.cpu_seconds(), engine.cpu_seconds()
+    load = generate(host.port, host.message(era), connections=connections, seconds=seconds, pause=pause)
+    after = host.process.cpu_seconds(), engine.cpu_seconds()
+    name = host.process.name
+    if load.errors:
+        raise CallFailed(f"{name}: {load.errors} of {load.calls} calls failed")
+    # wrk counts the head too. An error in place of an answer is far shorter; a correlation id is not.
+    if not length <= load.bytes_each + length * 0.02 <= length * 1.1 + 2_000:
+        raise CallFailed(f"{name}: answers of {load.bytes_each} bytes, not about {length}")
+    host.check_counts()
+    own, behind = ((late - early) / load.calls * 1e6 for late, early in zip(after, before, strict=True))
+    return Cost(load=load, host_cpu=round(own, 1), engine_cpu=round(behind, 1))

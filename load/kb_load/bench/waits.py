@@ -1,0 +1,409 @@
+"""What an agent waits for: `kb bench startup` and `kb bench ingestion`.
+
+startup     how long `kb stdio` takes to its first answer, beside what it must import. In turns: the import
+            of the official SDK's server and of aiohttp alone; `kb stdio` with the toolset `kb`; `kb stdio`
+            with the toolset `textfile` over a file of 10 MiB. Each is a process of its own; the clock runs
+            from its start until the whole answer to `initialize` has been read (for the import: until it
+            ends).
+ingestion   what others feel of files that are taken in. Starts `kb up` in a folder of its own on free ports
+            and warms it. First notes: how long each takes from `kb_addnote` until it can be searched, alone
+            and behind a folder of 200 files, a scan of 300 pages and PDFs whose page tree loops, each of
+            them and all of them at once, sent by the same caller. Then `kb_search`, while a large PDF is
+            taken in and when all is quiet, in turns. One client does one thing at a time. All files are made
+            by seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import aiohttp
+from faker import Faker
+
+from kb_load.bench import Option
+from kb_load.bench.runner import Panel, Report
+from kb_load.messages import CLIENT, HANDSHAKE, CallFailed, structured, tool_call
+from kb_load.processes import LOOPBACK, clean_environment, free_port, running
+from kb_load.report import Sheet, percentile, table
+
+_FILE_BYTES = 10 * 1024 * 1024
+_IMPORT = "import mcp.server, aiohttp"
+_CASES: dict[str, tuple[str, ...]] = {
+    _IMPORT: ("-c", _IMPORT),
+    "kb stdio": ("-m", "kb_cli.main", "stdio"),
+    "kb stdio, textfile of 10 MiB": (
+        *("-m", "kb_cli.main", "stdio", "--toolset", "textfile", "--file", "FILE"),
+    ),
+}
+_INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+    "protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT,
+}}  # fmt: skip
+
+WORDS = ("amber", "river", "ledger", "quartz", "harvest", "signal", "meadow", "copper", "lantern", "orchard")
+QUIET_CALLS = 300
+SHARES = (0.5, 0.95, 0.99)
+FOLDER_FILES = 200
+SCAN_PAGES = 300
+BACKGROUNDS: dict[str, tuple[str, ...]] = {
+    "alone": (),
+    f"behind a folder of {FOLDER_FILES} files": ("folder",),
+    f"behind a scan of {SCAN_PAGES} pages": ("scan",),
+    "behind looping PDFs": ("loop",),
+    "behind all three": ("folder", "scan", "loop"),
+}
+"""What is taken in while notes are added."""
+_PAUSE_SECONDS = 0.25
+_WAIT_SECONDS = 30
+_ids = count(1)
+_PAGE_CHARACTERS = 2_500
+_LINE_CHARACTERS = 95
+
+
+class Median(NamedTuple):
+    """Seconds of a case, and their ratio to those of the import alone."""
+
+    case: str
+    seconds: float
+    ratio: float
+
+
+class StartupReport(Report, frozen=True, kw_only=True):
+    """The whole run: seconds by case."""
+
+    title = "kb stdio: to the first answer"
+    columns: ClassVar = {
+        "to the first answer": "{0.case}",
+        "s, median": "{0.seconds:.3f}",
+        "ratio": "{0.ratio:.2f}",
+    }
+    panels = (Panel("median", "{0.case}", "seconds", "{0.seconds:.2f}", "seconds"),)
+    seconds: dict[str, list[float]]
+
+    def rows(self) -> list[Median]:
+        medians = {case: statistics.median(values) for case, values in self.seconds.items()}
+        return [Median(case, median, median / medians[_IMPORT]) for case, median in medians.items()]
+
+
+def run_startup(
+    *, rounds: Annotated[int, Option("turns")] = 7, note: Callable[[str], None] = print
+) -> StartupReport:
+    """Measure in turns; the first turn fills the caches of the disk and does not count."""
+    report = StartupReport(seconds={case: [] for case in _CASES})
+    request = json.dumps(_INITIALIZE).encode() + b"\n"
+    with tempfile.NamedTemporaryFile(suffix=".txt") as text:
+        text.write((b"All work and no play makes a dull text. " * (_FILE_BYTES // 40 + 1))[:_FILE_BYTES])
+        text.flush()
+        for turn in range(rounds + 1):
+            for case, arguments in _CASES.items():
+                command = [sys.executable, *(text.name if each == "FILE" else each for each in arguments)]
+                started = time.perf_counter()
+                with subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=clean_environment(),
+                ) as process:
+                    assert process.stdin is not None
+                    assert process.stdout is not None
+                    if case == _IMPORT:
+                        process.wait()
+                        taken, good = time.perf_counter() - started, process.returncode == 0
+                    else:
+                        process.stdin.write(request)
+                        process.stdin.flush()
+                        answer = json.loads(process.stdout.readline())
+                        taken, good = time.perf_counter() - started, "result" in answer
+                    process.stdin.close()
+                if not good:
+                    raise RuntimeError(f"{command} does not start")
+                if turn:
+                    report.seconds[case].append(round(taken, 4))
+            note(f"turn {turn} of {rounds}")
+    return report
+
+
+# --- files to take in -----------------------------------------------------------------------------
+
+
+def page_of_text(number: int, seed: int) -> list[str]:
+    """The lines of a page, about 2,500 characters in all; the same for the same number and seed."""
+    faker = Faker("en_GB")
+    faker.seed_instance(f"{seed}:{number}")
+    lines: list[str] = []
+    while sum(map(len, lines)) < _PAGE_CHARACTERS:
+        lines += [*wrap(faker.paragraph(10), _LINE_CHARACTERS), ""]
+    return lines
+
+
+def text_pdf(pages: int, *, seed: int) -> bytes:
+    """A PDF of so many pages of text in Helvetica."""
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * page) for page in range(pages))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%b] /Count %d >>" % (kids, pages),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    ]
+    for page in range(pages):
+        lines = "\n".join(f"({line}) Tj T*" for line in page_of_text(page + 1, seed))
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * page),
+            _stream(f"BT /F1 10 Tf 13 TL 50 790 Td\n{lines}\nET".encode("cp1252", "replace")),
+        ]
+    return _pdf(objects)
+
+
+def looping_pdf() -> bytes:
+    """A PDF whose page tree holds itself twice: a reader that follows it never ends."""
+    return _pdf(
+        [
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [2 0 R 2 0 R 3 0 R] /Count 1000 >>",
+            b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+            _stream(b"BT /F1 12 Tf 72 720 Td (on) Tj ET"),
+            b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        ]
+    )
+
+
+def scanned_pdf(pages: int) -> bytes:
+    """A PDF of so many pages, each a picture of 25 lines of text."""
+    from PIL import Image, ImageDraw, ImageFont  # comes with matplotlib, and one benchmark needs it alone
+
+    sheet = Image.new("L", (1000, 1414), 255)
+    text = "\n".join(f"Line {line} of a page that was scanned" for line in range(25))
+    ImageDraw.Draw(sheet).text((80, 80), text, fill=0, font=ImageFont.load_default(28), spacing=16)
+    file = BytesIO()
+    sheet.save(file, "PDF", save_all=True, append_images=[sheet] * (pages - 1))
+    return file.getvalue()
+
+
+def _stream(data: bytes) -> bytes:
+    return b"<< /Length %d >>\nstream\n%b\nendstream" % (len(data), data)
+
+
+def _pdf(objects: list[bytes]) -> bytes:
+    """Objects numbered from 1, the first its catalog, with the table of where each begins."""
+    body, table = bytearray(b"%PDF-1.4\n"), b"0000000000 65535 f \n"
+    for number, content in enumerate(objects, start=1):
+        table += b"%010d 00000 n \n" % len(body)
+        body += b"%d 0 obj\n%b\nendobj\n" % (number, content)
+    end = b"xref\n0 %d\n%btrailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
+    return bytes(body) + end % (len(objects) + 1, table, len(objects) + 1, len(body))
+
+
+# --- ingestion ------------------------------------------------------------------------------------
+
+
+class Stack:
+    """A `kb up` that runs, called over `session`; the base URLs of its parts."""
+
+    def __init__(self, session: aiohttp.ClientSession, engine_url: str, server_url: str) -> None:
+        self._session = session
+        self._engine = f"{engine_url}/api/v1"
+        self._mcp = f"{server_url}/mcp"
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The structured result of one tool call over Streamable HTTP."""
+        message = tool_call(HANDSHAKE, tool, arguments, request_id=next(_ids))
+        async with self._session.post(self._mcp, data=message.body, headers=message.headers) as response:
+            return structured(await response.read())
+
+    async def timed_search(self, rng: random.Random) -> float:
+        """Milliseconds of one search."""
+        query = " ".join(rng.sample(WORDS, 4))
+        started = time.perf_counter()
+        await self.call("kb_search", {"query": query, "top": 10})
+        return (time.perf_counter() - started) * 1000
+
+    async def timed_note(self, number: int) -> float:
+        """Milliseconds until a note's job has completed; the note is then searched for.
+
+        Raises:
+            CallFailed: it is not found.
+        """
+        word = f"note{number}x{random.Random(number).getrandbits(32):x}"
+        text = f"{word}. " + " ".join(page_of_text(number + 1, seed=11))[:600]
+        arguments = {"text": text, "collection": "memory", "wait_seconds": _WAIT_SECONDS}
+        started = time.perf_counter()
+        job = await self.call("kb_addnote", arguments)
+        milliseconds = (time.perf_counter() - started) * 1000
+        if word not in json.dumps(await self.call("kb_search", {"query": word, "top": 1})):
+            raise CallFailed(f"a note cannot be found after {milliseconds:.0f} ms: {job}")
+        return milliseconds
+
+    async def upload(self, pages: int, seed: int) -> str:
+        """Send a PDF through the server; the id of its job."""
+        data = text_pdf(pages, seed=seed)
+        start = await self.call("kb_upload_start", {"filename": f"{seed}.pdf", "total_size": len(data)})
+        async with self._session.put(start["upload_url"], data=data) as response:
+            response.raise_for_status()
+        finish = await self.call("kb_upload_finish", {"upload_id": start["upload_id"]})
+        return str(finish["job_id"])
+
+    async def send(self, name: str, data: bytes) -> str:
+        """Send a file to the engine; the id of its job."""
+        form = aiohttp.FormData()
+        form.add_field("dedup_scope", name)
+        form.add_field("file", data, filename=name)
+        async with self._session.post(f"{self._engine}/jobs", data=form) as response:
+            response.raise_for_status()
+            return str((await response.json())["id"])
+
+    async def is_running(self, job_id: str, *, wait: int = 0, may_fail: bool = False) -> bool:
+        """Whether a job has not ended, asked for `wait` seconds; a failed one raises unless it may fail."""
+        async with self._session.get(f"{self._engine}/jobs/{job_id}?wait={wait}") as response:
+            job = await response.json()
+        if job["status"] == "failed" and not may_fail:
+            raise CallFailed(f"ingestion failed: {job['error']}")
+        return bool(job["status"] in {"queued", "running"})
+
+    async def unfinished(self) -> int:
+        """How many jobs the engine has not ended."""
+        async with self._session.get(f"{self._engine}/status") as response:
+            queue = (await response.json())["queue"]
+        return int(queue["queued"] + queue["running"])
+
+    async def clear(self) -> None:
+        """Remove all documents, and cancel what is taken in."""
+        async with self._session.delete(f"{self._engine}/documents?confirm=true") as response:
+            response.raise_for_status()
+
+
+async def measure_searches(
+    stack: Stack, pages: int, rounds: int, quiet: list[float], busy: list[float]
+) -> None:
+    """Add to the milliseconds of each quiet and of each busy search."""
+    rng = random.Random(7)
+    first = await stack.upload(5, seed=1)
+    while await stack.is_running(first):
+        await stack.timed_search(rng)
+    for number in range(rounds):
+        quiet += [await stack.timed_search(rng) for _ in range(QUIET_CALLS)]
+        job = await stack.upload(pages, seed=100 + number)
+        while await stack.is_running(job):
+            busy += [await stack.timed_search(rng) for _ in range(10)]
+
+
+async def measure_notes(stack: Stack, calls: int, note: Callable[[str], None]) -> dict[str, list[float]]:
+    """Milliseconds from `kb_addnote` until the note can be searched, by what is taken in meanwhile."""
+    # Markdown files of some ten passages each.
+    pages = [[page_of_text(4 * n + k, seed=5) for k in range(1, 5)] for n in range(FOLDER_FILES)]
+    files = {
+        "folder": [(f"{n}.md", "\n\n".join(map("\n".join, of)).encode()) for n, of in enumerate(pages)],
+        "scan": [("scan.pdf", scanned_pdf(SCAN_PAGES))],
+        "loop": [("loop.pdf", looping_pdf())],
+    }
+    found: dict[str, list[float]] = {}
+    await stack.timed_note(0)  # the model is loaded
+    for name, kinds in BACKGROUNDS.items():
+        async with _taking_in(stack, [files[kind] for kind in kinds]):
+            found[name] = []
+            for _ in range(calls):
+                await asyncio.sleep(_PAUSE_SECONDS)
+                found[name].append(await stack.timed_note(next(_ids)))
+            left = await stack.unfinished()
+            note(f"{name}: p95 {percentile(found[name], 0.95):.0f} ms, {left} files left")
+    return found
+
+
+@asynccontextmanager
+async def _taking_in(stack: Stack, kinds: Sequence[Sequence[tuple[str, bytes]]]) -> AsyncIterator[None]:
+    """Have the engine busy with these, sent again whenever all of a kind have ended."""
+
+    async def send_again(files: Sequence[tuple[str, bytes]], sent: asyncio.Event) -> None:
+        for turn in count():
+            jobs = [await stack.send(f"{turn}-{name}", data) for name, data in files]
+            sent.set()
+            for job in jobs:
+                while await stack.is_running(job, wait=_WAIT_SECONDS, may_fail=True):
+                    pass
+
+    begun = [asyncio.Event() for _ in kinds]
+    sending = [asyncio.create_task(send_again(*each)) for each in zip(kinds, begun, strict=True)]
+    try:
+        for sent in begun:
+            await sent.wait()
+        yield
+    finally:
+        for task in sending:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await stack.clear()
+
+
+class IngestionReport(Report, frozen=True, kw_only=True):
+    """The whole run: milliseconds of each note, and of each quiet and of each busy search."""
+
+    title = "while files are taken in: notes until they can be searched, and kb_search"
+    notes: dict[str, list[float]]
+    pages: int
+    quiet: list[float]
+    busy: list[float]
+
+    def text(self) -> str:
+        """The tables, of the searches with the ratios busy to quiet."""
+
+        def rows(kinds: dict[str, list[float]], digits: int) -> list[list[str]]:
+            return [
+                [name, str(len(values)), *(f"{percentile(values, share):.{digits}f}" for share in SHARES)]
+                for name, values in kinds.items()
+            ]
+
+        added = table(["note to searchable, ms", "notes", "p50", "p95", "p99"], rows(self.notes, 0))
+        ratios = [f"{percentile(self.busy, share) / percentile(self.quiet, share):.2f}" for share in SHARES]
+        searches = rows({"quiet": self.quiet, "during ingestion": self.busy}, 1)
+        header = ["kb_search, ms", "calls", "p50", "p95", "p99"]
+        found = table(header, [*searches, ["ratio", "", *ratios]])
+        return f"{added}\n\n{found}\n{self.machine.line()}"
+
+    def plot(self, path: Path) -> None:
+        """Draw the percentiles."""
+        sheet = Sheet(2, title=self.title)
+        for kinds in (self.notes, {"quiet": self.quiet, f"a PDF of {self.pages} pages": self.busy}):
+            heights = {
+                name: [percentile(values, share) for share in SHARES] for name, values in kinds.items()
+            }
+            sheet.bars(["p50", "p95", "p99"], heights, "{:.0f}", y="milliseconds")
+        sheet.save(path, under=self.machine.line())
+
+
+def run_ingestion(
+    *,
+    notes: Annotated[int, Option("notes behind each kind")] = 100,
+    pages: Annotated[int, Option("pages of the PDF")] = 100,
+    rounds: Annotated[int, Option("turns")] = 3,
+    note: Callable[[str], None] = print,
+) -> IngestionReport:
+    """Start the stack and measure `notes` notes behind each background, then searches."""
+    report = IngestionReport(notes={}, pages=pages, quiet=[], busy=[])
+    port, engine_port = free_port(), free_port()
+
+    async def measure() -> None:
+        async with aiohttp.ClientSession() as session:
+            stack = Stack(session, f"http://{LOOPBACK}:{engine_port}", f"http://{LOOPBACK}:{port}")
+            report.notes.update(await measure_notes(stack, notes, note))
+            await measure_searches(stack, pages, rounds, report.quiet, report.busy)
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"KB_HOME": folder, "KB_MCP_PORT": str(port), "KB_ENGINE_PORT": str(engine_port)}
+        with running("kb up", ["-m", "kb_cli.main", "up"], Path(folder), port=port, **settings):
+            note("the stack runs")
+            asyncio.run(measure())
+    return report

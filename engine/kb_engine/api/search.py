@@ -32,12 +32,15 @@ class SearchApi:
     async def search(self, incoming: Incoming) -> m.SearchResponse:
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
-        found = await self._store.search(await self._query(request))
-        results, omitted = within_budget(found.results, request.max_chars)
+        query = await self._query(request)
+        found = await self._store.search(query)
+        results, omitted = found.results, 0
+        if request.max_chars is not None:
+            results, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
             results=results,
             total=found.total,
-            mode=mode_of(request),
+            mode=query.mode,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             weak=found.weak,
             omitted=omitted,
@@ -62,7 +65,7 @@ class SearchApi:
 def selection_of(request: m.SearchRequest) -> Selection:
     """Which documents may answer. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters)
+    date_from, date_to = date_window(filters) if request.filters else (None, None)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,

@@ -54,7 +54,6 @@ def test_a_name_beside_an_id_is_the_same_collections() -> None:
 
 
 def result(metadata: dict[str, Any], *, tags: list[str], path: str | None = None) -> m.SearchResult:
-    """A passage whose document has this metadata."""
     chunk = m.Chunk(id=1, uid="c", index=0, text="Bees.", page=None, heading=None, start=0, end=5)
     document = m.DocumentSummary(
         id=1,

@@ -1,12 +1,14 @@
-"""What is refused before it is queued, what a note is called, and what equal submissions have in common."""
+"""What is refused before it is queued, what a note is called, what equal submissions share; a job's life."""
 
 from __future__ import annotations
+
+from typing import get_args
 
 import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_contracts.api.formats import FORMATS
-from kb_contracts.api.models import MAX_INTEGER, FileFields, NotePatch
+from kb_contracts.api.models import FINAL_STATUSES, MAX_INTEGER, FileFields, JobStatus, NotePatch
 from kb_contracts.semantics.documents import (
     check_note_text,
     check_ocr,
@@ -17,6 +19,7 @@ from kb_contracts.semantics.documents import (
     text_digest,
     title_after_update,
 )
+from kb_contracts.semantics.jobs import TRANSITIONS, Event, sources, target
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u00a0\u2003"])
@@ -73,10 +76,32 @@ def test_a_document_stays_in_its_collection() -> None:
     ],
 )
 def test_a_note_is_called_by_its_first_line(text: str, title: str) -> None:
-    """The first that says something, in at most 80 characters."""
     assert note_title(text) == title
 
 
 def test_a_title_that_was_given_stays_when_the_text_changes() -> None:
     assert title_after_update("Mine", "Old text", "New text") == "Mine"
     assert title_after_update("Old text", "Old text", "\n  New   text\nmore") == "New text"
+
+
+def test_every_state_of_the_contract_is_reached_or_is_the_first() -> None:
+    assert {"queued", *TRANSITIONS.values()} == set(get_args(JobStatus))
+
+
+@pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
+@pytest.mark.parametrize("event", Event)
+def test_nothing_leaves_a_final_state_but_a_failed_job_that_is_tried_again(
+    status: JobStatus, event: Event
+) -> None:
+    assert TRANSITIONS.get((status, event)) == (
+        "queued" if (status, event) == ("failed", Event.RETRY) else None
+    )
+
+
+@pytest.mark.parametrize("event", Event)
+def test_an_event_leads_from_its_sources_to_its_target(event: Event) -> None:
+    assert {TRANSITIONS[status, event] for status in sources(event)} == {target(event)}
+
+
+def test_only_a_running_job_completes() -> None:
+    assert sources(Event.COMPLETE) == ("running",)

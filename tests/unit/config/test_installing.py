@@ -13,7 +13,6 @@ from kb_config.installing import install_command
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
-    """Hide some installed packages."""
     known = installing.distribution
 
     def distribution(name: str) -> metadata.Distribution:
@@ -36,7 +35,6 @@ def test_the_command_names_what_is_missing_for_this_interpreter(monkeypatch: pyt
 
 
 def test_the_packages_of_several_extras_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that two of them need too, and one with a marker of a platform."""
     without(monkeypatch, "uvloop", "mcp")
     assert shlex.split(install_command("server", "engine"))[4:] == ["uvloop>=0.21", "mcp<3,>=2.3"]
 

@@ -23,20 +23,17 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> in
     parser = argparse.ArgumentParser(prog="python -m kb_contracts.openapi", description="Write the contract.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file lags")
     checking = parser.parse_args(arguments).check
-    lagging = [
-        surface for surface in ApiSurface if not _is_written(folder / ABOUT[surface].filename, surface)
-    ]
-    for surface in lagging:
-        name = ABOUT[surface].filename
+    status = 0
+    for surface in ApiSurface:
+        path, text = folder / ABOUT[surface].filename, written(surface)
+        if path.is_file() and path.read_text("utf-8") == text:
+            continue
         if checking:
-            sys.stderr.write(f"{name} lags behind the operations; write it with {parser.prog}\n")
+            status = 1
+            sys.stderr.write(f"{path.name} lags behind the operations; write it with {parser.prog}\n")
         else:
-            (folder / name).write_text(written(surface), "utf-8")
-    return 1 if checking and lagging else 0
-
-
-def _is_written(path: Path, surface: ApiSurface) -> bool:
-    return path.is_file() and path.read_text("utf-8") == written(surface)
+            path.write_text(text, "utf-8")
+    return status
 
 
 if __name__ == "__main__":

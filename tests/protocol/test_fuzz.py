@@ -1,10 +1,11 @@
-"""Whatever is sent over HTTP, the server answers with a status that blames the sender or succeeds."""
+"""Whatever is sent, each message is answered as often as it must be, and nothing breaks."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,9 @@ from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
 from mcp_aiohttp.options import BodyLimits, HostingOptions
-from tests.protocol.conftest import BOUND, serving
+from mcp_aiohttp.protocol import jsonrpc
+from tests.protocol.conftest import BOUND, Served, serving
+from tests.protocol.sockets import Bare, frame
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import ENVELOPE, MODERN
 
@@ -88,56 +91,46 @@ headers = st.fixed_dictionaries(
 )
 
 
+FUZZ = settings(max_examples=2 * settings.default.max_examples, suppress_health_check=list(HealthCheck))
+
+
 class Server:
     """A server on a loop of its own, asked from synchronous code: what Hypothesis drives."""
 
-    def __init__(self) -> None:
-        self.runner = asyncio.Runner()
-        self.statuses: set[int] = set()
+    served: Served
+    session: aiohttp.ClientSession
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.run = runner.run
 
     def post(self, body: bytes, sent: dict[str, str]) -> tuple[int, bytes]:
         """What is answered to `body`."""
-        return self.runner.run(self._post(body, sent))
+        return self.run(self._post(body, sent))
 
     async def _post(self, body: bytes, sent: dict[str, str]) -> tuple[int, bytes]:
         fields = {"Content-Type": "application/json", **sent}
-        async with self.session.post(self.url, data=body, headers=fields) as response:
-            self.statuses.add(response.status)
+        async with self.session.post(self.served.mcp, data=body, headers=fields) as response:
             return response.status, await response.read()
-
-    async def start(self) -> None:
-        """Listen."""
-        app = build_app(
-            ServerSettings(),
-            mount([Fake().toolset], ["fake"]),
-            options=HostingOptions(body=BodyLimits(max_bytes=100_000)),
-        )
-        self.context = serving(app)
-        served = await self.context.__aenter__()
-        self.url = served.mcp
-        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=BOUND))
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        await self.session.close()
-        await self.context.__aexit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
-def server() -> Any:
-    """One server for all examples."""
-    server = Server()
-    with server.runner:
-        server.runner.run(server.start())
+def server() -> Iterator[Server]:
+    """The fake toolset, on one server for all examples."""
+    options = HostingOptions(body=BodyLimits(max_bytes=100_000))
+    with asyncio.Runner() as runner:
+        server = Server(runner)
+
+        async def start() -> AsyncExitStack:
+            async with AsyncExitStack() as stack:
+                app = build_app(ServerSettings(), mount([Fake().toolset], ["fake"]), options=options)
+                server.served = await stack.enter_async_context(serving(app))
+                timeout = aiohttp.ClientTimeout(total=BOUND)
+                server.session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+                return stack.pop_all()
+
+        stack = runner.run(start())
         yield server
-        server.runner.run(server.stop())
-
-
-def fuzzing(test: Callable[..., None]) -> Callable[..., None]:
-    """Enough examples to matter, few enough to wait for."""
-    return settings(max_examples=2 * settings.default.max_examples, suppress_health_check=list(HealthCheck))(
-        test
-    )
+        runner.run(stack.aclose())
 
 
 def check(status: int, answer: bytes) -> None:
@@ -155,19 +148,19 @@ def check(status: int, answer: bytes) -> None:
             assert "ours alone" not in each
 
 
-@fuzzing
+@FUZZ
 @given(body=st.binary(max_size=300), sent=headers)
 def test_any_bytes_are_answered(server: Server, body: bytes, sent: dict[str, str]) -> None:
     check(*server.post(body, sent))
 
 
-@fuzzing
+@FUZZ
 @given(message=messages | st.lists(messages, max_size=4) | json_values, sent=headers)
 def test_any_message_is_answered(server: Server, message: Any, sent: dict[str, str]) -> None:
     check(*server.post(json.dumps(message).encode(), sent))
 
 
-@fuzzing
+@FUZZ
 @given(
     arguments=st.dictionaries(
         st.sampled_from(["text", "times", "tone", "tags"]) | text, json_values, max_size=5
@@ -188,16 +181,91 @@ def test_any_arguments_are_answered(server: Server, arguments: dict[str, Any]) -
         assert error["error"] in ("invalid_parameter", "missing_required_parameter")
 
 
-@fuzzing
+@FUZZ
 @given(head=st.binary(max_size=80))
 def test_any_bytes_on_the_wire_leave_the_server_standing(server: Server, head: bytes) -> None:
-    """What is no HTTP is answered by the HTTP parser, and the next request as ever."""
-
     async def send() -> None:
-        port = int(server.url.split(":")[2].split("/")[0])
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.served.port)
         writer.write(b"POST /mcp HTTP/1.1\r\n" + head + b"\r\n\r\n")
         writer.close()
 
-    server.runner.run(send())
+    server.run(send())
     assert server.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {})[0] == 200
+
+
+END = "the last one"
+
+
+async def exchange(server: Server, texts: list[str]) -> list[dict[str, Any]]:
+    """What comes back on one connection, up to the answer to a last request that waits for the others."""
+    async with server.session.ws_connect(server.served.mcp) as socket, asyncio.timeout(2 * BOUND):
+        for text in texts:
+            await socket.send_str(text)
+        owed = sum(_is_answered(text) for text in texts)
+        answers: list[dict[str, Any]] = []
+        while len(answers) < owed:
+            message = json.loads((await socket.receive()).data)
+            if "method" not in message:
+                answers.append(message)
+        await socket.send_str(json.dumps({"jsonrpc": "2.0", "id": END, "method": "nothing"}))
+        while "method" in (last := json.loads((await socket.receive()).data)):
+            pass
+        assert last["id"] == END
+        return answers
+
+
+async def throw(server: Server, data: bytes) -> None:
+    """Send bytes after the upgrade, and read until the server has had enough or nothing more comes."""
+    bare = await Bare.open(server.served)
+    bare.writer.write(data + frame(8, b"\x03\xe8"))
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        bare.writer.write_eof()
+        await asyncio.wait_for(bare.reader.read(), BOUND)
+    bare.writer.close()
+
+
+def _is_answered(text: str) -> bool:
+    """Whether a message is owed an answer: a request is, and so is what is no message."""
+    try:
+        message = jsonrpc.as_message(jsonrpc.parse(text.encode()))
+    except (jsonrpc.ParseError, jsonrpc.InvalidRequestError):
+        return True
+    return isinstance(message, jsonrpc.Request)
+
+
+def _is_plain(message: dict[str, Any]) -> bool:
+    """Whether the message gives no other up, and does not take the last one's id."""
+    return message.get("method") != "notifications/cancelled" and message.get("id") != END
+
+
+texts = st.lists(messages.filter(_is_plain).map(json.dumps) | st.text(max_size=30), max_size=12)
+
+
+@FUZZ
+@given(texts=texts)
+def test_every_message_that_is_owed_an_answer_gets_one(
+    server: Server, texts: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = server.run(exchange(server, texts))
+    assert all(("result" in answer) != ("error" in answer) for answer in answers)
+    assert not [record for record in caplog.records if "WebSocket broke" in record.message]
+
+
+frames = st.builds(
+    lambda kind, payload, final, reserved: frame(kind, payload, final=final, reserved=reserved),
+    st.sampled_from([0, 1, 2, 8, 9, 10]) | st.integers(0, 15),
+    st.binary(max_size=200) | messages.map(lambda message: json.dumps(message).encode()),
+    st.booleans(),
+    st.sampled_from([0, 0, 0, 0, 1, 4]),
+)
+thrown = st.lists(frames | st.binary(max_size=50), max_size=8).map(b"".join)
+
+
+@FUZZ
+@given(data=thrown)
+def test_whatever_comes_after_the_upgrade_breaks_nothing(
+    server: Server, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.run(throw(server, data))
+    assert server.run(exchange(server, [])) == []
+    assert not [record for record in caplog.records if "broke" in record.message]

@@ -87,8 +87,6 @@ _EPOCH_MICROSECONDS = microseconds_of(EPOCH)
 
 
 class ClockMode(StrEnum):
-    """How time passes."""
-
     AUTOJUMP = "autojump"
     MANUAL = "manual"
     REAL = "real"
@@ -189,16 +187,14 @@ class Clock:
         if self._wakeup is not None:
             self._wakeup.cancel()
             self._wakeup = None
-        if self._sleepers:
-            self._wake_at(self._sleepers[0][0], now)
-
-    def _wake_at(self, deadline: float, now: float) -> None:
-        loop = self._sleepers[0][2].get_loop()
+        if not self._sleepers:
+            return
+        deadline, _, future = self._sleepers[0]
         if self._mode is ClockMode.AUTOJUMP:
             # After what is ready now: sleeps that begin in the same turn end in the order of their deadlines.
-            self._wakeup = loop.call_soon(self._jump)
+            self._wakeup = future.get_loop().call_soon(self._jump)
         elif self._mode is ClockMode.REAL:
-            self._wakeup = loop.call_later(deadline - now, self._arrange)
+            self._wakeup = future.get_loop().call_later(deadline - now, self._arrange)
 
     def _jump(self) -> None:
         self._wakeup = None

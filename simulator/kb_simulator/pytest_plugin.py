@@ -140,13 +140,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, T, T]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell with a failure how to repeat it, and what the engine saw."""
+    """Show with a failure how to repeat it, and what the engine saw."""
     report = yield
-    if report.failed and (engine := _engine_of(item)) is not None:
-        lines = [_repeat(item)]
-        if call.when == "call":
-            lines += _seen(engine)
-        report.sections.append(("simulator", "\n".join(lines)))
+    if not report.failed or (engine := _engine_of(item)) is None:
+        return report
+    seed = item.config.stash[_SEED]
+    # Plugins of a `conftest.py` come by themselves; those of the command line must be named again.
+    named = [name for name in item.config.getoption("plugins") or () if not name.startswith("no:")]
+    again = "".join(f" -p {shlex.quote(name)}" for name in named) + f" --sim-seed {seed}"
+    lines = [f"seed {seed}; repeat with: python -m pytest{again} {shlex.quote(item.nodeid)}"]
+    if call.when == "call":
+        strangers = engine.control.journal.verify().strangers
+        lines += [f"no such operation or field: {text}" for text in strangers]
+        lines += map(_line, engine.control.journal.entries(_LAST_REQUESTS))
+    report.sections.append(("simulator", "\n".join(lines)))
     return report
 
 
@@ -154,20 +161,6 @@ def _engine_of(item: pytest.Item) -> Engine | None:
     # Not every item has fixtures: those of other collectors do not.
     found = getattr(item, "funcargs", {}).get("engine")
     return found if isinstance(found, Engine) else None
-
-
-def _repeat(item: pytest.Item) -> str:
-    seed = item.config.stash[_SEED]
-    # Plugins of a `conftest.py` come by themselves; those of the command line must be named again.
-    named = [name for name in item.config.getoption("plugins") or () if not name.startswith("no:")]
-    plugins = "".join(f" -p {shlex.quote(name)}" for name in named)
-    return f"seed {seed}; repeat with: python -m pytest{plugins} --sim-seed {seed} {shlex.quote(item.nodeid)}"
-
-
-def _seen(engine: Engine) -> list[str]:
-    strangers = engine.control.journal.verify().strangers
-    records = engine.control.journal.entries(_LAST_REQUESTS)
-    return [*(f"no such operation or field: {text}" for text in strangers), *map(_line, records)]
 
 
 def _line(record: Record) -> str:

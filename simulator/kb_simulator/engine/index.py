@@ -95,7 +95,9 @@ def _spans(text: str, headings: bool) -> Iterator[_Span]:
 
 def _pieces(text: str, headings: bool) -> Iterator[_Span]:
     """Paragraphs, or parts of long ones, without white space at their ends, cut before each heading."""
-    titles = {found.start(): _title(found) for found in _HEADING.finditer(text)} if headings else {}
+    titles: dict[int, str] = {}
+    for found in _HEADING.finditer(text) if headings else ():
+        titles[found.start()] = found["title"].rstrip("# \t\r")[:_HEADING_CHARS]
     breaks = (found.start() for found in _BLANK_LINES.finditer(text))
     edges = sorted({0, len(text), *titles, *breaks})
     for begin, end in pairwise(edges):
@@ -105,10 +107,6 @@ def _pieces(text: str, headings: bool) -> Iterator[_Span]:
             title = None  # of a paragraph in parts, the first one has it
 
 
-def _title(found: re.Match[str]) -> str:
-    return found["title"].rstrip("# \t\r")[:_HEADING_CHARS]
-
-
 def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """A paragraph in parts that fit: cut after a sentence, else between words, else anywhere."""
     while True:
@@ -116,18 +114,14 @@ def _cut(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
             begin += 1
         if begin >= end:
             return
-        stop = end if end - begin <= MAX_CHARS else _edge(text, begin, begin + MAX_CHARS)
+        stop = end
+        if end - begin > MAX_CHARS:
+            half, limit = begin + MAX_CHARS // 2, begin + MAX_CHARS
+            space = max(text.rfind(" ", half, limit), text.rfind("\n", half, limit))
+            ends = [match.end() for match in _SENTENCE_END.finditer(text, half, limit)]
+            stop = ends[-1] if ends else space if space > 0 else limit
         yield begin, begin + len(text[begin:stop].rstrip())
         begin = stop
-
-
-def _edge(text: str, begin: int, limit: int) -> int:
-    half = begin + MAX_CHARS // 2
-    ends = [match.end() for match in _SENTENCE_END.finditer(text, half, limit)]
-    if ends:
-        return ends[-1]
-    space = max(text.rfind(" ", half, limit), text.rfind("\n", half, limit))
-    return space if space > 0 else limit
 
 
 _CJK = re.compile(
@@ -155,7 +149,6 @@ class _Tokenizer(local):
         )
 
     def stems(self, text: str) -> list[str]:
-        """The stems of a text's words in order, repeated where they are repeated."""
         valid = text.encode("utf-8", "replace").decode().replace("\0", " ")
         self._db.execute("INSERT INTO text (x) VALUES (?)", (valid,))
         found = [stem for (stem,) in self._db.execute("SELECT term FROM word ORDER BY offset")]
@@ -169,6 +162,7 @@ def _tokenizer() -> _Tokenizer:
 
 
 def _stems(text: str) -> list[str]:
+    """The stems of a text's words in order, repeated where they are repeated."""
     return _tokenizer().stems(_CJK.sub(" ", text))
 
 
@@ -232,8 +226,8 @@ class Index:
     _cached: dict[str, Scores] = field(default_factory=dict)
 
     def add(self, chunk_id: int, text: str) -> None:
-        """Take a chunk in."""
-        entry = _entry(text)
+        stems = words_of_text(text)
+        entry = _Entry(len(stems), Counter(stems), _weights(tuple(stems)))
         self._entries[chunk_id] = entry
         self._total_length += entry.length
         for word, count in entry.counts.items():
@@ -243,7 +237,6 @@ class Index:
         self._cached.clear()
 
     def remove(self, chunk_id: int) -> None:
-        """Forget a chunk."""
         entry = self._entries.pop(chunk_id)
         self._total_length -= entry.length
         for word in entry.counts:
@@ -253,7 +246,6 @@ class Index:
         self._cached.clear()
 
     def copy(self) -> Index:
-        """An index that lives on by itself."""
         return Index(
             dict(self._entries),
             {word: dict(chunks) for word, chunks in self._words.items()},
@@ -281,23 +273,20 @@ class Index:
         return total
 
     def _scores(self, word: str) -> Scores:
-        if (scores := self._cached.get(word)) is None:
-            scores = self._cached[word] = self._bm25(self._words.get(word, {}))
-        return scores
-
-    def _bm25(self, chunks: Mapping[int, int]) -> Scores:
-        if not chunks:
+        """BM25 of the chunks that hold one word."""
+        if (known := self._cached.get(word)) is not None:
+            return known
+        if not (chunks := self._words.get(word)):
             return {}
         # The form that stays over 0, so that a word in most chunks still counts for a little.
         idf = math.log(1 + (len(self._entries) - len(chunks) + 0.5) / (len(chunks) + 0.5))
         average = self._total_length / len(self._entries)
-        return {
-            chunk_id: idf
-            * count
-            * (_K1 + 1)
-            / (count + _K1 * (1 - _B + _B * self._entries[chunk_id].length / average))
-            for chunk_id, count in chunks.items()
-        }
+        scores: dict[int, float] = {}
+        self._cached[word] = scores
+        for chunk_id, count in chunks.items():
+            length = self._entries[chunk_id].length / average
+            scores[chunk_id] = idf * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length))
+        return scores
 
 
 def _drop(postings: dict[K, dict[int, V]], key: K, chunk_id: int) -> None:
@@ -305,11 +294,6 @@ def _drop(postings: dict[K, dict[int, V]], key: K, chunk_id: int) -> None:
     del chunks[chunk_id]
     if not chunks:
         del postings[key]
-
-
-def _entry(text: str) -> _Entry:
-    stems = words_of_text(text)
-    return _Entry(len(stems), Counter(stems), _weights(tuple(stems)))
 
 
 @lru_cache(maxsize=1024)

@@ -77,7 +77,6 @@ class ControlClient:
         return ControlClient(self._url, name, http=self._http)
 
     def remove(self) -> None:
-        """Forget this namespace."""
         self.ask("DELETE", f"/namespaces/{self.name}", c.NamespaceList)
 
     def overview(self) -> c.Overview:
@@ -89,7 +88,6 @@ class ControlClient:
         return self.ask("POST", "/reset", c.Overview, c.ResetRequest(seed=seed))
 
     def state(self) -> c.StateInfo:
-        """What the namespace holds."""
         return self.ask("GET", "/state", c.StateInfo)
 
     def snapshot(self) -> str:
@@ -134,7 +132,6 @@ class ClockControl:
         self._control = control
 
     def read(self) -> c.ClockInfo:
-        """What time it is, and how it passes."""
         return self._control.ask("GET", "/clock", c.ClockInfo)
 
     def elapsed(self) -> float:
@@ -146,7 +143,6 @@ class ClockControl:
         return self._control.ask("POST", "/clock/advance", c.ClockInfo, c.AdvanceRequest(seconds=seconds))
 
     def set_mode(self, mode: ClockMode | Literal["autojump", "manual", "real"]) -> c.ClockInfo:
-        """Say how time passes."""
         return self._control.ask("POST", "/clock", c.ClockInfo, c.ClockRequest(mode=ClockMode(mode)))
 
 
@@ -191,19 +187,15 @@ class FaultsControl:
         )
 
     def arm_fault(self, fault: Fault) -> ArmedFault:
-        """Arm a fault that is data already."""
         return self._control.ask("POST", "/faults", ArmedFault, fault)
 
     def disarm(self, fault_id: str) -> ArmedFault:
-        """Disarm a fault, and learn what it did."""
         return self._control.ask("DELETE", f"/faults/{fault_id}", ArmedFault)
 
     def disarm_all(self) -> list[ArmedFault]:
-        """Disarm all faults, and learn what they did."""
         return self._control.ask("DELETE", "/faults", c.FaultList).faults
 
     def list(self) -> list[ArmedFault]:
-        """The armed faults."""
         return self._control.ask("GET", "/faults", c.FaultList).faults
 
 
@@ -236,17 +228,16 @@ class JournalControl:
     ) -> None:
         """Raise AssertionError, naming the nearest request, unless so many match; `match` as in `Match`."""
         wanted = Expectation(match=Match(**match), exactly=exactly, at_least=at_least, at_most=at_most)
-        _assert(self.verify(wanted))
+        self._hold(wanted)
 
     def never(self, **match: str) -> None:
         """Raise AssertionError if a request matches."""
-        _assert(self.verify(Expectation(match=Match(**match), exactly=0)))
+        self._hold(Expectation(match=Match(**match), exactly=0))
 
     def in_order(self, *matches: Match) -> None:
         """Raise AssertionError unless the requests came one after another."""
-        _assert(self.verify(in_order=matches))
+        self._hold(in_order=matches)
 
-
-def _assert(verdict: Verdict) -> None:
-    if verdict.failures:
-        raise AssertionError("; ".join(verdict.failures))
+    def _hold(self, *expectations: Expectation, in_order: tuple[Match, ...] = ()) -> None:
+        if failures := self.verify(*expectations, in_order=in_order).failures:
+            raise AssertionError("; ".join(failures))

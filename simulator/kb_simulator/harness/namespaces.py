@@ -8,7 +8,7 @@ first named. What a namespace derives from its seed does not depend on its name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from multidict import istr
@@ -101,8 +101,7 @@ class Namespace:
     def release(self) -> None:
         """Let go whoever waits or hangs."""
         self.clock.release()
-        for job_id in list(self._waiting):
-            self._wake(job_id)
+        self._wake(list(self._waiting))
 
     def snapshot(self) -> str:
         """Keep the state as it is now, under an id that a run repeats."""
@@ -130,13 +129,12 @@ class Namespace:
 
     def wake_ended(self) -> None:
         """Wake who waits for a job that has ended by now, or is no more."""
-        for job_id in list(self._waiting):
-            record = self.state.jobs.get(job_id)
-            if record is None or record.ended:
-                self._wake(job_id)
+        if self._waiting:
+            jobs = self.state.jobs
+            self._wake([each for each in self._waiting if (job := jobs.get(each)) is None or job.ended])
 
-    def _wake(self, job_id: str) -> None:
-        for timer in self._waiting.pop(job_id, []):
+    def _wake(self, job_ids: Iterable[str]) -> None:
+        for timer in (timer for job_id in job_ids for timer in self._waiting.pop(job_id, [])):
             if not timer.done():
                 timer.set_result(None)
 
@@ -178,7 +176,7 @@ class Namespaces:
             return found
         return self._by_name[DEFAULT]
 
-    def set_key(self, name: str, api_key: str) -> Namespace:
+    def set_key(self, name: str, api_key: str) -> None:
         """Give a namespace its key. Raises EngineError: `contradiction`, where another one has it."""
         namespace = self.get(name)
         if self._by_key.get(api_key, namespace) is not namespace:
@@ -187,7 +185,6 @@ class Namespaces:
         namespace.api_key = api_key
         if api_key and name != DEFAULT:
             self._by_key[api_key] = namespace
-        return namespace
 
     def remove(self, name: str) -> bool:
         """Forget a namespace; whether there was one. `default` begins anew instead."""
@@ -201,7 +198,6 @@ class Namespaces:
         return True
 
     def release(self) -> None:
-        """Let go whoever waits or hangs anywhere."""
         for namespace in self:
             namespace.release()
 
@@ -213,10 +209,8 @@ class Namespaces:
                 parameter=HEADER,
             )
         if len(self._by_name) >= self.most:
-            detail = (
-                f"There are {self.most} namespaces, the limit. Delete some by the control plane, "
-                "or raise KB_SIM_NAMESPACES."
-            )
+            detail = f"There are {self.most} namespaces, the limit. "
+            detail += "Delete some by the control plane, or raise KB_SIM_NAMESPACES."
             raise EngineError("invalid_parameter", detail, parameter=HEADER)
         api_key = self.api_key if name == DEFAULT else ""
         namespace = Namespace(name, self.seed, api_key, Clock(self.mode), self.policy)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from kb_contracts.api import ragler as r
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import collections, documents
 from kb_engine.store.repository.transaction import stamp
+from kb_engine.store.sqlite.connection import SqliteRead
+from kb_engine.store.sqlite.schema import migrate
 from tests.support.stores import START, Base, Place, key, new_note, opened, prepared
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
 UNUSED = "00000000-0000-4000-8000-000000000001"
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
 
 
 async def put(base: Base, id_: str, name: str, **said: Any) -> r.CollectionDetail:
@@ -223,3 +219,31 @@ async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
         await refused(base.store.once(key("k2"), collections.put, GUIDES, first))
     ).code == "collection_exists"
     assert await base.store.once(key("k2"), collections.put, ID, first)  # a refused request has spent no key
+
+
+@pytest.mark.parametrize("condition", ["tag > ? AND tag < ?", "tag = ?"])
+def test_the_figures_come_from_indexes_alone(tmp_path: Path, condition: str) -> None:
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    migrate(db, path)
+    values = ("collection:", "collection;")[: condition.count("?")]
+    sql = "EXPLAIN QUERY PLAN " + collections.STATISTICS.format(
+        index=SqliteRead.statistics_index, condition=condition
+    )
+    plan = [row[3] for row in db.execute(sql, values)]
+    db.close()
+    assert [step.split("(")[0].strip() for step in plan] == [
+        "SEARCH document_tags USING COVERING INDEX document_tags_by_tag",
+        "SEARCH d USING COVERING INDEX documents_figures",
+    ]
+
+
+def test_names_are_found_from_one_to_the_next(tmp_path: Path) -> None:
+    """A collection costs one look, however many documents are in it."""
+    path = tmp_path / "kb.db"
+    db = apsw.Connection(str(path))
+    migrate(db, path)
+    plan = [row[3] for row in db.execute("EXPLAIN QUERY PLAN " + collections.NAMES, ("a", "b", "b"))]
+    db.close()
+    assert all("COVERING INDEX document_tags_by_tag" in step for step in plan if "document_tags" in step)
+    assert not any(step.startswith("SCAN document_tags") for step in plan)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import documents, jobs
-from tests.support.stores import Base, Place, all_documents, meaning, new_note, opened, prepared
+from tests.support.stores import Base, all_documents, meaning, new_note, prepared
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
 
 
 async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: Base) -> None:

@@ -1,19 +1,25 @@
-"""A base changes its embedder whole, and not before every chunk is embedded."""
+"""A base changes its embedder whole, not before every chunk is embedded; on PostgreSQL while engines work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
-from kb_engine.store.port import BaseInUse, EmbedderIdentity, EmbedderMismatch, NotABase
-from kb_engine.store.repository import documents
-from kb_engine.store.sqlite import opening
-from kb_engine.store.sqlite.opening import reindex_sqlite
-from tests.support.stores import axis, opened
+from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
+from kb_engine.store.postgres import opening as postgres
+from kb_engine.store.postgres.schema import MIGRATIONS
+from kb_engine.store.repository import documents, jobs
+from kb_engine.store.sqlite import opening as sqlite
+from tests.support.postgres import Database, give_back, new_database
+from tests.support.stores import Base, Place, axis, new_note, opened, prepared
 
 OTHER = EmbedderIdentity("other", 3)
 
@@ -23,106 +29,169 @@ def by_length(texts: Sequence[str]) -> Vectors:
     return np.eye(3, dtype=np.float32)[[len(text) % 3 for text in texts]]
 
 
+async def reindex(
+    place: Place, *, embedder: EmbedderIdentity = OTHER, embed: Any = by_length, **more: Any
+) -> int:
+    if isinstance(place, Path):
+        return sqlite.reindex_sqlite(place, embedder=embedder, embed=embed, **more)
+    return await postgres.reindex_postgres(place.address, embedder=embedder, embed=embed, **more)
+
+
 @pytest.fixture
-async def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A base of two documents, three chunks and the test embedder; batches of two."""
-    monkeypatch.setattr(opening, "REINDEX_BATCH", 2)
-    async with opened(tmp_path / "kb.db") as base:
+    for dialect in (sqlite, postgres):
+        monkeypatch.setattr(dialect, "REINDEX_BATCH", 2)
+    async with opened(place) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
         await base.note("ccc")
-    return tmp_path / "kb.db"
+    return place
 
 
-async def test_all_chunks_are_embedded_anew_and_found(path: Path) -> None:
+@pytest.fixture
+async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """As `filled`, on PostgreSQL alone."""
+    monkeypatch.setattr(postgres, "REINDEX_BATCH", 2)
+    database = await new_database()
+    async with opened(database) as base:
+        await base.note("a", "bb", vectors=[axis(0), axis(1)])
+        await base.note("ccc")
+    yield database
+    give_back(database)
+
+
+async def test_all_chunks_are_embedded_anew_and_found(filled: Place) -> None:
     """By the new embedder; words, documents and ids stay."""
     told: list[tuple[int, int]] = []
-    count = reindex_sqlite(path, embedder=OTHER, embed=by_length, progress=lambda *step: told.append(step))
+    count = await reindex(filled, progress=lambda *step: told.append(step))
     assert (count, told) == (3, [(0, 3), (2, 3), (3, 3)])
-    async with opened(path, embedder=OTHER) as base:
+    async with opened(filled, embedder=OTHER) as base:
         found = await base.find("", "vector", vector=by_length(["bb"])[0])
         assert [(result.chunk.text, result.score) for result in found.results][:1] == [("bb", 1.0)]
         assert (await base.find("ccc")).total == 1
     with pytest.raises(EmbedderMismatch):
-        async with opened(path):
+        async with opened(filled):
             pass
+    if isinstance(filled, Database):
+        assert await filled.value("SELECT count(*) FROM next_vectors") == 0
 
 
-class StoppedError(Exception):
-    """Somebody pressed Ctrl-C."""
+class Recorded:
+    """An embedder that keeps what it was given, and is interrupted after so many batches."""
 
+    def __init__(self, batches: int = 9) -> None:
+        self.texts: list[str] = []
+        self._batches = batches
 
-async def stopped_after(path: Path, batches: int) -> None:
-    """A run that ends before it is done."""
-
-    def embed(texts: Sequence[str]) -> Vectors:
-        nonlocal batches
-        if not batches:
-            raise StoppedError
-        batches -= 1
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        if not self._batches:
+            raise ZeroDivisionError
+        self._batches -= 1
+        self.texts += texts
         return by_length(texts)
 
-    with pytest.raises(StoppedError):
-        reindex_sqlite(path, embedder=OTHER, embed=embed)
 
-
-async def test_an_interrupted_run_leaves_the_base_as_it_was(path: Path) -> None:
-    """It opens with its old embedder and takes changes."""
-    await stopped_after(path, 1)
-    async with opened(path) as base:
+async def test_an_interrupted_run_goes_on_where_it_stopped(filled: Place) -> None:
+    """Until then the base is as it was; what came and went meanwhile is included."""
+    with pytest.raises(ZeroDivisionError):
+        await reindex(filled, embed=Recorded(1))
+    async with opened(filled) as base:
         assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
         await base.store.once(None, documents.delete, 1)
         await base.note("dddd")
-
-
-async def test_an_interrupted_run_goes_on_where_it_stopped(path: Path) -> None:
-    """What came and went meanwhile included."""
-    await stopped_after(path, 1)
-    async with opened(path) as base:
-        await base.store.once(None, documents.delete, 1)
-        await base.note("dddd")
-    embedded: list[str] = []
-
-    def embed(texts: Sequence[str]) -> Vectors:
-        embedded.extend(texts)
-        return by_length(texts)
-
-    assert reindex_sqlite(path, embedder=OTHER, embed=embed) == 2
-    assert embedded == ["ccc", "dddd"]
-    async with opened(path, embedder=OTHER) as base:
+    again = Recorded()
+    assert await reindex(filled, embed=again) == 2
+    assert again.texts == ["ccc", "dddd"]
+    async with opened(filled, embedder=OTHER) as base:
         assert (await base.find("", "vector", vector=by_length(["dddd"])[0])).results[0].chunk.text == "dddd"
 
 
-async def test_what_was_begun_for_another_embedder_is_dropped(path: Path) -> None:
+async def test_what_was_begun_for_another_embedder_is_dropped(filled: Place) -> None:
     """Vectors of two embedders are never mixed."""
-    await stopped_after(path, 1)
-    third = EmbedderIdentity("third", 3)
-    embedded: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        await reindex(filled, embed=Recorded(1))
+    again = Recorded()
+    assert await reindex(filled, embedder=EmbedderIdentity("third", 3), embed=again) == 3
+    assert len(again.texts) == 3
+
+
+async def test_an_embedder_of_another_size_than_it_says_is_refused(filled: Place) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        await reindex(filled, embedder=EmbedderIdentity("other", 4))
+    async with opened(filled):
+        pass
+
+
+async def test_a_file_in_use_is_not_touched(tmp_path: Path) -> None:
+    async with opened(tmp_path / "kb.db"):
+        with pytest.raises(BaseInUse):
+            await reindex(tmp_path / "kb.db")
+
+
+async def test_where_there_is_no_base_none_is_made(tmp_path: Path) -> None:
+    """A mistyped name would otherwise succeed."""
+    with pytest.raises(NotABase, match="there is none"):
+        await reindex(tmp_path / "kb.db")
+    assert list(tmp_path.iterdir()) == []
+    empty = await new_database()
+    with pytest.raises(NotABase, match="no engine has used it"):
+        await reindex(empty)
+    give_back(empty)
+
+
+async def test_a_layout_that_a_newer_engine_made_meanwhile_is_left_alone(database: Database) -> None:
+    """Before the switch, which is the one change that others see."""
+    loop = asyncio.get_running_loop()
 
     def embed(texts: Sequence[str]) -> Vectors:
-        embedded.extend(texts)
+        migrated = database.execute(f"UPDATE layout SET version = {len(MIGRATIONS) + 1}")
+        asyncio.run_coroutine_threadsafe(migrated, loop).result(20)
         return by_length(texts)
 
-    assert reindex_sqlite(path, embedder=third, embed=embed) == 3
-    assert len(embedded) == 3
+    with pytest.raises(BaseTooNew):
+        await reindex(database, embed=embed)
+    await database.execute(f"UPDATE layout SET version = {len(MIGRATIONS)}")
+    async with opened(database) as base:
+        assert (await base.find("", "vector", vector=axis(1))).results[0].chunk.text == "bb"
+    await reindex(database)
 
 
-async def test_a_base_in_use_is_not_touched(path: Path) -> None:
-    """The engine has to be stopped first."""
-    async with opened(path):
-        with pytest.raises(BaseInUse):
-            reindex_sqlite(path, embedder=OTHER, embed=by_length)
+async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
+    """What it took in during the run is embedded too; after it vectors of two embedders are not mixed."""
+    async with opened(database) as base:
+        loop, written = asyncio.get_running_loop(), []
+        leased = await base.lease(new_note("late"))
+
+        def embed(texts: Sequence[str]) -> Vectors:
+            if not written:
+                # Called on a thread: the engine's own loop takes in a note before this batch is done.
+                written.append(asyncio.run_coroutine_threadsafe(note(base), loop).result(20))
+            return by_length(texts)
+
+        assert await reindex(database, embed=embed) == 4
+        for refused in (
+            base.store.write(documents.commit, leased, prepared("late")),
+            base.find("ccc"),
+            base.store.once(None, documents.add_tags, 1, ["t"], None),
+        ):
+            with pytest.raises(
+                EngineError, match=r"filled by the embedder other \(3.*started with test"
+            ) as caught:
+                await refused
+            assert caught.value.code == "not_ready"
+        assert (await base.store.read(documents.detail, 3)).title == "meanwhile"
+    async with opened(database, embedder=OTHER) as base:
+        assert (await base.find("meanwhile")).total == 1
+        near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
+        assert "meanwhile" in [result.chunk.text for result in near.results]
+        assert await base.count("vectors") == await base.count("chunks") == 4
 
 
-def test_a_base_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """A mistyped path would otherwise succeed."""
-    with pytest.raises(NotABase, match="there is none"):
-        reindex_sqlite(tmp_path / "kb.db", embedder=OTHER, embed=by_length)
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_an_embedder_of_another_size_than_it_says_is_refused(path: Path) -> None:
-    wrong = EmbedderIdentity("other", 4)
-    with pytest.raises(ValueError, match="shape"):
-        reindex_sqlite(path, embedder=wrong, embed=by_length)
-    async with opened(path):
-        pass
+async def note(base: Base) -> m.Document:
+    """A note taken in beside a job that runs."""
+    await base.store.once(None, jobs.accept, new_note("meanwhile", title="meanwhile"))
+    leased = await base.store.write(jobs.take, "beside")
+    assert leased is not None
+    done = await base.store.write(documents.commit, leased, prepared("meanwhile", title="meanwhile"))
+    assert done is not None
+    return await base.store.read(documents.detail, done.document_id or 0)

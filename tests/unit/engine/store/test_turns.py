@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from kb_engine.store.repository import documents, jobs
 from kb_engine.turns import SHORT_BYTES
-from tests.support.stores import Base, Place, died, new_file, new_note, opened, prepared
-
-
-@pytest.fixture
-async def base(place: Place) -> AsyncIterator[Base]:
-    """An empty base."""
-    async with opened(place) as base:
-        yield base
+from tests.support.stores import Base, died, new_file, new_note, opened, prepared
 
 
 async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("postgresql", "postgres")
 
@@ -47,14 +47,11 @@ def address_of(text: str) -> Address:
         raise NotAnAddress("names no database; write postgresql://USER:PASSWORD@HOST/DATABASE")
     if split.fragment:
         raise NotAnAddress("has a # in it; write it as %23")
-    return Address(text, _without_password(split, port))
-
-
-def _without_password(split: SplitResult, port: int | None) -> str:
     user = f"{unquote(split.username)}@" if split.username else ""
     host = split.hostname or dict(parse_qsl(split.query)).get("host", "")
     place = f"[{host}]" if ":" in host else host
-    return f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
+    shown = f"postgresql://{user}{place}{f':{port}' if port else ''}{unquote(split.path)}"
+    return Address(text, shown)
 
 
 def printable(text: str) -> str:

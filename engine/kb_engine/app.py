@@ -40,7 +40,6 @@ from kb_contracts.http.connections import (
 )
 from kb_contracts.http.mount import build_application, engine_admission, handlers_of
 from kb_contracts.semantics.requests import KeysInUse, RateWindows
-from kb_engine.address import Address
 from kb_engine.api.documents import DocumentsApi, JobsApi
 from kb_engine.api.engine import Engine, Phase, StateApi
 from kb_engine.api.search import RaglerApi, SearchApi
@@ -122,7 +121,12 @@ async def create_app(settings: EngineSettings) -> web.Application:
         StartError: as listed above.
         kb_engine.store.BaseRefused: the base is another process's, of another embedder, or no base.
     """
-    embedder = _embedder(settings)
+    for warning in settings.embedder_warnings():
+        logger.warning(warning)
+    try:
+        embedder = embedder_from(settings.embedder, settings)
+    except ValueError as error:
+        raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
     await asyncio.to_thread(_prepare_folders, settings)
     engine = await _assemble(settings, embedder)
     apis = (SearchApi, JobsApi, DocumentsApi, StateApi, RaglerApi)
@@ -134,9 +138,30 @@ async def create_app(settings: EngineSettings) -> web.Application:
         rates=RateWindows(),
     )
     engine_admission().install(app)
-    app.on_startup.append(lambda _: _start(engine))
-    app.on_shutdown.append(lambda _: _refuse(engine))
-    app.on_cleanup.append(lambda _: _stop(engine))
+
+    async def start(_app: web.Application) -> None:
+        engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
+        again = await engine.store.write(jobs.release)
+        swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
+        engine.kept.start()
+        engine.workers.start()
+        engine.encoder.begin_loading()
+        engine.phase = Phase.READY
+        logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
+
+    async def refuse(_app: web.Application) -> None:
+        engine.phase = Phase.STOPPING
+        engine.ends.close()
+
+    async def stop(_app: web.Application) -> None:
+        await engine.kept.stop()
+        await engine.workers.stop()
+        await engine.encoder.close()
+        await engine.store.close()
+
+    app.on_startup.append(start)
+    app.on_shutdown.append(refuse)
+    app.on_cleanup.append(stop)
     return app
 
 
@@ -169,7 +194,33 @@ async def serve(settings: EngineSettings, *, on_ready: Callable[[str], None]) ->
 
 
 async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
-    store, spool = await _open(settings, EmbedderIdentity(embedder.name, embedder.dimensions))
+    identity = EmbedderIdentity(embedder.name, embedder.dimensions)
+    store: Store
+    spool: Spool
+    if (address := settings.address) is None:
+        store = await open_sqlite(
+            settings.database,
+            embedder=identity,
+            max_queued=settings.max_queued_jobs,
+            index=index_from(settings),
+        )
+        spool = FolderSpool(settings.spool_folder)
+    else:
+        try:
+            from kb_engine.store.postgres.store import open_postgres
+        except ModuleNotFoundError as error:
+            raise DriverMissing(
+                f"KB_STORE={address}: needs the package {error.name}; "
+                f"install it with: {install_command('postgres')}"
+            ) from error
+        postgres = await open_postgres(
+            address,
+            embedder=identity,
+            max_queued=settings.max_queued_jobs,
+            lease_seconds=settings.lease_seconds,
+            index=index_from(settings),
+        )
+        store, spool = postgres, postgres.spool(settings.spool_folder)
     embedder.expect(store.dimensions)
     ends = JobEnds()
     encoder = Encoder(embedder, workers=settings.ingest_workers)
@@ -191,71 +242,6 @@ async def _assemble(settings: EngineSettings, embedder: Embedder) -> Engine:
     )
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Engine(settings, store, spool, encoder, pipeline, workers, ends, kept, started_at)
-
-
-async def _open(settings: EngineSettings, embedder: EmbedderIdentity) -> tuple[Store, Spool]:
-    """The base that the settings name, and where its uploads lie."""
-    if (address := settings.address) is not None:
-        return await _open_postgres(settings, address, embedder)
-    store = await open_sqlite(
-        settings.database,
-        embedder=embedder,
-        max_queued=settings.max_queued_jobs,
-        index=index_from(settings),
-    )
-    return store, FolderSpool(settings.spool_folder)
-
-
-async def _open_postgres(
-    settings: EngineSettings, address: Address, embedder: EmbedderIdentity
-) -> tuple[Store, Spool]:
-    try:
-        from kb_engine.store.postgres.store import open_postgres
-    except ModuleNotFoundError as error:
-        raise DriverMissing(
-            f"KB_STORE={address}: needs the package {error.name}; "
-            f"install it with: {install_command('postgres')}"
-        ) from error
-    store = await open_postgres(
-        address,
-        embedder=embedder,
-        max_queued=settings.max_queued_jobs,
-        lease_seconds=settings.lease_seconds,
-        index=index_from(settings),
-    )
-    return store, store.spool(settings.spool_folder)
-
-
-async def _start(engine: Engine) -> None:
-    engine.store.subscribe(StoreEventHandler(engine.workers, engine.ends))
-    again = await engine.store.write(jobs.release)
-    swept = await engine.spool.sweep(lambda: engine.store.read(jobs.spooled))
-    engine.kept.start()
-    engine.workers.start()
-    engine.encoder.begin_loading()
-    engine.phase = Phase.READY
-    logger.info("started", extra={"jobs_queued_again": again, "orphans_swept": swept})
-
-
-async def _refuse(engine: Engine) -> None:
-    engine.phase = Phase.STOPPING
-    engine.ends.close()
-
-
-async def _stop(engine: Engine) -> None:
-    await engine.kept.stop()
-    await engine.workers.stop()
-    await engine.encoder.close()
-    await engine.store.close()
-
-
-def _embedder(settings: EngineSettings) -> Embedder:
-    for warning in settings.embedder_warnings():
-        logger.warning(warning)
-    try:
-        return embedder_from(settings.embedder, settings)
-    except ValueError as error:
-        raise EmbedderUnknown(f"KB_EMBEDDER={settings.embedder!r}: {error}") from error
 
 
 def _prepare_folders(settings: EngineSettings) -> None:

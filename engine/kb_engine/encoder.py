@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,7 +214,9 @@ class Encoder:
     def _pool(self, owner: Owner) -> _TurnsPool:
         return self._short if owner.short else self._background
 
-    async def _run(self, submit: _Submit, work: Callable[[A], T], argument: A) -> T:
+    async def _run(
+        self, submit: Callable[[Callable[[], T]], Future[T]], work: Callable[[A], T], argument: A
+    ) -> T:
         try:
             answer = await asyncio.wrap_future(submit(partial(work, argument)))
         except EmbedderUnavailable as error:
@@ -245,13 +247,6 @@ class Encoder:
     def _unavailable(self) -> EmbedderOutage:
         left = 0.0 if self._backoff_until is None else self._backoff_until - self._clock()
         return EmbedderOutage(self.failure or "it is not loaded", left if left > 0 else RETRY_SECONDS)
-
-
-class _Submit(Protocol):
-    """Has work done on some thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Future[T]:
-        """What it answers."""
 
 
 class _TurnsPool:

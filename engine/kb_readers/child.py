@@ -15,20 +15,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO
 
 import msgspec
 
 from kb_contracts.api.formats import Format
-from kb_readers.failures import (
-    ExtractionFailed,
-    crashed,
-    page_too_long,
-    pages_too_long,
-    too_long,
-    too_much_memory,
-    too_much_work,
-)
+from kb_readers.failures import ExtractionFailed, crashed, too_long, too_much_memory
 from kb_readers.model import (
     RECORD_BYTES,
     Extraction,
@@ -73,12 +65,6 @@ class ProgressPipe:
             os.close(self._writer)
             self._writer = None
 
-    def close(self) -> None:
-        """Close both ends."""
-        self.close_writer()
-        self._loop.remove_reader(self._reader)
-        os.close(self._reader)
-
     async def next(self) -> Progress | None:
         """The number of pages, or the next page; None when the child has closed its end.
 
@@ -111,11 +97,14 @@ class ProgressPipe:
 @contextmanager
 def open_progress_pipe(most_pages: int) -> Iterator[ProgressPipe]:
     """A pipe, closed at the end. A child may report `most_pages` pages of OCR."""
-    pipe = ProgressPipe(*os.pipe(), most_pages)
+    reader, writer = os.pipe()
+    pipe = ProgressPipe(reader, writer, most_pages)
     try:
         yield pipe
     finally:
-        pipe.close()
+        pipe.close_writer()
+        asyncio.get_running_loop().remove_reader(reader)
+        os.close(reader)
 
 
 _WORKER = "kb_readers.worker"
@@ -141,110 +130,80 @@ async def read_in_child(
     `source` has a file descriptor. The child is killed with its whole group when it takes too long or when
     the awaiting task is cancelled. Raises ExtractionFailed.
     """
-    with _files(source) as files, open_progress_pipe(limits.ocr_pages) as pipe:
+    with (
+        TemporaryFile() as known_file,
+        TemporaryFile() as report,
+        TemporaryFile() as errors,
+        open_progress_pipe(limits.ocr_pages) as pipe,
+    ):
         if known is not None:
-            await asyncio.to_thread(_write_known, files.known, known)
-        known_fd = None if known is None else files.known.fileno()
+            await asyncio.to_thread(known_file.write, msgspec.msgpack.encode(known))
+            known_file.seek(0)
+        known_fd = None if known is None else known_file.fileno()
         command = _command(Task(reader, fmt.name, limits, os.getpid(), pipe.writer, known_fd))
-        status = await _run(command, files, pipe, limits, on_progress)
-        return await asyncio.to_thread(_outcome, status, files, reader, limits)
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *command,
+                stdin=source,
+                stdout=report,
+                stderr=errors,
+                pass_fds=(pipe.writer, known_file.fileno()),
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        )
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled half-way there would be nobody to end what had started.
+            await _end(await starting)
+            raise
+        finally:
+            pipe.close_writer()
+        status = await _run(process, pipe, limits, on_progress)
+        return await asyncio.to_thread(_outcome, status, report, errors, reader, limits)
 
 
-class _Files(NamedTuple):
-    source: IO[bytes]
-    known: IO[bytes]
-    report: IO[bytes]
-    errors: IO[bytes]
+async def _run(process: Process, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress) -> int:
+    """The exit status, negative for a signal. When this returns or raises, the process is gone.
 
-
-@contextmanager
-def _files(source: IO[bytes]) -> Iterator[_Files]:
-    with TemporaryFile() as known, TemporaryFile() as report, TemporaryFile() as errors:
-        yield _Files(source, known, report, errors)
-
-
-def _write_known(file: IO[bytes], known: Extraction) -> None:
-    file.write(msgspec.msgpack.encode(known))
-    file.seek(0)
-
-
-async def _run(
-    command: list[str], files: _Files, pipe: ProgressPipe, limits: Limits, on_progress: OnProgress
-) -> int:
-    """The exit status, negative for a signal. When this returns or raises, the process is gone."""
-    process = await _start(command, files, pipe)
-    bounds = _Bounds(limits)
+    Each page of OCR extends the time that a reader has, within a bound for all of them.
+    """
+    loop = asyncio.get_running_loop()
+    last: PageBegun | None = None
+    end_of_all = 0.0
     try:
         async with asyncio.timeout(limits.wall_seconds) as timeout:
             while (progress := await pipe.next()) is not None:
-                left = bounds.seconds_until(timeout.when())
+                left = (timeout.when() or loop.time()) - loop.time()
                 timeout.reschedule(None)  # `on_progress` may have to wait; the reader has its own alarm
                 await on_progress(progress)
-                timeout.reschedule(
-                    bounds.after_page(progress) if isinstance(progress, PageBegun) else bounds.after(left)
-                )
+                now = loop.time()
+                if isinstance(progress, PageBegun):
+                    if last is None:
+                        end_of_all = now + limits.ocr_seconds
+                    last = progress
+                    timeout.reschedule(min(now + limits.wall_seconds, end_of_all))
+                else:  # having counted the pages does not extend its time
+                    timeout.reschedule(now + left)
             return await process.wait()
     except TimeoutError:
-        raise bounds.exceeded() from None
+        if last is None:
+            raise too_long(limits.wall_seconds) from None
+        if loop.time() >= end_of_all:
+            raise ExtractionFailed(
+                "extraction_timeout",
+                f"Reading the pages by OCR took more than {limits.ocr_seconds:g} seconds: it came to page "
+                f"{last.number:,} of {last.pages:,}. Split the file and add the parts.",
+            ) from None
+        raise ExtractionFailed(
+            "extraction_timeout",
+            f"Page {last.number:,} was not read by OCR within {limits.wall_seconds:g} seconds. "
+            "Take it out of the file and add the rest.",
+        ) from None
     finally:
         await _end(process)
-
-
-class _Bounds:
-    """When a reader has taken too long: each page of OCR extends its time, within a bound for all of them."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self._last: PageBegun | None = None
-        self._end_of_all = 0.0
-
-    def seconds_until(self, end: float | None) -> float:
-        """From now to a time of the loop's clock."""
-        return 0.0 if end is None else end - self._loop.time()
-
-    def after(self, seconds: float) -> float:
-        """The time of the loop's clock then: having counted the pages does not extend a reader's time."""
-        return self._loop.time() + seconds
-
-    def after_page(self, page: PageBegun) -> float:
-        """When the reader must be past this page, by the loop's clock."""
-        now = self._loop.time()
-        if self._last is None:
-            self._end_of_all = now + self._limits.ocr_seconds
-        self._last = page
-        return min(now + self._limits.wall_seconds, self._end_of_all)
-
-    def exceeded(self) -> ExtractionFailed:
-        """The failure of a reader that was too slow."""
-        if self._last is None:
-            return too_long(self._limits.wall_seconds)
-        if self._loop.time() >= self._end_of_all:
-            return pages_too_long(self._last.number, self._last.pages, self._limits.ocr_seconds)
-        return page_too_long(self._last.number, self._limits.wall_seconds)
-
-
-async def _start(command: list[str], files: _Files, pipe: ProgressPipe) -> Process:
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *command,
-            stdin=files.source,
-            stdout=files.report,
-            stderr=files.errors,
-            pass_fds=(pipe.writer, files.known.fileno()),
-            env=_environment(),
-            cwd="/",
-            start_new_session=True,
-        )
-    )
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # Cancelled half-way there would be nobody to end what had started.
-        await _end(await starting)
-        raise
-    finally:
-        pipe.close_writer()
 
 
 async def _end(process: Process) -> None:
@@ -277,15 +236,15 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _outcome(status: int, files: _Files, reader: Reader, limits: Limits) -> Extraction:
-    files.report.seek(0)
+def _outcome(status: int, report: IO[bytes], errors: IO[bytes], reader: Reader, limits: Limits) -> Extraction:
+    report.seek(0)
     try:
-        report: Report = _REPORT.decode(files.report.read())
+        outcome: Report = _REPORT.decode(report.read())
     except msgspec.DecodeError:
-        raise _died(status, files.errors, reader, limits) from None
-    if isinstance(report, Failure):
-        raise ExtractionFailed(report.code, report.message)
-    return report
+        raise _died(status, errors, reader, limits) from None
+    if isinstance(outcome, Failure):
+        raise ExtractionFailed(outcome.code, outcome.message)
+    return outcome
 
 
 def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> ExtractionFailed:
@@ -293,7 +252,11 @@ def _died(status: int, errors: IO[bytes], reader: Reader, limits: Limits) -> Ext
     errors.seek(0)
     printed = errors.read(_ERROR_BYTES)
     if -status == signal.SIGXCPU:
-        return too_much_work()
+        return ExtractionFailed(
+            "extraction_timeout",
+            "Reading the file takes far more work than its size accounts for: what is in it may refer to "
+            "itself. Open it in the program that made it, save it again and try once more.",
+        )
     if -status == signal.SIGALRM:
         return too_long(limits.wall_seconds)
     is_denied = -status == signal.SIGABRT and reader.aborts_without_memory

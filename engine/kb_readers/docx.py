@@ -180,10 +180,9 @@ class _Text(Handler):
         elif name == "tbl":
             self._tables += 1
         elif self._paragraphs:
-            self._start_in_paragraph(name, attributes)
+            self._start_in(self._paragraphs[-1], name, attributes)
 
-    def _start_in_paragraph(self, name: str, attributes: Attributes) -> None:
-        paragraph = self._paragraphs[-1]
+    def _start_in(self, paragraph: _Paragraph, name: str, attributes: Attributes) -> None:
         if name == "t":
             self._in_text = True
         elif name in _BREAKS:
@@ -206,8 +205,16 @@ class _Text(Handler):
             self._end_paragraph(self._paragraphs.pop())
         elif name == "tbl":
             self._tables -= 1
-            if not self._tables:
-                self._end_table()
+            if self._tables:
+                return
+            rows = [row for row in self._rows if any(row)]
+            self._rows = []
+            if max(map(len, rows), default=0) == 1:  # a frame around text
+                for row in rows:
+                    self._add(escaped(row[0]))
+            elif rows:
+                header, *others = map(table_row, rows)
+                self._add("\n".join([header, table_rule(len(rows[0])), *others]))
         elif self._tables == 1 and name == "tc":
             self._row.append(one_line(" ".join(self._cell)))
             self._cell = []
@@ -236,17 +243,14 @@ class _Text(Handler):
         if 0 < level <= _LEVELS:
             self._add(f"{'#' * level} {' '.join(lines)}")
         elif list_id not in ("", "0"):  # 0 takes a paragraph out of the list of its style
-            self._add(self._item(list_id, depth, lines), is_item=True)
+            counts = self._counts[list_id]
+            counts[depth] = counts.get(depth, 0) + 1
+            for deeper in [other for other in counts if other > depth]:
+                del counts[deeper]
+            mark = f"{counts[depth]}." if self._numbering.is_numbered(list_id, depth) else "-"
+            self._add(f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}", is_item=True)
         else:
             self._add("\n".join(map(escaped, lines)))
-
-    def _item(self, list_id: str, depth: int, lines: list[str]) -> str:
-        counts = self._counts[list_id]
-        counts[depth] = counts.get(depth, 0) + 1
-        for deeper in [other for other in counts if other > depth]:
-            del counts[deeper]
-        mark = f"{counts[depth]}." if self._numbering.is_numbered(list_id, depth) else "-"
-        return f"{'  ' * min(depth, _DEEPEST_INDENT)}{mark} {' '.join(lines)}"
 
     def _add(self, block: str, *, is_item: bool = False) -> None:
         """Items of a list follow one another without a blank line."""
@@ -255,18 +259,6 @@ class _Text(Handler):
         else:
             self.blocks.append(block)
         self._in_list = is_item
-
-    def _end_table(self) -> None:
-        rows = [row for row in self._rows if any(row)]
-        self._rows = []
-        if not rows:
-            return
-        if max(map(len, rows)) == 1:  # a frame around text
-            for row in rows:
-                self._add(escaped(row[0]))
-            return
-        header, *others = map(table_row, rows)
-        self._add("\n".join([header, table_rule(len(rows[0])), *others]))
 
 
 def _value(attributes: Attributes, name: str = "val") -> str:

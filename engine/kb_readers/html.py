@@ -162,9 +162,13 @@ class _Document(HTMLParser):
         elif tag == "img":
             self._line.append(f" {dict(attrs).get('alt') or ''} ")
         elif tag in _CELLS:
-            self._start_cell()
+            self._end_cell()
+            self._in_cell = self._row is not None
         elif tag == "tr":
-            self._start_row()
+            self._end_row()
+            self._end_block()
+            if not self._pre:
+                self._row = []
         elif tag in _BLOCKS:
             self._start_block(tag)
 
@@ -177,7 +181,10 @@ class _Document(HTMLParser):
         if tag in _LISTS:
             self._lists.append(1 if tag == "ol" else 0)
         elif tag == "li":
-            self._item = self._next_mark()
+            self._item = f"{'  ' * min(max(0, len(self._lists) - 1), _DEEPEST_INDENT)}- "
+            if self._lists and self._lists[-1]:
+                self._item = f"{self._item[:-2]}{self._lists[-1]}. "
+                self._lists[-1] += 1
         elif tag == "table":
             self._last_kind = ""
         elif tag == "pre":
@@ -208,7 +215,8 @@ class _Document(HTMLParser):
         if not raw or raw.isspace():
             return
         if self._pre:
-            self._append(_fenced(raw))
+            fence = "`" * (max((len(run) for run in _BACKTICKS.findall(raw)), default=2) + 1)
+            self._append(f"{fence}\n{raw.strip(chr(10))}\n{fence}")
             return
         lines = [" ".join(line.split()) for line in raw.split("\n") if line and not line.isspace()]
         if self._level:
@@ -220,29 +228,12 @@ class _Document(HTMLParser):
         text = f"\n{indent}".join(escaped(line) for line in lines)
         self._append(f"{mark or indent}{text}", "item" if mark else "")
 
-    def _next_mark(self) -> str:
-        indent = "  " * min(max(0, len(self._lists) - 1), _DEEPEST_INDENT)
-        if not self._lists or self._lists[-1] == 0:
-            return f"{indent}- "
-        self._lists[-1] += 1
-        return f"{indent}{self._lists[-1] - 1}. "
-
     def _append(self, block: str, kind: str = "") -> None:
         """A finished block; blocks of the same kind that has a name stand without a blank line between."""
         self._parts += "\n" if kind and kind == self._last_kind else "\n\n", block
         self._last_kind = kind
 
     # Rows of data: their cells stand on one line
-
-    def _start_row(self) -> None:
-        self._end_row()
-        self._end_block()
-        if not self._pre:
-            self._row = []
-
-    def _start_cell(self) -> None:
-        self._end_cell()
-        self._in_cell = self._row is not None
 
     def _end_cell(self) -> None:
         if self._row is None:
@@ -267,9 +258,3 @@ class _Document(HTMLParser):
             if self._last_kind != "row":
                 line += f"\n{table_rule(len(cells))}"
             self._append(line, "row")
-
-
-def _fenced(code: str) -> str:
-    longest = max((len(run) for run in _BACKTICKS.findall(code)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{code.strip(chr(10))}\n{fence}"

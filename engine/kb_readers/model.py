@@ -132,12 +132,10 @@ class PageBegun(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """As it travels."""
         return _RECORD.pack(*self)
 
     @classmethod
     def of(cls, record: bytes) -> PageBegun:
-        """What has travelled."""
         return cls(*_RECORD.unpack(record))
 
 
@@ -148,7 +146,7 @@ class PagesCounted(NamedTuple):
 
     @property
     def record(self) -> bytes:
-        """As it travels: what is begun is no page."""
+        """What is begun is no page."""
         return PageBegun(0, self.pages, 0, 0).record
 
 
@@ -177,7 +175,6 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
 
     @classmethod
     def of(cls, failed: ExtractionFailed) -> Failure:
-        """The exception as it travels."""
         return cls(failed.code, failed.message)
 
 

@@ -49,7 +49,14 @@ def open_pdf(data: bytes) -> Iterator[Any]:
 
     Raises ExtractionFailed: no PDF, cut off, damaged or locked.
     """
-    _check_ends(data)
+    if b"%PDF-" not in data[:_HEAD_BYTES]:
+        raise ExtractionFailed("file_corrupt", "The file is not a PDF, although its name says so.")
+    # PDFium repairs a file that was cut off as well as it can, and says nothing of what is lost.
+    if b"%%EOF" not in data[-_TAIL_BYTES:] and b"%%EOF" not in data.rstrip(_PADDING)[-_TAIL_BYTES:]:
+        raise ExtractionFailed(
+            "file_corrupt",
+            "The PDF is cut off: its end is missing. Copy or download it again and try once more.",
+        )
     check_page_tree(data)
     try:
         document = pypdfium2.PdfDocument(data)
@@ -67,25 +74,21 @@ def declared_title(document: Any) -> str | None:
         return None
 
 
-def _check_ends(data: bytes) -> None:
-    """Raise ExtractionFailed "file_corrupt" for what is no PDF, or the beginning of one."""
-    if b"%PDF-" not in data[:_HEAD_BYTES]:
-        raise ExtractionFailed("file_corrupt", "The file is not a PDF, although its name says so.")
-    # PDFium repairs a file that was cut off as well as it can, and says nothing of what is lost.
-    if b"%%EOF" not in data[-_TAIL_BYTES:] and b"%%EOF" not in data.rstrip(_PADDING)[-_TAIL_BYTES:]:
-        raise ExtractionFailed(
-            "file_corrupt",
-            "The PDF is cut off: its end is missing. Copy or download it again and try once more.",
-        )
-
-
 def check_page_tree(data: bytes) -> None:
     """Raise ExtractionFailed "file_corrupt" where a node of the page tree is its own ancestor.
 
     PDFium would read the same pages as often as the file claims to have any. Only nodes that stand in the
     file uncompressed are seen; of the others a reader has `Limits.cpu_seconds`.
     """
-    kids = _kids(data)
+    # The children of each node by its number; of a node that was changed, those of its last version.
+    kids: dict[int, list[int]] = {}
+    number = 0
+    for found in _OBJECT_OR_KIDS.finditer(data):
+        if found[1] is None:
+            kids[number] = [int(reference) for reference in _REFERENCE.findall(found[2])]
+        else:
+            number = int(found[1])
+            kids.pop(number, None)
     open_nodes: set[int] = set()
     sound: set[int] = set()
     for root in kids:
@@ -103,19 +106,6 @@ def check_page_tree(data: bytes) -> None:
             else:
                 open_nodes.add(child)
                 path.append((child, iter(kids[child])))
-
-
-def _kids(data: bytes) -> dict[int, list[int]]:
-    """The children of each node by its number; of a node that was changed, those of its last version."""
-    kids: dict[int, list[int]] = {}
-    number = 0
-    for found in _OBJECT_OR_KIDS.finditer(data):
-        if found[1] is None:
-            kids[number] = [int(reference) for reference in _REFERENCE.findall(found[2])]
-        else:
-            number = int(found[1])
-            kids.pop(number, None)
-    return kids
 
 
 _FORMAT = FORMATS["pdf"]
@@ -181,22 +171,14 @@ def _lines(document: Any, index: int) -> list[_Line]:
                 start += len(line.encode("utf-16-le", "surrogatepass")) // 2 + 2
     except pypdfium2.PdfiumError:
         return []
-    return _with_frame_in_place([line for line in found if line.text])
-
-
-def _with_frame_in_place(lines: list[_Line]) -> list[_Line]:
-    """With a footer that was drawn first moved to the end, and a header that was drawn last to the start."""
-    header = [lines.pop()] if len(lines) > 1 and _is_above(lines[-1], lines[:-1]) else []
-    footer = [lines.pop(0)] if len(lines) > 1 and _is_below(lines[0], lines[1:]) else []
-    return [*header, *lines, *footer]
-
-
-def _is_above(line: _Line, others: Sequence[_Line]) -> bool:
-    return line.last_base > max(other.first_base for other in others)
-
-
-def _is_below(line: _Line, others: Sequence[_Line]) -> bool:
-    return line.first_base < min(other.last_base for other in others)
+    lines = [line for line in found if line.text]
+    # A footer that was drawn first goes to the end, and a header that was drawn last to the start.
+    header: list[_Line] = []
+    if len(lines) > 1 and lines[-1].last_base > max(line.first_base for line in lines[:-1]):
+        header = [lines.pop()]
+    if len(lines) > 1 and lines[0].first_base < min(line.last_base for line in lines[1:]):
+        lines.append(lines.pop(0))
+    return header + lines
 
 
 def _line(textpage: Any, start: int, line: str) -> _Line:
@@ -270,7 +252,11 @@ def _may_be_heading(line: _Line) -> bool:
 
 def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
     """Headings, tables and paragraphs as Markdown."""
-    lines = _without_lone_rows(lines)
+    columns = [0, *(len(line.cells) for line in lines), 0]
+    lines = [  # only those in columns that have a neighbour in as many: a row alone is no table
+        line if here in (before, after) else line._replace(cells=[line.text])
+        for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
+    ]
     steps = [
         step
         for before, line in pairwise(lines)
@@ -289,15 +275,6 @@ def _blocks(lines: Sequence[_Line], levels: dict[float, int]) -> Iterator[str]:
         group.append(line)
     if group:
         yield _block(group, levels, edges)
-
-
-def _without_lone_rows(lines: Sequence[_Line]) -> list[_Line]:
-    """The lines, with only those in columns that have a neighbour in as many: a row alone is no table."""
-    columns = [0, *(len(line.cells) for line in lines), 0]
-    return [
-        line if here in (before, after) else line._replace(cells=[line.text])
-        for line, before, here, after in zip(lines, columns, columns[1:], columns[2:], strict=False)
-    ]
 
 
 def _column(line: _Line) -> int:

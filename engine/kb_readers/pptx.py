@@ -8,7 +8,7 @@ from kb_contracts.api.formats import FORMATS
 from kb_readers.failures import damaged
 from kb_readers.markdown import escaped, one_line, table_row, table_rule
 from kb_readers.model import Extraction, Page
-from kb_readers.xml_files import Attributes, Handler, Package, Relationship, reference
+from kb_readers.xml_files import Attributes, Handler, Package, reference
 
 _FORMAT = FORMATS["pptx"]
 _TITLES = frozenset(["title", "ctrTitle"])
@@ -20,20 +20,17 @@ _NOTES_FRAME = frozenset(["sldNum", "hdr", "ftr", "dt", "sldImg"])
 def read_pptx(data: bytes) -> Extraction:
     """One page a slide, in the order of the presentation; hidden slides say so. Raises ExtractionFailed."""
     package = Package(data, _FORMAT, "presentationml")
-    slides = [_slide(package, part, number) for number, part in enumerate(_parts(package), start=1)]
-    pages = [Page(number, text) for number, (_, text) in enumerate(slides, start=1)]
-    title = package.title or next((title for title, _ in slides[:1] if title), None)
-    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
-
-
-def _parts(package: Package) -> list[str]:
     order = _Order()
     package.feed(package.main, order)
     outgoing = package.relationships(package.main)
     try:
-        return [outgoing[each].part for each in order.slides]
+        parts = [outgoing[each].part for each in order.slides]
     except KeyError:
         raise damaged(_FORMAT.label, "a slide is missing") from None
+    slides = [_slide(package, part, number) for number, part in enumerate(parts, start=1)]
+    pages = [Page(number, text) for number, (_, text) in enumerate(slides, start=1)]
+    title = package.title or next((title for title, _ in slides[:1] if title), None)
+    return Extraction(pages, title, "text_extraction", _FORMAT.mime_type)
 
 
 def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
@@ -41,35 +38,26 @@ def _slide(package: Package, part: str, number: int) -> tuple[str, str]:
     outgoing = package.relationships(part)
 
     def diagram(id_: str) -> list[str]:
-        return _diagram(package, outgoing.get(id_))
+        """The texts of a SmartArt, which lie in a part of their own."""
+        inner = _Shapes()
+        if (where := outgoing.get(id_)) is not None:
+            package.feed(where.part, inner)
+        return inner.blocks
 
     shapes = _Shapes(unread=_NUMBER, diagram=diagram)
     package.feed(part, shapes)
-    blocks = [*shapes.blocks, *_notes(package, outgoing)]
+    blocks = shapes.blocks
+    if notes := next((each.part for each in outgoing.values() if each.kind == "notesSlide"), None):
+        beside = _Shapes(unread=_NOTES_FRAME)
+        package.feed(notes, beside)
+        title = [escaped(beside.title)] if beside.title else []
+        if title or beside.blocks:
+            blocks += ["## Notes", *title, *beside.blocks]
     if not (blocks or shapes.title):
         return "", ""
     # A slide without a title gets a heading too: it would stand below that of the slide before.
     heading = f"# {shapes.title or f'Slide {number}'}{' (hidden slide)' if shapes.is_hidden else ''}"
     return shapes.title, "\n\n".join([heading, *blocks])
-
-
-def _notes(package: Package, outgoing: dict[str, Relationship]) -> list[str]:
-    part = next((each.part for each in outgoing.values() if each.kind == "notesSlide"), None)
-    if part is None:
-        return []
-    shapes = _Shapes(unread=_NOTES_FRAME)
-    package.feed(part, shapes)
-    blocks = [escaped(shapes.title), *shapes.blocks] if shapes.title else shapes.blocks
-    return ["## Notes", *blocks] if blocks else []
-
-
-def _diagram(package: Package, where: Relationship | None) -> list[str]:
-    """The texts of a SmartArt, which lie in a part of their own."""
-    if where is None:
-        return []
-    shapes = _Shapes()
-    package.feed(where.part, shapes)
-    return shapes.blocks
 
 
 class _Order(Handler):
@@ -130,25 +118,27 @@ class _Shapes(Handler):
         elif name == "t":
             self._in_text = False
         elif name == "p":
-            self._end_paragraph()
+            self._lines += filter(None, map(one_line, "".join(self._line).split("\n")))
+            self._line = []
         elif name in ("sp", "cxnSp", "pt"):  # `pt` is a shape of a SmartArt
             self._end_shape()
         elif name == "tc":
             self._row.append(" ".join(self._lines))
             self._lines = []
         elif name == "tr":
-            self._end_row()
+            if any(self._row):
+                self._rows.append(table_row(self._row))
+                if len(self._rows) == 1:
+                    self._rows.append(table_rule(len(self._row)))
+            self._row = []
         elif name == "tbl":
-            self._end_table()
+            if self._rows:
+                self.blocks.append("\n".join(self._rows))
+            self._rows = []
 
     def characters(self, text: str) -> None:
         if self._in_text and not self._fallbacks:
             self._line.append(text)
-
-    def _end_paragraph(self) -> None:
-        lines = map(one_line, "".join(self._line).split("\n"))
-        self._lines += filter(None, lines)
-        self._line = []
 
     def _end_shape(self) -> None:
         lines, role = self._lines, self._role
@@ -159,15 +149,3 @@ class _Shapes(Handler):
             self.title = " ".join(lines)
         else:
             self.blocks.append("\n".join(map(escaped, lines)))
-
-    def _end_row(self) -> None:
-        if any(self._row):
-            self._rows.append(table_row(self._row))
-            if len(self._rows) == 1:
-                self._rows.append(table_rule(len(self._row)))
-        self._row = []
-
-    def _end_table(self) -> None:
-        if self._rows:
-            self.blocks.append("\n".join(self._rows))
-        self._rows = []

@@ -14,7 +14,7 @@ from typing import IO
 from kb_contracts.api import formats
 from kb_contracts.api.formats import Format
 from kb_readers.child import OnProgress, read_in_child
-from kb_readers.failures import ExtractionFailed, not_installed, too_much_text
+from kb_readers.failures import ExtractionFailed, too_much_text
 from kb_readers.model import DEFAULT_LIMITS, Extraction, Limits, Progress, Reader
 from kb_readers.text import read_text
 
@@ -52,7 +52,11 @@ def require_reader(fmt: Format) -> None:
     """Raise ExtractionFailed "unsupported_format" where the package for this format is not installed."""
     package = _PACKAGES.get(fmt.name)
     if package is not None and find_spec(package) is None:
-        raise not_installed(fmt.label, package)
+        raise ExtractionFailed(
+            "unsupported_format",
+            f"{fmt.label} files are read by the package {package}, which is not installed here. "
+            f"Install it with: pip install {package}",
+        )
 
 
 async def ignore_progress(_progress: Progress) -> None:
@@ -72,13 +76,9 @@ async def read_file(
     KeyError for a format without a reader here.
     """
     if fmt.name in _DECODED_HERE:
-        return await asyncio.to_thread(_decode, source, fmt, limits)
+        data = await asyncio.to_thread(source.read, limits.text_bytes + 1)
+        if len(data) > limits.text_bytes:
+            raise too_much_text(limits.text_bytes)
+        return (await asyncio.to_thread(read_text, data, fmt.mime_type)).within(limits)
     require_reader(fmt)
     return await read_in_child(source, fmt, READERS[fmt.name], limits, on_progress)
-
-
-def _decode(source: IO[bytes], fmt: Format, limits: Limits) -> Extraction:
-    data = source.read(limits.text_bytes + 1)
-    if len(data) > limits.text_bytes:
-        raise too_much_text(limits.text_bytes)
-    return read_text(data, fmt.mime_type).within(limits)

@@ -69,12 +69,20 @@ class _Drawing(Handler):
             raise ExtractionFailed("file_corrupt", "The file is no SVG, although its name says so.")
         if self._hidden_depth:
             return
-        if name in _HIDDEN or self._is_second_choice():
+        before = self._switches.get(self._depth - 1)
+        if before is not None and name not in _HIDDEN:
+            self._switches[self._depth - 1] = before + 1
+        if name in _HIDDEN or before:  # a further child of a `switch`, of which only one is shown
             self._hidden_depth = self._depth
         elif name == "switch":
             self._switches[self._depth] = 0
-        else:
-            self._start_visible(name, attributes)
+        elif not self._text_depth and name in _TEXTS:
+            self._text_depth = self._depth
+            # The title of the drawing is a child of its root; others are those of its parts.
+            self._is_title = name == "title" and self._depth == 2 and not self.title
+            self._y = attributes.get("y", "")
+        elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):
+            self._parts.append("\n")
 
     def end(self, _name: str) -> None:
         self._switches.pop(self._depth, None)
@@ -87,22 +95,6 @@ class _Drawing(Handler):
     def characters(self, text: str) -> None:
         if self._text_depth and not self._hidden_depth:
             self._parts.append(text.replace("\n", " "))
-
-    def _is_second_choice(self) -> bool:
-        """Whether this is a further child of a `switch`, of which only one is shown."""
-        if (before := self._switches.get(self._depth - 1)) is None:
-            return False
-        self._switches[self._depth - 1] = before + 1
-        return before > 0
-
-    def _start_visible(self, name: str, attributes: Attributes) -> None:
-        if not self._text_depth and name in _TEXTS:
-            self._text_depth = self._depth
-            # The title of the drawing is a child of its root; others are those of its parts.
-            self._is_title = name == "title" and self._depth == 2 and not self.title
-            self._y = attributes.get("y", "")
-        elif name in _LINES or (name == "tspan" and self._is_new_line(attributes)):
-            self._parts.append("\n")
 
     def _is_new_line(self, attributes: Attributes) -> bool:
         """Whether a piece of a text is set below another, not merely beside it."""

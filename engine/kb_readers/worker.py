@@ -13,12 +13,11 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 
 import msgspec
 
-from kb_readers.failures import ExtractionFailed, crashed, not_loaded, too_much_memory
+from kb_readers.failures import ExtractionFailed, crashed, too_much_memory
 from kb_readers.model import Context, Extraction, Failure, Limits, PageBegun, Progress, Report, Task
 
 _NICENESS = 10
@@ -33,20 +32,37 @@ _NO_ROOM = "failed to map segment"  # the loader's words when the memory limit i
 def main() -> None:
     """Read the file and report. Never returns: it leaves without the clean-up of what may be broken."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    _end_with(task.parent)
+    # Die with the parent, even when it was killed: by the kernel's promise where there is one.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != task.parent:
+        os._exit(1)
     _bind(task)
     # The report has the standard output for itself; whatever prints, prints into the errors.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    _write(out, msgspec.msgpack.encode(_report(task)))
+    report = memoryview(msgspec.msgpack.encode(_report(task)))
+    while report:
+        report = report[os.write(out, report) :]
     # Threads of a library may still be running, and destructors that meet a broken state may crash.
     os._exit(0)
 
 
 def _report(task: Task) -> Report:
+    def report_progress(progress: Progress) -> None:
+        os.write(task.progress_fd, progress.record)
+        if isinstance(progress, PageBegun):
+            _set_alarm(task.limits)
+
     try:
-        read = _load(task)
-        return read(sys.stdin.buffer.read()).within(task.limits)
+        # Imported only now: the parsers are most of the start-up.
+        read: Callable[..., Extraction] = getattr(import_module(task.reader.module), task.reader.function)
+        known = None
+        if task.known_fd is not None:
+            with os.fdopen(task.known_fd, "rb") as file:
+                known = msgspec.msgpack.decode(file.read(), type=Extraction)
+        context = [Context(task.format, task.limits, report_progress, known)] * task.reader.takes_context
+        return read(sys.stdin.buffer.read(), *context).within(task.limits)
     except ExtractionFailed as failed:
         return Failure.of(failed)
     except MemoryError:
@@ -54,60 +70,30 @@ def _report(task: Task) -> Report:
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError) and _NO_ROOM in str(error):
             return Failure.of(too_much_memory(task.limits.memory_bytes))
-        return Failure.of(not_loaded(error.name or "that reads it"))
+        package = error.name or "that reads it"
+        return Failure(
+            "extraction_failed",
+            f"The package {package} cannot be loaded. Install it again, then send the file again.",
+        )
     except BaseException as error:  # noqa: BLE001 - the boundary; a panic in Rust is no Exception
         return Failure.of(crashed(type(error).__name__))
 
 
-def _load(task: Task) -> Callable[[bytes], Extraction]:
-    """The reader, imported only now: the parsers are most of the start-up."""
-    read: Callable[..., Extraction] = getattr(import_module(task.reader.module), task.reader.function)
-    if not task.reader.takes_context:
-        return read
-    known = None
-    if task.known_fd is not None:
-        with os.fdopen(task.known_fd, "rb") as file:
-            known = msgspec.msgpack.decode(file.read(), type=Extraction)
-    context = Context(task.format, task.limits, partial(_report_progress, task), known)
-    return lambda data: read(data, context)
-
-
-def _report_progress(task: Task, progress: Progress) -> None:
-    os.write(task.progress_fd, progress.record)
-    if isinstance(progress, PageBegun):
-        _set_alarm(task.limits)
-
-
-def _end_with(parent: int) -> None:
-    """Die with the parent, even when it was killed: by the kernel's promise where there is one."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _bind(task: Task) -> None:
-    limits = task.limits
+    limits, size = task.limits, os.fstat(sys.stdin.fileno()).st_size
+    cpu_seconds = {
+        "wall": limits.wall_seconds,
+        "ocr": limits.wall_seconds + limits.ocr_seconds,
+        "size": min(limits.wall_seconds, limits.cpu_seconds + size / limits.cpu_bytes),
+    }[task.reader.cpu_limit]
     os.nice(_NICENESS)
     # The parent ends a reader that takes too long; these end one whose parent no longer can.
     _set_alarm(limits)
-    _limit(resource.RLIMIT_CPU, math.ceil(_cpu_seconds(task)) + 1, _CPU_SLACK_SECONDS)
+    _limit(resource.RLIMIT_CPU, math.ceil(cpu_seconds) + 1, _CPU_SLACK_SECONDS)
     _limit(resource.RLIMIT_AS, limits.memory_bytes)
     _limit(resource.RLIMIT_FSIZE, limits.text_bytes + _REPORT_SLACK_BYTES)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
-
-
-def _cpu_seconds(task: Task) -> float:
-    limits = task.limits
-    match task.reader.cpu_limit:
-        case "wall":
-            return limits.wall_seconds
-        case "ocr":
-            return limits.wall_seconds + limits.ocr_seconds
-        case "size":
-            by_size = limits.cpu_seconds + os.fstat(sys.stdin.fileno()).st_size / limits.cpu_bytes
-            return min(limits.wall_seconds, by_size)
 
 
 def _set_alarm(limits: Limits) -> None:
@@ -119,12 +105,6 @@ def _limit(what: int, most: int, slack: int = 0) -> None:
     _, hard = resource.getrlimit(what)
     last = most + slack if hard == resource.RLIM_INFINITY else min(most + slack, hard)
     resource.setrlimit(what, (min(most, last), last))
-
-
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ declares.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -49,17 +49,13 @@ def formatter(number: int, code: str, *, from_1904: bool) -> Formatter:
     if number in _TIMES if not code else _TIME.search(first_section):
         return partial(_moment, from_1904=from_1904)
     if number in _PERCENTAGES if not code else "%" in first_section:
-        return _percentage
+        return lambda raw: f"{float(raw) * 100:.15g}%"
     return plain
 
 
 def plain(raw: str) -> str:
     """A number with the 15 digits that a workbook keeps."""
     return raw if _WHOLE.fullmatch(raw) else f"{float(raw):.15g}"
-
-
-def _percentage(raw: str) -> str:
-    return f"{float(raw) * 100:.15g}%"
 
 
 def _duration(raw: str) -> str:
@@ -81,15 +77,10 @@ def _moment(raw: str, *, from_1904: bool) -> str:
         clock += f":{seconds % 60:02}"
     if value < 1:
         return clock
-    day = _first_day(days, from_1904) + timedelta(days)
+    # Day 0. Counting from 1900, workbooks know a 29 February in that year, which is day 60.
+    first_day = date(1899, 12, 30) if days >= 60 else date(1899, 12, 31)
+    day = (date(1904, 1, 1) if from_1904 else first_day) + timedelta(days)
     return f"{day.isoformat()} {clock}" if seconds else day.isoformat()
-
-
-def _first_day(days: int, from_1904: bool) -> date:
-    """Day 0. Counting from 1900, workbooks know a 29 February in that year, which is day 60."""
-    if from_1904:
-        return date(1904, 1, 1)
-    return date(1899, 12, 30) if days >= 60 else date(1899, 12, 31)
 
 
 MOST_CELLS = 1_000_000
@@ -187,7 +178,6 @@ class _Styles(Handler):
         self._in_cells = False
 
     def of_cells(self, *, from_1904: bool) -> list[Formatter]:
-        """In order."""
         formatters = {
             number: formatter(number, self._codes.get(number, ""), from_1904=from_1904)
             for number in set(self._of_cells)
@@ -226,7 +216,13 @@ class _Text:
         self._cells += len(values)
         if self._cells > MOST_CELLS:
             raise unsafe(_FORMAT.label, f"more than {MOST_CELLS:,} cells")
-        cells = list(_with_gaps(values))
+        cells: list[str] = []
+        last = 0
+        for column in sorted(values):  # a mark stands for very many empty cells
+            gap = column - last - 1
+            cells += ["…"] if gap > _WIDEST_GAP else [""] * gap
+            cells.append(values[column])
+            last = column
         line = table_row(cells)
         self._characters += len(line)
         if self._characters > DEFAULT_LIMITS.text_bytes:
@@ -237,16 +233,6 @@ class _Text:
             self._heading = ""
         self.lines += ["", line, table_rule(len(cells))] if begins else [line]
         self._last_row = row
-
-
-def _with_gaps(values: Mapping[int, str]) -> Iterator[str]:
-    """The cells of a row up to its last value; where very many are empty, a mark stands for them."""
-    last = 0
-    for column in sorted(values):
-        gap = column - last - 1
-        yield from ["…"] if gap > _WIDEST_GAP else [""] * gap
-        yield values[column]
-        last = column
 
 
 class _Cells(Handler):
@@ -268,7 +254,13 @@ class _Cells(Handler):
 
     def start(self, name: str, attributes: Attributes) -> None:
         if name == "c":
-            self._begin_cell(attributes)
+            place = attributes.get("r")
+            self._column = self._column + 1 if place is None else _column(place)
+            self._kind = attributes.get("t", "n")
+            style = int(attributes.get("s") or 0)  # some programs write it empty
+            self._style = self._styles[style] if 0 <= style < len(self._styles) else plain
+            for pieces in self._pieces.values():
+                pieces.clear()
         elif name in self._pieces:
             self._open = None if self._in_reading_aid else self._pieces[name]
         elif name == "row":
@@ -294,15 +286,6 @@ class _Cells(Handler):
         if self._open is not None:
             self._open.append(text)
 
-    def _begin_cell(self, attributes: Attributes) -> None:
-        place = attributes.get("r")
-        self._column = self._column + 1 if place is None else _column(place)
-        self._kind = attributes.get("t", "n")
-        style = int(attributes.get("s") or 0)  # some programs write it empty
-        self._style = self._styles[style] if 0 <= style < len(self._styles) else plain
-        for pieces in self._pieces.values():
-            pieces.clear()
-
     def _value(self) -> str:
         value, text, formula = ("".join(pieces) for pieces in self._pieces.values())
         if text:
@@ -312,18 +295,15 @@ class _Cells(Handler):
             return _words(f"={formula}") if formula else ""
         match self._kind:
             case "s":
-                return self._shared(int(value))
+                if not 0 <= (number := int(value)) < len(self._strings):
+                    raise damaged(_FORMAT.label, "a text is missing")
+                return self._strings[number]
             case "b":
                 return "TRUE" if value == "1" else "FALSE"
             case "n":
                 return self._style(value)
             case _:
                 return _words(value)
-
-    def _shared(self, number: int) -> str:
-        if not 0 <= number < len(self._strings):
-            raise damaged(_FORMAT.label, "a text is missing")
-        return self._strings[number]
 
 
 def _column(place: str) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from kb_contracts.api.formats import Format
-from kb_readers.failures import OLE, ExtractionFailed, damaged, locked, old_or_locked, unsafe
+from kb_readers.failures import ExtractionFailed, damaged, locked, unsafe
 from kb_readers.markdown import one_line
 
 DEEPEST = 1000
@@ -88,6 +88,9 @@ _READ_BYTES = 1 << 18
 _LONGEST_TITLE = 500
 ENCRYPTED = 1
 """The bit of a zip member's flags."""
+# How an Office file begins that is from before 2007 or locked with a password, and what a locked one holds.
+_OLE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what Office writes
 BROKEN = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError,
@@ -112,8 +115,13 @@ class Package:
 
     def __init__(self, data: bytes, fmt: Format, family: str) -> None:
         """Open it; `family` stands in the content type of every main part of this format."""
-        if data.startswith(OLE):
-            raise old_or_locked(data, fmt.label)
+        if data.startswith(_OLE):
+            if _ENCRYPTED_PACKAGE in data:
+                raise locked(fmt.label)
+            raise ExtractionFailed(
+                "file_corrupt",
+                f"The file is in the format of before 2007. Save it as {fmt.label} and send it again.",
+            )
         self._label = fmt.label
         self._room = MOST_UNPACKED_BYTES
         try:
@@ -123,7 +131,21 @@ class Package:
         # Names of parts are equal whatever their case.
         self._members = {each.filename.lower(): each for each in self._archive.infolist()}
         self._outer = self.relationships("")
-        self.main = self._main(family)
+        main = next((each.part for each in self._outer.values() if each.kind == "officeDocument"), None)
+        types = _ContentTypes()
+        if main is not None:
+            self.feed("[Content_Types].xml", types)
+        content_type = types.of(main or "")
+        if "macroenabled" in content_type:
+            raise ExtractionFailed(
+                "unsupported_format",
+                f"The file holds macros. Save it as {self._label} without macros and try again.",
+            )
+        if main is None or family not in content_type:
+            raise ExtractionFailed(
+                "file_corrupt", f"The file is no {self._label}, although its name says so."
+            )
+        self.main = main
         """The name of the part that everything hangs on."""
 
     def feed(self, part: str, handler: Handler) -> None:
@@ -140,7 +162,9 @@ class Package:
         try:
             with self._archive.open(member) as opened:
                 while piece := opened.read(_READ_BYTES):
-                    self._take(len(piece))
+                    self._room -= len(piece)
+                    if self._room < 0:
+                        raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
                     parser.Parse(piece, False)
             parser.Parse(b"", True)
         except BROKEN as error:
@@ -165,35 +189,11 @@ class Package:
         title = one_line(found.text)[:_LONGEST_TITLE]
         return None if title.lower() in _NO_TITLES else title
 
-    def _main(self, family: str) -> str:
-        part = next((each.part for each in self._outer.values() if each.kind == "officeDocument"), None)
-        if part is None:
-            raise self._something_else()
-        types = _ContentTypes()
-        self.feed("[Content_Types].xml", types)
-        content_type = types.of(part)
-        if "macroenabled" in content_type:
-            raise ExtractionFailed(
-                "unsupported_format",
-                f"The file holds macros. Save it as {self._label} without macros and try again.",
-            )
-        if family not in content_type:
-            raise self._something_else()
-        return part
-
     def _refuse_declarations(self, *_: object) -> None:
         raise ExtractionFailed(
             "file_corrupt",
             f"The {self._label} defines entities, which no Office program does; it is not read.",
         )
-
-    def _something_else(self) -> ExtractionFailed:
-        return ExtractionFailed("file_corrupt", f"The file is no {self._label}, although its name says so.")
-
-    def _take(self, size: int) -> None:
-        self._room -= size
-        if self._room < 0:
-            raise unsafe(self._label, f"it unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
 
 
 def reference(attributes: Attributes, name: str = "id") -> str:

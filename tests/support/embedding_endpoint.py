@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from kb_engine.embed.hashing import HashEmbedder
+from kb_engine.embed.openai.embedder import OpenAIEmbedder
+from kb_engine.embed.openai.settings import OpenAISettings
 from tests.support.stack import free_port
 
 Json = dict[str, Any]
@@ -154,3 +156,11 @@ def endpoint() -> Iterator[EmbeddingEndpoint]:
         yield serving
     finally:
         serving.close()
+
+
+@contextmanager
+def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
+    """An embedder that asks this endpoint, with its settings."""
+    chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
+    with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
+        yield embedder

@@ -22,8 +22,6 @@ LIMITS = Limits(file_bytes=1_000, staging_bytes=2_000, share_bytes=1_500, second
 
 @dataclass
 class Desk:
-    """Uploads with all that is around them."""
-
     uploads: Uploads
     engine: SimulatedEngine
     clock: ManualClock
@@ -31,7 +29,6 @@ class Desk:
     client: InterruptedEngine
 
     def files(self) -> list[str]:
-        """What lies in the staging folder and holds bytes."""
         return sorted(path.name for path in self.home.rglob("*") if path.is_file() and path.stat().st_size)
 
     def ids(self) -> list[str]:
@@ -64,8 +61,6 @@ def sha256(data: bytes) -> str:
 
 @pytest.fixture
 def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk with room for 900 bytes of uploads beside the spare ones."""
-
     def free_bytes(_: Staging) -> int:
         return _SPARE_BYTES + 900 - sum(path.stat().st_size for path in tmp_path.rglob("chunk-*"))
 
@@ -74,7 +69,6 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """Limits of a thousand bytes a file, two thousand in all, ten minutes."""
     clock = ManualClock()
     async with simulated_engine() as engine:
         client = InterruptedEngine(engine.url, clock=JumpingClock().clock())

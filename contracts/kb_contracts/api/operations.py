@@ -40,8 +40,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Method(StrEnum):
-    """HTTP methods in use."""
-
     GET = "GET"
     POST = "POST"
     PUT = "PUT"
@@ -65,8 +63,6 @@ class NoQuery(m.Request):
 
 
 class PageQuery(m.Request):
-    """The query parameters of a list."""
-
     limit: Limit = 100
     offset: Offset = 0
 

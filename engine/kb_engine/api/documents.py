@@ -28,7 +28,7 @@ from kb_contracts.semantics.documents import (
 )
 from kb_engine.api.engine import Engine, idempotency_of
 from kb_engine.spool import SpoolFile
-from kb_engine.store.port import Idempotency, NewJob
+from kb_engine.store.port import NewJob
 from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.transaction import answer_to
 from kb_readers import ExtractionFailed, format_of
@@ -44,27 +44,40 @@ class JobsApi:
         self._store = engine.store
 
     async def create_job(self, incoming: Incoming) -> m.Job:
-        """Queue a note or a file."""
-        if incoming.body is not None:
-            job = await self._create_note(incoming)
-        else:
+        if incoming.body is None:
             job = await self._create_file(incoming)
+        else:
+            request: m.NoteRequest = incoming.body
+            check_note_text(request.text)
+            check_metadata(request.metadata)
+            sha256, size = text_digest(request.text)
+            new = NewJob(
+                id=str(uuid4()),
+                kind="note",
+                title=request.title or note_title(request.text),
+                tags=list(dict.fromkeys(request.tags)),
+                metadata=request.metadata,
+                source_path=request.source_path,
+                dedup_scope=request.dedup_scope,
+                sha256=sha256,
+                size_bytes=size,
+                text=request.text,
+                caller=caller_of(incoming),
+            )
+            job = await self._store.once(idempotency_of(incoming), jobs.accept, new)
         self._engine.workers.wake()
         return job
 
     async def list_jobs(self, incoming: Incoming) -> m.JobList:
-        """Jobs, newest first."""
         query = incoming.query
         return await self._store.read(jobs.page, query.status, query.limit, query.offset)
 
     async def get_job(self, incoming: Incoming) -> m.Job:
-        """One job, at its end or after `wait` seconds."""
         return await self._engine.ends.wait(
             incoming.path["job_id"], incoming.query.wait, lambda job_id: self._store.read(jobs.find, job_id)
         )
 
     async def cancel_job(self, incoming: Incoming) -> m.Job:
-        """Cancel a job and stop the work on it."""
         job_id = incoming.path["job_id"]
         job = await self._store.once(idempotency_of(incoming), jobs.cancel, job_id)
         await self._engine.workers.cancel(job_id)
@@ -74,31 +87,41 @@ class JobsApi:
         return job
 
     async def retry_job(self, incoming: Incoming) -> m.Job:
-        """Queue a failed job again."""
         job = await self._engine.kept.retry(incoming.path["job_id"], idempotency_of(incoming))
         self._engine.workers.wake()
         return job
 
-    async def _create_note(self, incoming: Incoming) -> m.Job:
-        request: m.NoteRequest = incoming.body
-        check_note_text(request.text)
-        check_metadata(request.metadata)
-        return await self._store.once(
-            idempotency_of(incoming), jobs.accept, _note_job(request, caller_of(incoming))
-        )
-
     async def _create_file(self, incoming: Incoming) -> m.Job:
-        self._check_length(incoming)
-        await self._engine.kept.make_room(incoming.http.content_length or 0)
+        length, limit = incoming.http.content_length or 0, self._engine.settings.max_upload_bytes
+        if length > limit + _ENVELOPE_BYTES:
+            raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
+        await self._engine.kept.make_room(length)
         spool, job_id = self._engine.spool, str(uuid4())
         with spool.hold(job_id):
             try:
                 received, form = await self._receive(incoming, job_id)
             except EngineError as error:
                 if error.code == "storage_full":  # whoever sends it again finds room, if that makes any
-                    await self._engine.kept.make_room(self._engine.settings.max_upload_bytes)
+                    await self._engine.kept.make_room(limit)
                 raise
-            job = _file_job(job_id, received, form, caller_of(incoming))
+            fields = received.fields
+            job = NewJob(
+                id=job_id,
+                kind="file",
+                title=fields.title or received.filename,
+                tags=list(dict.fromkeys(fields.tags)),
+                metadata=fields.metadata,
+                source_path=fields.source_path,
+                dedup_scope=fields.dedup_scope,
+                sha256=received.sha256,
+                size_bytes=received.size,
+                spool=job_id,
+                filename=received.filename,
+                format=form.name,
+                doc_type=form.doc_type,
+                force_ocr=fields.force_ocr,
+                caller=caller_of(incoming),
+            )
             try:
                 accepted = await self._store.once(idempotency_of(incoming, received), jobs.accept, job)
             except (
@@ -116,7 +139,10 @@ class JobsApi:
 
             async def open_sink(filename: str) -> SpoolFile:
                 nonlocal form
-                form = _format(filename)  # before the first byte: an unknown kind is refused at once
+                try:  # before the first byte: an unknown kind is refused at once
+                    form = format_of(filename)
+                except ExtractionFailed as error:
+                    raise EngineError(error.code, error.message, parameter="file") from error
                 return file
 
             received = await receive_file(
@@ -127,60 +153,10 @@ class JobsApi:
             check_ocr(received.fields, form)
         return received, form
 
-    def _check_length(self, incoming: Incoming) -> None:
-        limit = self._engine.settings.max_upload_bytes
-        if (incoming.http.content_length or 0) > limit + _ENVELOPE_BYTES:
-            raise EngineError("payload_too_large", f"The file is over the limit of {limit} bytes.")
-
 
 def caller_of(incoming: Incoming) -> str:
     """With whom jobs take turns: a digest of the credential and of the user that it names."""
     return hashlib.sha256(f"{incoming.credential} {incoming.user or ''}".encode()).hexdigest()[:16]
-
-
-def _note_job(request: m.NoteRequest, caller: str) -> NewJob:
-    sha256, size = text_digest(request.text)
-    return NewJob(
-        id=str(uuid4()),
-        kind="note",
-        title=request.title or note_title(request.text),
-        tags=list(dict.fromkeys(request.tags)),
-        metadata=request.metadata,
-        source_path=request.source_path,
-        dedup_scope=request.dedup_scope,
-        sha256=sha256,
-        size_bytes=size,
-        text=request.text,
-        caller=caller,
-    )
-
-
-def _file_job(job_id: str, received: ReceivedFile, form: Format, caller: str) -> NewJob:
-    fields = received.fields
-    return NewJob(
-        id=job_id,
-        kind="file",
-        title=fields.title or received.filename,
-        tags=list(dict.fromkeys(fields.tags)),
-        metadata=fields.metadata,
-        source_path=fields.source_path,
-        dedup_scope=fields.dedup_scope,
-        sha256=received.sha256,
-        size_bytes=received.size,
-        spool=job_id,
-        filename=received.filename,
-        format=form.name,
-        doc_type=form.doc_type,
-        force_ocr=fields.force_ocr,
-        caller=caller,
-    )
-
-
-def _format(filename: str) -> Format:
-    try:
-        return format_of(filename)
-    except ExtractionFailed as error:
-        raise EngineError(error.code, error.message, parameter="file") from error
 
 
 class DocumentsApi:
@@ -191,7 +167,6 @@ class DocumentsApi:
         self._store = engine.store
 
     async def list_documents(self, incoming: Incoming) -> m.DocumentList:
-        """One page of documents."""
         query = incoming.query
         return await self._store.read(
             documents.page,
@@ -205,7 +180,6 @@ class DocumentsApi:
         )
 
     async def get_document(self, incoming: Incoming) -> m.DocumentDetail:
-        """One document with a slice of its chunks."""
         query = incoming.query
         return await self._store.read(
             documents.detail,
@@ -215,7 +189,6 @@ class DocumentsApi:
         )
 
     async def delete_document(self, incoming: Incoming) -> m.Removed:
-        """Remove one document."""
         return await self._store.once(
             idempotency_of(incoming), documents.delete, document_key(incoming.path["document_id"])
         )
@@ -236,14 +209,29 @@ class DocumentsApi:
         patch: m.NotePatch = incoming.body
         check_patch(patch)
         deadline = asyncio.get_running_loop().time() + incoming.query.wait
-        document_id, idempotency = incoming.path["document_id"], _update_key(incoming)
+        document_id = incoming.path["document_id"]
+        # The outcome is kept under the caller's key, else under one that nobody else has. How long the caller
+        # waits does not make it another request.
+        key = incoming.idempotency_key or str(uuid4())
+        idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
+        assert idempotency is not None  # it has a key
+        # Why the embedder takes nothing, so that the caller is refused now and not by a failed job. It may
+        # not be known in time, as while the model is loading.
+        refusal = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._engine.encoder.load()
+        except TimeoutError:
+            pass
+        except EngineError as error:
+            refusal = error
         taken = await self._store.write(
             documents.accept_update,
             document_id,
             patch,
             idempotency,
             caller=caller_of(incoming),
-            refusal=await self._embedder_failure(deadline),
+            refusal=refusal,
         )
         if isinstance(taken, m.Document):
             return taken
@@ -251,7 +239,9 @@ class DocumentsApi:
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         job = await self._engine.ends.wait(taken.id, left, lambda job_id: self._store.read(jobs.find, job_id))
         if job.error is not None:
-            await self._refuse_as_now(document_id, patch.expected_version)
+            # What the failed update would meet now, with all that belongs to such an error.
+            document, _ = await self._store.read(documents.note, document_id)
+            check_version(document, patch.expected_version)
             raise EngineError(job.error.code, job.error.message)
         # Not as the note is now: a later update may have been quick.
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None
@@ -266,50 +256,17 @@ class DocumentsApi:
         )
 
     async def add_tags(self, incoming: Incoming) -> m.Document:
-        """Add tags to a document."""
         key, request = document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(
             idempotency_of(incoming), documents.add_tags, key, request.tags, incoming.if_match
         )
 
     async def remove_tag(self, incoming: Incoming) -> m.Document:
-        """Take a tag off a document."""
         key, tag = document_key(incoming.path["document_id"]), incoming.path["tag"]
         return await self._store.once(
             idempotency_of(incoming), documents.remove_tag, key, tag, incoming.if_match
         )
 
     async def list_tags(self, incoming: Incoming) -> m.TagList:
-        """Tags with how much carries them."""
         query = incoming.query
         return await self._store.read(documents.tag_page, query.prefix, query.limit, query.offset)
-
-    async def _embedder_failure(self, deadline: float) -> EngineError | None:
-        """Why the embedder takes nothing, so that the caller is refused now and not by a failed job.
-
-        None also where that is not known in time, as while the model is loading.
-        """
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._engine.encoder.load()
-        except TimeoutError:
-            return None
-        except EngineError as error:
-            return error
-        return None
-
-    async def _refuse_as_now(self, document_id: int, expected_version: int | None) -> None:
-        """Raise what the failed update would meet now, with all that belongs to such an error."""
-        document, _ = await self._store.read(documents.note, document_id)
-        check_version(document, expected_version)
-
-
-def _update_key(incoming: Incoming) -> Idempotency:
-    """What the outcome of an update is kept under: the caller's key, else one that nobody else has.
-
-    How long the caller waits does not make it another request.
-    """
-    key = incoming.idempotency_key or str(uuid4())
-    idempotency = idempotency_of(dataclasses.replace(incoming, query=NoQuery(), idempotency_key=key))
-    assert idempotency is not None  # it has a key
-    return idempotency

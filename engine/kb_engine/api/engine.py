@@ -104,7 +104,9 @@ class StateApi:
         """Counts, model, queue, storage, and what is wrong."""
         engine = self._engine
         engine.encoder.begin_recovery()
-        issues = self._issues_of_model() + await self._read()
+        failure = engine.encoder.failure
+        issues = [] if failure is None else [f"The embedding model cannot be used: {failure}"]
+        issues += await self._read()
         counts = self._counts
         return m.Status(
             version=API_VERSION,
@@ -120,7 +122,6 @@ class StateApi:
         )
 
     async def get_health(self, _incoming: Incoming) -> m.Health:
-        """The process lives, or this would not be answered."""
         return m.Health(status="ok")
 
     async def get_readiness(self, _incoming: Incoming) -> m.Health:
@@ -161,7 +162,3 @@ class StateApi:
             failed_seconds_limit=engine.kept.bounds.seconds,
         )
         return [f"The disk is nearly full: {free} bytes are free"] if free < _NEARLY_FULL_BYTES else []
-
-    def _issues_of_model(self) -> list[str]:
-        failure = self._engine.encoder.failure
-        return [] if failure is None else [f"The embedding model cannot be used: {failure}"]

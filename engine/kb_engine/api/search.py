@@ -30,15 +30,17 @@ class SearchApi:
         self._encoder = engine.encoder
 
     async def search(self, incoming: Incoming) -> m.SearchResponse:
-        """Find passages."""
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
-        found = await self._store.search(await self._query(request))
-        results, omitted = within_budget(found.results, request.max_chars)
+        query = await self._query(request)
+        found = await self._store.search(query)
+        results, omitted = found.results, 0
+        if request.max_chars is not None:
+            results, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
             results=results,
             total=found.total,
-            mode=mode_of(request),
+            mode=query.mode,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             weak=found.weak,
             omitted=omitted,
@@ -63,7 +65,7 @@ class SearchApi:
 def selection_of(request: m.SearchRequest) -> Selection:
     """Which documents may answer. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters)
+    date_from, date_to = date_window(filters) if request.filters else (None, None)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,
@@ -85,7 +87,6 @@ class RaglerApi:
         self._store = engine.store
 
     async def vector_search(self, incoming: Incoming) -> r.VectorSearchResponse:
-        """Find passages by meaning."""
         started = time.perf_counter()
         request: r.VectorSearchRequest = incoming.body
         chosen = await self._chosen(request)
@@ -110,15 +111,12 @@ class RaglerApi:
         )
 
     async def list_collections(self, _incoming: Incoming) -> r.CollectionList:
-        """All collections."""
         return await self._store.read(collections.every)
 
     async def get_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """One collection."""
         return await self._store.read(collections.detail, incoming.path["collection_id"])
 
     async def put_collection(self, incoming: Incoming) -> r.CollectionDetail:
-        """Describe a collection."""
         check_may_describe(incoming.role)
         return await self._store.once(
             idempotency_of(incoming), collections.put, incoming.path["collection_id"], incoming.body

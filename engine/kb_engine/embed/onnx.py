@@ -12,16 +12,19 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.onnx_model import OnnxModel, Pooling, open_session, read_tokenizer
 from kb_engine.embed.own_model import PASSAGES, QUESTIONS, ModelSettings, weights_for
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, Vectors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kb_engine.embed.onnx_model import OnnxModel, Pooling
 
 ONNX = "onnx"
 """The value of `KB_EMBEDDER` that names a model in a folder."""
@@ -101,6 +104,8 @@ class OnnxEmbedder(Embedder):
         """One vector a passage; of one beyond the window only its beginning counts."""
         model = self._ready()
         if not texts:
+            import numpy as np
+
             return np.empty((0, self.dimensions), np.float32)
         return model.embed([self._settings.embedding_document_prefix + text for text in texts])
 
@@ -116,6 +121,9 @@ class OnnxEmbedder(Embedder):
         return model
 
     def _load(self) -> OnnxModel:
+        # Numpy and the runtime only now: this module's settings are read by every command.
+        from kb_engine.embed.onnx_model import OnnxModel, open_session, read_tokenizer
+
         found = next((path for name in _MODELS if (path := self._folder / name).is_file()), None)
         if found is None:
             names = " or ".join(_MODELS)

@@ -18,15 +18,16 @@ MiniLM itself gets its own constants this way, and so does a model that cannot t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.minilm import MiniLM
 from kb_engine.embed.protocol import OwnSettings, ScoreWeights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCORING = ("w", "k", "floor", "cosine_floor")
 """What `KB_EMBEDDING_SCORING` may set, as in "cosine_floor=0.7,w=0.6"."""
@@ -52,15 +53,12 @@ PASSAGES = (
     "Sow the seeds indoors in March and set the young plants out once the last frost is over.",
 )
 
-_BASE = MiniLM.weights
 _FLOOR_SHARE = 0.6
 """How far MiniLM's cosine floor lies on the way from far to near."""
 _BASE_STEP = 0.45
 """From far to near with MiniLM: 0.03 to 0.48."""
 _LEAST_STEP = 0.03
 _MOST_W = 0.85
-_WORDS_AT_FLOOR = (_BASE.floor - _BASE.w * _BASE.cosine_floor) / (1 - _BASE.w)
-"""What the words contribute where MiniLM's score is at its floor."""
 
 
 class ModelSettings(OwnSettings, frozen=True, kw_only=True):
@@ -113,19 +111,27 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
 
 def weights_for(cosines: NDArray[np.float32] | None, chosen: Mapping[str, float]) -> ScoreWeights:
     """The constants from the cosines of QUESTIONS (rows) and PASSAGES; those in `chosen` stand over them."""
-    w, cosine_floor = _BASE.w, _BASE.cosine_floor
+    import numpy as np  # with MiniLM, only here: the settings are read by every command
+
+    from kb_engine.embed.minilm import MiniLM
+
+    base = MiniLM.weights
+    words_at_floor = (base.floor - base.w * base.cosine_floor) / (
+        1 - base.w
+    )  # what the words contribute there
+    w, cosine_floor = base.w, base.cosine_floor
     if cosines is not None:
         same = np.eye(len(QUESTIONS), dtype=np.bool_)
         far, near = float(np.median(cosines[~same])), float(np.median(cosines[same]))
         if (step := near - far) >= _LEAST_STEP:
-            w = min(_MOST_W, max(_BASE.w, _BASE_STEP / (_BASE_STEP + step)))
+            w = min(_MOST_W, max(base.w, _BASE_STEP / (_BASE_STEP + step)))
             cosine_floor = max(0.0, far + _FLOOR_SHARE * step)
     w = chosen.get("w", round(w, 2))
     cosine_floor = chosen.get("cosine_floor", round(cosine_floor, 2))
     return ScoreWeights(
         w=w,
-        k=chosen.get("k", _BASE.k),
-        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * _WORDS_AT_FLOOR, 2)),
+        k=chosen.get("k", base.k),
+        floor=chosen.get("floor", round(w * cosine_floor + (1 - w) * words_at_floor, 2)),
         cosine_floor=cosine_floor,
     )
 

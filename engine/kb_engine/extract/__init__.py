@@ -40,15 +40,6 @@ def no_ocr(package: str) -> ExtractionFailed:
     )
 
 
-def too_many_pages(pages: int, most: int) -> ExtractionFailed:
-    """More pages than are read by OCR."""
-    return ExtractionFailed(
-        "extraction_failed",
-        f"{pages:,} pages would have to be read by OCR; {most:,} are the most of one file. "
-        "Split it and add the parts.",
-    )
-
-
 _NAMED = 8
 
 

@@ -189,15 +189,11 @@ _COLOUR_BYTES = 4
 _PROGRESSIVE_BYTES = 6  # a pixel: the decoder holds the coefficients of all until the last has come
 
 
-class Decoded(NamedTuple):
-    """A picture as it is to be seen, and what a person should know of it."""
+def decode_picture(data: bytes, fmt: Format) -> tuple[Pixels, list[str]]:
+    """The first picture in the file, turned as the camera says, on white; and remarks for people.
 
-    pixels: Pixels
-    remarks: list[str]
-
-
-def decode_picture(data: bytes, fmt: Format) -> Decoded:
-    """The first picture in the file: turned as the camera says, on white. Raises ExtractionFailed."""
+    Raises ExtractionFailed.
+    """
     from PIL import Image, ImageOps  # they come with the extra
 
     Image.MAX_IMAGE_PIXELS = None  # `MOST_PIXELS` bounds it instead
@@ -216,7 +212,7 @@ def decode_picture(data: bytes, fmt: Format) -> Decoded:
         raise damaged(fmt.label, str(error)) from None
     white = Image.new("RGBA", upright.size, "white")
     white.alpha_composite(upright)
-    return Decoded(np.ascontiguousarray(np.asarray(white)[:, :, 2::-1]), remarks)
+    return np.ascontiguousarray(np.asarray(white)[:, :, 2::-1]), remarks
 
 
 def _scaled(picture: ImageFile.ImageFile, fmt: Format) -> Image.Image:
@@ -298,8 +294,13 @@ def load_recognizer() -> Callable[[Pixels], Seen]:
     recognize = _load_models()
 
     def widened(piece: Pixels) -> list[Line]:
-        is_bare = not _is_large_enough(piece) or (piece == piece[0, 0]).all()
-        return [] if is_bare else recognize(_widened(piece))
+        height, width, _ = piece.shape
+        is_small = min(height, width) * min(1.0, LONGEST_SIDE / max(height, width)) < _LEAST_SIDE
+        if is_small or (piece == piece[0, 0]).all():
+            return []
+        # A narrow piece on more ground: the recognizer enlarges it until the shorter side has 700 pixels.
+        more = height // _NARROWEST - width
+        return recognize(piece if more <= 0 else np.pad(piece, ((0, 0), (0, more), (0, 0)), mode="edge"))
 
     def read(pixels: Pixels) -> Seen:
         pieces = upright_lines(_trimmed(pixels), _pieces, widened)
@@ -392,15 +393,3 @@ def _trimmed(pixels: Pixels) -> Pixels:
         return pixels[:0]
     top, left = max(0, rows[0] - _MARGIN), max(0, columns[0] - _MARGIN)
     return pixels[top : rows[-1] + _MARGIN, left : columns[-1] + _MARGIN]
-
-
-def _is_large_enough(piece: Pixels) -> bool:
-    shorter, longer = sorted(piece.shape[:2])
-    return bool(shorter * min(1.0, LONGEST_SIDE / longer) >= _LEAST_SIDE)
-
-
-def _widened(piece: Pixels) -> Pixels:
-    """A narrow piece on more ground: the recognizer enlarges it until the shorter side has 700 pixels."""
-    height, width, _ = piece.shape
-    more = height // _NARROWEST - width
-    return piece if more <= 0 else np.pad(piece, ((0, 0), (0, more), (0, 0)), mode="edge")

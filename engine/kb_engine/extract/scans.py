@@ -20,9 +20,9 @@ import pypdfium2
 from pypdfium2 import raw
 
 from kb_contracts.api.formats import FORMATS
-from kb_engine.extract import pages_listed, too_many_pages
+from kb_engine.extract import pages_listed
 from kb_engine.extract.pictures import LONGEST_SIDE, TALLEST, Pixels, Seen, illegible, load_recognizer
-from kb_readers import Extraction, Method, Page, PageBegun
+from kb_readers import Extraction, ExtractionFailed, Method, Page, PageBegun
 from kb_readers.failures import damaged
 from kb_readers.model import Context
 from kb_readers.pdf import declared_title, open_pdf
@@ -61,22 +61,31 @@ class Pages:
 
     def __init__(self, document: Any) -> None:
         self._document = document
+        self.title = declared_title(document)
 
     def __len__(self) -> int:
         return len(self._document)
 
-    @property
-    def title(self) -> str | None:
-        """What the file says its title is."""
-        return declared_title(self._document)
-
     def look(self, number: int) -> Look | None:
         """What is on a page; None where PDFium cannot show it."""
-        return self._of_page(number, self._looked)
+
+        def look(page: Any) -> Look:
+            is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
+            largest = max(self._pictures(page), default=_NO_PICTURE)
+            return Look(is_bare, largest.area / _area(page.get_bbox()))
+
+        return self._of_page(number, look)
 
     def pixels(self, number: int) -> Pixels | None:
         """A page as it is to be seen, turned and on white; None where PDFium cannot show it."""
-        return self._of_page(number, self._rendered)
+
+        def render(page: Any) -> Pixels:
+            width, height = page.get_size()
+            fineness = max(self._pictures(page), default=_NO_PICTURE).fineness
+            with closing(page.render(scale=scale(width, height, fineness))) as bitmap:
+                return np.array(bitmap.to_numpy())
+
+        return self._of_page(number, render)
 
     def _of_page(self, number: int, use: Callable[[Any], T]) -> T | None:
         try:
@@ -85,35 +94,25 @@ class Pages:
         except (pypdfium2.PdfiumError, ValueError, ArithmeticError):  # also a page of no size, or of NaN
             return None
 
-    def _looked(self, page: Any) -> Look:
-        is_bare = not (raw.FPDFPage_CountObjects(page) > 0 or raw.FPDFPage_GetAnnotCount(page) > 0)
-        largest = max(self._pictures(page), default=_NO_PICTURE)
-        return Look(is_bare, largest.area / _area(page.get_bbox()))
-
-    def _rendered(self, page: Any) -> Pixels:
-        width, height = page.get_size()
-        fineness = max(self._pictures(page), default=_NO_PICTURE).fineness
-        with closing(page.render(scale=scale(width, height, fineness))) as bitmap:
-            return np.array(bitmap.to_numpy())
-
     def _pictures(self, page: Any) -> Iterator[_Picture]:
-        frame = page.get_bbox()
-        placed = None
+        frame: _Box = page.get_bbox()
+        placed: Any = None
         for item in islice(page.get_objects(max_depth=_DEEPEST), _MOST_OBJECTS):
             if item.level == 0:
                 placed = item  # what is inside a form is placed within that form
-            if item.type == raw.FPDF_PAGEOBJ_IMAGE:
-                yield self._picture(item, placed, frame)
-
-    def _picture(self, image: Any, placed: Any, frame: _Box) -> _Picture:
-        try:
-            width, height = image.get_px_size()
-            box = placed.get_bounds()
-        except pypdfium2.PdfiumError:
-            return _NO_PICTURE
-        area = _area(box)
-        fineness = math.sqrt(width * height / area) if area > 0 else 0.0
-        return _Picture(_area(_common(box, frame)), fineness)
+            if item.type != raw.FPDF_PAGEOBJ_IMAGE:
+                continue
+            try:
+                width, height = item.get_px_size()
+                box: _Box = placed.get_bounds()
+            except pypdfium2.PdfiumError:
+                yield _NO_PICTURE
+                continue
+            area = _area(box)
+            fineness = math.sqrt(width * height / area) if area > 0 else 0.0
+            left, bottom = map(max, box[:2], frame[:2])
+            right, top = map(min, box[2:], frame[2:])
+            yield _Picture(_area((left, bottom, right, top)), fineness)
 
 
 _Box = tuple[float, float, float, float]
@@ -146,15 +145,6 @@ def _area(box: _Box) -> float:
     return max(0.0, right - left) * max(0.0, top - bottom)
 
 
-def _common(one: _Box, other: _Box) -> _Box:
-    return (
-        max(one[0], other[0]),
-        max(one[1], other[1]),
-        min(one[2], other[2]),
-        min(one[3], other[3]),
-    )
-
-
 _FORMAT = FORMATS["pdf"]
 _COVERED = 0.5  # the part of a page that a picture takes where the page is a scan
 _TIMES_THE_TEXT = 2  # what OCR must find to stand for the text of a page
@@ -171,27 +161,25 @@ def read_scans(data: bytes, context: Context) -> Extraction:
         scans = _Scans(pages, texts + [""] * (len(pages) - len(texts)), forced=known is None)
         wanted = scans.wanted()
         if len(wanted) > context.limits.ocr_pages:
-            raise too_many_pages(len(wanted), context.limits.ocr_pages)
-        for number, seen in _read(pages, wanted, context.report_progress):
-            scans.add(number, seen)
+            raise ExtractionFailed(
+                "extraction_failed",
+                f"{len(wanted):,} pages would have to be read by OCR; {context.limits.ocr_pages:,} are the "
+                "most of one file. Split it and add the parts.",
+            )
+        read: Callable[[Pixels], Seen] | None = None
+        for done, number in enumerate(wanted):
+            context.report_progress(PageBegun(number, len(pages), done, len(wanted)))
+            pixels = pages.pixels(number)
+            if pixels is None:
+                scans.hidden.append(number)
+            elif (pixels == pixels[0, 0]).all():
+                scans.seen[number] = ""  # one colour
+            else:
+                read = read or load_recognizer()
+                scans.seen[number], is_legible = read(pixels)
+                if not is_legible:
+                    scans.illegible.append(number)
         return scans.extraction(pages.title if known is None else known.title)
-
-
-def _read(
-    pages: Pages, wanted: Sequence[int], report_progress: Callable[[PageBegun], None]
-) -> Iterator[tuple[int, Seen | None]]:
-    """What is seen on each page; None of one that cannot be shown."""
-    read: Callable[[Pixels], Seen] | None = None
-    for done, number in enumerate(wanted):
-        report_progress(PageBegun(number, len(pages), done, len(wanted)))
-        pixels = pages.pixels(number)
-        if pixels is None:
-            yield number, None
-        elif (pixels == pixels[0, 0]).all():
-            yield number, Seen("", is_legible=True)  # one colour
-        else:
-            read = read or load_recognizer()
-            yield number, read(pixels)
 
 
 @dataclass
@@ -209,36 +197,31 @@ class _Scans:
         """The pages to read; those that cannot be shown are noted."""
         numbers = range(1, len(self.pages) + 1)
         few = [number for number in numbers if self.forced or has_few_letters(self.texts[number - 1])]
-        return [number for number in few if self._shows_more(number)]
-
-    def _shows_more(self, number: int) -> bool:
-        """Whether there is more to see on a page than its text says."""
-        look = self.pages.look(number)
-        if look is None:
-            self.hidden.append(number)
-            return False
-        return look.covered >= _COVERED if count_letters(self.texts[number - 1]) else not look.is_bare
-
-    def add(self, number: int, seen: Seen | None) -> None:
-        """Note what was read on a page."""
-        if seen is None:
-            self.hidden.append(number)
-            return
-        self.seen[number] = seen.text
-        if not seen.is_legible:
-            self.illegible.append(number)
+        wanted = []
+        for number in few:
+            look = self.pages.look(number)
+            if look is None:
+                self.hidden.append(number)
+            elif look.covered >= _COVERED if count_letters(self.texts[number - 1]) else not look.is_bare:
+                wanted.append(number)  # there is more to see than the text says
+        return wanted
 
     def extraction(self, title: str | None) -> Extraction:
         """All pages, each with what says more: its text, or what was read on it."""
-        found = [self._chosen(number, text) for number, text in enumerate(self.texts, 1)]
+        found: list[str] = []
+        for number, text in enumerate(self.texts, 1):
+            seen = self.seen.get(number, "")
+            found.append(seen if count_letters(seen) > _TIMES_THE_TEXT * count_letters(text) else text)
         if self.hidden and not any(found):
             raise damaged(_FORMAT.label, f"{pages_listed(self.hidden)} cannot be shown")
         pages = [Page(number, text) for number, text in enumerate(found, 1)]
-        return Extraction(pages, title, self._method(found), _FORMAT.mime_type, self._remark())
-
-    def _chosen(self, number: int, text: str) -> str:
-        seen = self.seen.get(number, "")
-        return seen if count_letters(seen) > _TIMES_THE_TEXT * count_letters(text) else text
+        remarks = []
+        if self.hidden:
+            remarks.append(f"{pages_listed(self.hidden)} cannot be shown and were not read.")
+        if self.illegible:
+            remarks.append(illegible(f"On {pages_listed(self.illegible).lower()}"))
+        remark = " ".join(remarks) or None
+        return Extraction(pages, title, self._method(found), _FORMAT.mime_type, remark)
 
     def _method(self, found: Sequence[str]) -> Method:
         if self.forced:
@@ -248,11 +231,3 @@ class _Scans:
         if by_text:
             return "mixed_extraction" if by_ocr else "text_extraction"
         return "image_analysis" if self.seen else "text_extraction"
-
-    def _remark(self) -> str | None:
-        remarks = []
-        if self.hidden:
-            remarks.append(f"{pages_listed(self.hidden)} cannot be shown and were not read.")
-        if self.illegible:
-            remarks.append(illegible(f"On {pages_listed(self.illegible).lower()}"))
-        return " ".join(remarks) or None

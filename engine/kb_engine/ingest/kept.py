@@ -49,10 +49,6 @@ class KeptBounds:
         return [one for one in kept if one.id not in stay]
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class KeptJobs:
     """Keeps to the bounds, and queues failed jobs again."""
 
@@ -63,7 +59,7 @@ class KeptJobs:
         bounds: KeptBounds,
         folder: Path,
         *,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self._store = store

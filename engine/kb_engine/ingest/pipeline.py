@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.chunk import Chunk, chunks
+from kb_engine.chunk import chunks
 from kb_engine.embed.protocol import Vectors
 from kb_engine.encoder import RETRY_SECONDS, EmbedderOutage, Encoder, Owner
 from kb_engine.extract import extract
@@ -51,11 +51,9 @@ class Steps:
         self._at = (0, 1)
 
     async def extracting(self) -> None:
-        """The text is being taken out of a file."""
         await self._report("Extracting text", 0, 1)
 
     async def page(self, page: PagesCounted | PageBegun) -> None:
-        """The pages have been counted, or one is about to be read by OCR."""
         if isinstance(page, PagesCounted):
             self._text_pages = page.pages
             await self._report("Extracting text", 1, _AROUND + page.pages)
@@ -73,7 +71,6 @@ class Steps:
         await self._after_pages("Generating embeddings", 0, (page or 1) - 1, (done, passages + 1))
 
     async def storing(self, passages: int) -> None:
-        """All passages have."""
         await self._after_pages("Storing", 1, self._text_pages, (passages, passages + 1))
 
     async def waiting(self) -> None:
@@ -193,8 +190,22 @@ class Pipeline:
 
         found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens)
         pieces: list[PreparedChunk] = []
+
+        def next_pieces() -> list[PreparedChunk]:
+            return [
+                PreparedChunk(
+                    text=piece.text,
+                    page=piece.page,
+                    heading=piece.heading,
+                    start=piece.start,
+                    end=piece.end,
+                    tokens=piece.tokens,
+                )
+                for piece in islice(found, _SLICE)
+            ]
+
         try:
-            while some := await self._encoder.in_background(owner, _prepared, found):
+            while some := await self._encoder.in_background(owner, next_pieces):
                 pieces += some
             return pieces
         finally:
@@ -252,18 +263,3 @@ def _why_empty(extraction: Extraction) -> str:
     if pages is None:
         return "There is no text in it."
     return f"There is no text on its pages ({pages:,}), and nothing to be seen that could be read."
-
-
-def _prepared(found: Iterator[Chunk]) -> list[PreparedChunk]:
-    """The next chunks of a document; none at its end."""
-    return [
-        PreparedChunk(
-            text=piece.text,
-            page=piece.page,
-            heading=piece.heading,
-            start=piece.start,
-            end=piece.end,
-            tokens=piece.tokens,
-        )
-        for piece in islice(found, _SLICE)
-    ]

@@ -45,7 +45,6 @@ class JobEnds:
         self._closed = False
 
     def announce(self, job_id: str) -> None:
-        """Wake who waits for this job."""
         for event in self._waiting.get(job_id, ()):
             event.set()
 
@@ -75,13 +74,10 @@ class JobEnds:
                     async with asyncio.timeout(left):
                         await changed.wait()
         finally:
-            self._leave(job_id, changed)
-
-    def _leave(self, job_id: str, event: asyncio.Event) -> None:
-        events = self._waiting[job_id]
-        events.discard(event)
-        if not events:
-            del self._waiting[job_id]
+            events = self._waiting[job_id]
+            events.discard(changed)
+            if not events:
+                del self._waiting[job_id]
 
 
 logger = logging.getLogger(__name__)
@@ -154,14 +150,12 @@ class Workers:
     async def cancel_void(self) -> None:
         """Stop working on every job that the store does not call running any more."""
         for job_id in list(self._running):
-            if not await self._runs(job_id):
+            try:
+                runs = (await self._store.read(jobs.find, job_id)).status == "running"
+            except EngineError as error:
+                runs = error.code != "job_not_found"  # of a store that is not ready nothing is known
+            if not runs:
                 await self.cancel(job_id)
-
-    async def _runs(self, job_id: str) -> bool:
-        try:
-            return (await self._store.read(jobs.find, job_id)).status == "running"
-        except EngineError as error:
-            return error.code != "job_not_found"  # of a store that is not ready nothing is known
 
     async def _serve(self, line: _Line) -> None:
         while True:
@@ -188,20 +182,18 @@ class Workers:
         async with line.looking:
             while True:
                 line.woken.clear()  # before taking, so that an acceptance in between is not missed
-                if (leased := await self._take(line)) is not None:
+                leased = None
+                try:
+                    without = greedy(line.in_hand, line.places)
+                    leased = await self._store.write(jobs.take, str(uuid4()), [line.lane], without)
+                except EngineError as error:
+                    logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
+                if leased is not None:
                     line.in_hand.append(leased.job.caller)
                     return leased
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
                         await line.woken.wait()
-
-    async def _take(self, line: _Line) -> LeasedJob | None:
-        without = greedy(line.in_hand, line.places)
-        try:
-            return await self._store.write(jobs.take, str(uuid4()), [line.lane], without)
-        except EngineError as error:
-            logger.error("no job can be taken", extra={"code": error.code, "detail": error.detail})
-            return None
 
     async def _work(self, leased: LeasedJob) -> bool:
         """Whether the job goes on in another lane."""
@@ -210,7 +202,12 @@ class Workers:
         except LeaseVoid:
             logger.info("job given up", extra={"job": leased.job.id})
         except ManyPages:
-            return await self._change_lane(leased)
+            changed = await self._retry_while_not_ready(
+                lambda: self._store.write(jobs.change_lane, leased, "scan")
+            )
+            logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
+            self.wake()
+            return changed
         except ExtractionFailed as error:
             await self._fail(leased, error.code, error.message)
         except EngineError as error:
@@ -221,14 +218,6 @@ class Workers:
                 leased, "internal", "The engine failed on this; its log says why. Submit it again."
             )
         return False
-
-    async def _change_lane(self, leased: LeasedJob) -> bool:
-        changed = await self._retry_while_not_ready(
-            lambda: self._store.write(jobs.change_lane, leased, "scan")
-        )
-        logger.info("job is a scan" if changed else "job given up", extra={"job": leased.job.id})
-        self.wake()
-        return changed
 
     async def _attempt(self, leased: LeasedJob) -> None:
         if await self._closed_as_duplicate(leased):
@@ -255,7 +244,14 @@ class Workers:
     async def _prepare(self, leased: LeasedJob) -> Prepared:
         job, progress = leased.job, self._progress(leased)
         if job.kind == "update":
-            return await self._prepare_update(job, progress)
+            # What is read here still stands at the commit: updates of one note follow one another.
+            note = updated_note(job)
+            standing, old_text = await self._retry_while_not_ready(
+                lambda: self._store.read(documents.note, note)
+            )
+            text = old_text if job.text is None else job.text
+            title = job.new_title or title_after_update(standing.title, old_text, text)
+            return await self._pipeline.note(text, title, progress, caller=job.caller)
         if job.text is not None:
             return await self._pipeline.note(job.text, job.title, progress, caller=job.caller)
         if job.spool is None or job.filename is None:
@@ -268,21 +264,13 @@ class Workers:
             return await self._pipeline.file(
                 path,
                 job.filename,
-                _given_title(job),
+                # A file's job is called by its name until something better is known; another title was given.
+                None if job.title == job.filename else job.title,
                 progress,
                 caller=job.caller,
                 force_ocr=job.force_ocr,
                 most_pages=None if leased.lane == "scan" else _MOST_PAGES,
             )
-
-    async def _prepare_update(self, job: NewJob, progress: Progress) -> Prepared:
-        # What is read here still stands at the commit: updates of one note follow one another.
-        standing, old_text = await self._retry_while_not_ready(
-            lambda: self._store.read(documents.note, updated_note(job))
-        )
-        text = old_text if job.text is None else job.text
-        title = job.new_title or title_after_update(standing.title, old_text, text)
-        return await self._pipeline.note(text, title, progress, caller=job.caller)
 
     def _progress(self, leased: LeasedJob) -> Progress:
         reported: tuple[str, float] = ("", 0.0)
@@ -346,11 +334,6 @@ class Workers:
         except EngineError as error:
             return error.code != "job_not_found"
         return job.retryable or job.finished_at is None
-
-
-def _given_title(job: NewJob) -> str | None:
-    # A file's job is called by its name until something better is known; another title was given.
-    return None if job.title == job.filename else job.title
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

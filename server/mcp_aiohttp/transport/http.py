@@ -57,7 +57,6 @@ class Readiness:
 
 
 async def always_ready() -> Readiness:
-    """The readiness of a server that depends on nothing."""
     return Readiness(True)
 
 

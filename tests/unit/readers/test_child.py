@@ -30,7 +30,6 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """No child and no zombie outlives a test."""
     before = own_children()
     yield
     assert own_children() == before
@@ -47,20 +46,17 @@ def endless(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 
 async def reading(writer: int) -> psutil.Process:
-    """The reader's process, once it has begun to read."""
     # More than a pipe holds: this returns only when someone took a part of it away.
     await asyncio.to_thread(os.write, writer, b"x" * (1 << 18))
     return reader_of(psutil.Process())
 
 
 def reader_of(engine: psutil.Process) -> psutil.Process:
-    """The one reader that a process has started."""
     (process,) = (each for each in engine.children() if "kb_readers.worker" in each.cmdline())
     return process
 
 
 async def failure(path: Path, fmt: Format, limits: Limits | None = None) -> ExtractionFailed:
-    """How the extraction fails."""
     with pytest.raises(ExtractionFailed) as failed:
         await read_path(path, fmt, limits or Limits())
     return failed.value
@@ -156,7 +152,6 @@ async def test_what_the_reader_started_is_ended_with_it(
 
 
 def dying(how: str) -> list[str]:
-    """A program that ends in this way."""
     return [sys.executable, "-c", f"import os, signal, sys; {how}"]
 
 
@@ -181,7 +176,6 @@ def dying(how: str) -> list[str]:
 async def test_every_way_to_die_has_a_clear_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: str
 ) -> None:
-    """Crash, kill, garbage, silence."""
     monkeypatch.setattr(child, "_command", lambda task: dying(how))
     path = tmp_path / "x"
     path.touch()
@@ -214,8 +208,6 @@ async def test_more_text_than_the_limit_is_refused(tmp_path: Path) -> None:
 
 
 async def test_many_at_once_do_not_mix(tmp_path: Path) -> None:
-    """Each file has its own process and its own answer."""
-
     async def one(number: int) -> str:
         path = tmp_path / str(number)
         path.write_text(f"<h1>Number {number}</h1>")
@@ -226,7 +218,6 @@ async def test_many_at_once_do_not_mix(tmp_path: Path) -> None:
 
 
 async def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
-    """Neither when it goes well nor when it fails."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_bytes(b"<p>text")
     bad.write_bytes(b"\xff")
@@ -238,7 +229,6 @@ async def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
 
 
 async def test_reading_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the home nor the folder for temporary files gets one, of the parser's caches or of ours."""
     home = tmp_path / "home"
     home.mkdir()
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_readers.docx import read_docx
-from tests.support.documents import LOCKED_OFFICE, docx_of, docx_package, encrypted
+from tests.support.documents import docx_of, docx_package
 from tests.support.reading import only_text, read_damaged, refusal
 
 text = partial(only_text, read_docx)
@@ -28,7 +28,6 @@ PARAGRAPH = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
 
 
 def body(inner: str, before: str = "", parts: Mapping[str, str] | None = None) -> bytes:
-    """A DOCX whose body is this XML, and whose other parts are these, by their kinds."""
     links = "".join(
         f'<Relationship Id="r{kind}" Type="{OFFICE}/{kind}" Target="{kind}.xml"/>' for kind in parts or {}
     )
@@ -41,7 +40,6 @@ def body(inner: str, before: str = "", parts: Mapping[str, str] | None = None) -
 
 
 def paragraph(words: str, properties: str = "") -> str:
-    """One paragraph of a body."""
     return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t xml:space='preserve'>{words}</w:t></w:r></w:p>"
 
 
@@ -72,7 +70,6 @@ def test_a_heading_is_known_by_its_style_whatever_its_id_or_what_it_is_based_on(
 
 
 def test_lists_have_their_marks_and_numbers() -> None:
-    """Items stand without a blank line, those below them indented; numbers go on after a paragraph."""
     numbering = (
         f'<w:numbering {WORD}><w:abstractNum w:abstractNumId="4">'
         '<w:lvl w:ilvl="0"><w:numFmt w:val="decimal"/></w:lvl>'
@@ -89,7 +86,6 @@ def test_lists_have_their_marks_and_numbers() -> None:
 
 
 def test_a_table_is_a_table_and_a_frame_is_text() -> None:
-    """What is in a table within a cell is text of the cell."""
     cell = "<w:tc>{}</w:tc>"
     row = "<w:tr>" + cell * 2 + "</w:tr>"
     inner = "<w:tbl>" + row.format(PARAGRAPH.format("a|b"), PARAGRAPH.format("c") + PARAGRAPH.format("d"))
@@ -100,8 +96,6 @@ def test_a_table_is_a_table_and_a_frame_is_text() -> None:
 
 
 def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
-    """Those of a first page and of even pages are often the same."""
-
     def part(name: str, inner: str) -> str:
         return f"<w:{name} {WORD}>{inner}</w:{name}>"
 
@@ -117,7 +111,6 @@ def test_notes_headers_and_footers_follow_the_body_each_once() -> None:
 
 
 def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
-    """A text box and its copy for older programs; a change that is tracked; links, tabs and line breaks."""
     box = f"<w:r><w:pict><w:txbxContent>{PARAGRAPH.format('boxed')}</w:txbxContent></w:pict></w:r>"
     choice = (
         '<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
@@ -138,33 +131,23 @@ def test_what_is_shown_is_read_once_and_what_was_taken_away_is_not() -> None:
     ids=["white space", "a picture alone"],
 )
 def test_a_docx_without_words_is_empty_and_no_error(inner: str) -> None:
-    """There was no text to lose, and none is made up."""
     assert text(body(inner)) == ""
 
 
 def laughs() -> bytes:
-    """A billion of them, by entities that hold entities."""
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
     return body(PARAGRAPH.format("&e9;"), f'<!DOCTYPE x [<!ENTITY e0 "ha">{entities}]>')
 
 
-def outsider() -> bytes:
-    """An entity that wants a file of this machine."""
-    return body(PARAGRAPH.format("&e;"), '<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>')
-
-
 def large_body() -> bytes:
-    """A hundred megabytes of one letter."""
     return body(PARAGRAPH.format("a" * (101 << 20)))
 
 
 def long_part() -> bytes:
-    """Three hundred megabytes of white space, which are no text."""
     return body(" " * (300 << 20))
 
 
 def deep() -> bytes:
-    """A table in a table in a table."""
     tables = 1000
     inner = PARAGRAPH.format("x")
     return body("<w:tbl><w:tr><w:tc>" * tables + inner + "</w:tc></w:tr></w:tbl>" * tables)
@@ -174,21 +157,18 @@ def deep() -> bytes:
     ("bomb", "code", "message"),
     [
         (laughs, "file_corrupt", "entities"),
-        (outsider, "file_corrupt", "entities"),
         (large_body, "extraction_failed", "67,108,864 bytes of text"),
         (long_part, "extraction_failed", "unpacks to more than 268,435,456 bytes"),
         (deep, "extraction_failed", "safe to read"),
     ],
 )
 def test_a_docx_bomb_is_refused(bomb: Callable[[], bytes], code: str, message: str) -> None:
-    """By its depth, its first entity, or once it is longer than any text may be."""
     failure = refused(bomb())
     assert failure.code == code
     assert message in failure.message
 
 
 def zip_without_a_body() -> bytes:
-    """A zip file that is no document."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("a.txt", "x")
@@ -198,29 +178,17 @@ def zip_without_a_body() -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "damaged"),
-        (b"just words", "damaged"),
-        (docx_of([("", "x" * 5000)])[:-100], "damaged"),
         (body("<w:p><w:r><w:t>never closed"), "damaged"),
         (zip_without_a_body(), "no DOCX"),
-        (b"\xd0\xcf\x11\xe0" + bytes(600), "before 2007"),
     ],
 )
 def test_a_docx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    """Cut off, broken inside, another zip, an old Word file."""
     failure = refused(data)
     assert failure.code == "file_corrupt"
     assert message in failure.message
 
 
-@pytest.mark.parametrize("data", [LOCKED_OFFICE, encrypted(docx_of([("", "secret")]), "word/document.xml")])
-def test_a_locked_docx_is_not_a_damaged_one(data: bytes) -> None:
-    """As Word locks it, and as a ZIP."""
-    assert refused(data).code == "file_encrypted"
-
-
 def test_pictures_of_any_size_cost_nothing() -> None:
-    """They are not unpacked."""
     data = docx_package(
         f"<w:document {WORD}><w:body>{PARAGRAPH.format('x')}</w:body></w:document>",
         {"word/media/x.png": bytes(300 << 20)},
@@ -233,12 +201,10 @@ SOUND = docx_of([("Heading1", "Guide"), ("", "feldspar")])
 
 @given(st.binary(max_size=200), st.integers(0, len(SOUND)))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    """Bytes overwritten anywhere leave a text, or a failure with a code."""
     read_damaged(read_docx, SOUND, noise, place)
 
 
 def test_the_example_is_read_whole() -> None:
-    """The committed document, with a heading and a row of its table."""
     bees = read_docx((EXAMPLES / "honey-bees.docx").read_bytes())
     assert bees.title == "A Year with Honey Bees"
     assert "### How bees talk" in bees.pages[0].text

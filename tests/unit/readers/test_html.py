@@ -18,7 +18,6 @@ SOUP = [
 
 
 def text_of(html: str) -> str:
-    """The text of a page in UTF-8."""
     (page,) = read_html(html.encode()).pages
     assert page.number is None
     return page.text
@@ -65,7 +64,6 @@ def test_html_becomes_markdown(html: str, markdown: str) -> None:
     ],
 )
 def test_the_title_is_the_pages_own_or_its_first_heading(html: str, title: str | None) -> None:
-    """None of either is None; the title is no part of the text."""
     extraction = read_html(html.encode())
     assert extraction.title == title
     assert "icon" not in extraction.pages[0].text

@@ -42,7 +42,6 @@ def text_of(content: str) -> str:
 
 
 def test_every_page_of_a_pdf_has_its_text_and_number() -> None:
-    """In order, from 1, each known sentence on its page alone."""
     pages = read_pdf(large_pdf(30, filler_bytes=100_000, seed=3)).pages
     assert [page.number for page in pages] == list(range(1, 31))
     for page in pages:
@@ -75,7 +74,6 @@ def test_a_pdf_whose_page_tree_loops_is_refused_at_once() -> None:
 
 
 def test_a_page_tree_that_was_mended_is_read() -> None:
-    """Of a node that a later part of the file replaces the later one counts."""
     sound = pdf_of([["granite"]])
     assert sound.count(b"\n2 0 obj\n") == 1
     mended = sound.replace(b"\n2 0 obj\n", b"\n2 0 obj\n<< /Kids [2 0 R] >>\nendobj\n2 0 obj\n")
@@ -85,7 +83,6 @@ def test_a_page_tree_that_was_mended_is_read() -> None:
 
 
 def test_headings_and_title_of_a_pdf_come_from_its_letters() -> None:
-    """What is set larger is a heading."""
     lines = [f"This is line {n} of the text below the heading." for n in range(20)]
     extraction = read_pdf(pdf_of([["# Cooking with Gas", "", *lines]]))
     assert extraction.title == "Cooking with Gas"
@@ -93,7 +90,6 @@ def test_headings_and_title_of_a_pdf_come_from_its_letters() -> None:
 
 
 def test_the_words_of_a_sound_pdf_stay_as_they_are() -> None:
-    """Also what ends with f before what begins with a letter of a ligature, and marks between letters."""
     line = "The chief financial officer of life, half life, C#sharp and a*b*c on behalf of it."
     (page,) = read_pdf(pdf_of([[line, "It was a leaf", "left on the roof if it fell."]])).pages
     assert line in page.text
@@ -108,7 +104,6 @@ def test_the_number_of_pages_is_reported_before_they_are_read() -> None:
 
 
 def test_lines_become_paragraphs_and_hyphenated_words_whole() -> None:
-    """A line is joined to the one before unless that was short, or a wider step or an indent lies between."""
     line = "The granite quarry above the river opened in the spring"
     content = (
         f"12 TL 50 700 Td ({line} and exam-) Tj T* (ined {line.lower()} and there.) Tj T* ({line}) Tj T* "
@@ -121,13 +116,11 @@ def test_lines_become_paragraphs_and_hyphenated_words_whole() -> None:
 
 
 def test_a_hyphen_before_a_capital_is_one_of_the_word() -> None:
-    """And not one that a line's end put into it."""
     content = "12 TL 50 700 Td (A map of Alsace-) Tj T* (Lorraine in CAPI-) Tj T* (TALS) Tj"
     assert text_of(content) == "A map of Alsace-Lorraine in CAPITALS"
 
 
 def test_columns_are_a_table_and_one_wide_gap_is_none() -> None:
-    """Rows with as many cells, one below the other; bars in a cell are escaped."""
     rows = [("Stone", "Weight", "Colour"), ("feld|spar", "12.5 kg", "pink"), ("zircon", "3", "red")]
     cells = " ".join(
         f"1 0 0 1 {50 + 100 * column} {700 - 14 * row} Tm ({cell}) Tj"
@@ -157,12 +150,10 @@ def test_ligatures_are_letters_and_leaders_are_a_mark() -> None:
 
 
 def test_a_line_that_looks_like_markup_is_text() -> None:
-    """Only what is set larger is a heading."""
     assert text_of("50 700 Td (# 7 of the list) Tj") == "\\# 7 of the list"
 
 
 def test_a_tree_that_branches_without_end_is_counted_as_the_file_says() -> None:
-    """Its pages are none, and none is read twice."""
     assert {page.text for page in read_pdf(bushy_pdf()).pages} == {""}
 
 
@@ -178,7 +169,6 @@ def test_a_tree_that_branches_without_end_is_counted_as_the_file_says() -> None:
     ],
 )
 def test_a_pdf_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    """Empty, another kind, cut off, damaged."""
     failure = refused(data)
     assert failure.code == "file_corrupt"
     assert message in failure.message
@@ -197,7 +187,6 @@ def test_padding_after_the_end_of_a_pdf_does_no_harm() -> None:
 
 
 def test_the_example_is_read_whole() -> None:
-    """The committed document, with a sentence of each page, and its table."""
     soil = read_pdf((EXAMPLES / "garden-soil.pdf").read_bytes())
     assert soil.title == "A Short Guide to Garden Soil"
     phrases = [

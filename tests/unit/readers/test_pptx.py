@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,9 @@ from pptx.util import Inches
 
 from kb_contracts.api.formats import FORMATS
 from kb_engine.chunk import chunk
-from kb_readers import xml_files
+from kb_readers import ExtractionFailed, xml_files
 from kb_readers.pptx import read_pptx
+from kb_readers.xml_files import unsound
 from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
 from tests.support.reading import read_damaged, read_path, refusal
 
@@ -30,14 +33,12 @@ PLAIN = b"application/vnd.openxmlformats-officedocument.presentationml.presentat
 
 
 def saved(presentation: Any) -> bytes:
-    """The file of a presentation."""
     file = BytesIO()
     presentation.save(file)
     return file.getvalue()
 
 
 def titled(presentation: Any, title: str, body: str = "", notes: str = "") -> Any:
-    """A new slide with these words."""
     slide = presentation.slides.add_slide(presentation.slide_layouts[TITLE_AND_BODY])
     slide.shapes.title.text = title
     slide.placeholders[1].text = body
@@ -47,7 +48,6 @@ def titled(presentation: Any, title: str, body: str = "", notes: str = "") -> An
 
 
 def one_slide(body: str = "pale feldspar") -> bytes:
-    """A presentation of one slide."""
     presentation = Presentation()
     titled(presentation, "Quarry", body)
     return saved(presentation)
@@ -57,7 +57,6 @@ ONE = one_slide()
 
 
 def texts(data: bytes) -> list[str]:
-    """The text of each slide."""
     return [page.text for page in read_pptx(data).pages]
 
 
@@ -92,7 +91,6 @@ def test_slides_come_in_the_order_they_are_shown() -> None:
 
 
 def test_tables_are_rows_of_cells_and_groups_are_looked_into() -> None:
-    """Shapes in the order they are read out."""
     presentation = Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[TITLE_ONLY])
     box = slide.shapes.add_group_shape().shapes.add_textbox(0, 0, Inches(1), Inches(1))
@@ -126,7 +124,6 @@ def test_the_title_of_the_file_stands_over_that_of_its_first_slide() -> None:
 
 
 def test_what_only_older_programs_show_is_not_read_twice() -> None:
-    """A newer shape has a copy of itself for them."""
     both = (
         b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006">'
         b"<mc:Choice><a:r><a:t>once</a:t></a:r></mc:Choice>"
@@ -137,7 +134,6 @@ def test_what_only_older_programs_show_is_not_read_twice() -> None:
 
 
 def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
-    """They lie in a part of their own."""
     main = "http://schemas.openxmlformats.org/drawingml/2006/main"
     office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     diagrams = "http://schemas.openxmlformats.org/drawingml/2006/diagram"
@@ -191,7 +187,6 @@ def test_the_texts_of_a_smartart_stand_in_their_place() -> None:
     ],
 )
 def test_a_pptx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
-    """Cut off, locked, of another kind, with a part missing or broken, with entities, with macros."""
     failure = refused(data)
     assert failure.code == code
     assert message in failure.message
@@ -208,7 +203,6 @@ def test_a_part_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def repeated(xml: bytes) -> bytes:
-    """A presentation that shows its slide a thousand times."""
     slide = xml[xml.index(b"<p:sldId ") : xml.index(b"</p:sldIdLst>")]
     return xml.replace(slide, slide * 1000)
 
@@ -223,5 +217,26 @@ async def test_a_pptx_is_read_in_the_child(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 40_000))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    """Bytes overwritten anywhere leave a text, or a failure with a code."""
     read_damaged(read_pptx, ONE, noise, place)
+
+
+def broken_by(code: str) -> expat.ExpatError:
+    error = expat.ExpatError(code)
+    error.code = expat.errors.codes[code]
+    return error
+
+
+def test_a_parser_that_ran_out_of_memory_says_nothing_of_the_file() -> None:
+    """Its sender must not be told to save a sound file again."""
+    assert isinstance(unsound("DOCX", broken_by(expat.errors.XML_ERROR_NO_MEMORY)), MemoryError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [broken_by(expat.errors.XML_ERROR_SYNTAX), zipfile.BadZipFile("x" * 10_000), ValueError("no number")],
+)
+def test_whatever_else_it_meets_is_a_damaged_file(error: Exception) -> None:
+    failure = unsound("DOCX", error)
+    assert isinstance(failure, ExtractionFailed)
+    assert failure.code == "file_corrupt"
+    assert len(failure.message) < 400

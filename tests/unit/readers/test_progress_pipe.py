@@ -11,7 +11,6 @@ from kb_readers.child import open_progress_pipe
 
 
 async def test_pages_are_reported_in_order_until_the_child_has_ended() -> None:
-    """Each once; a record that was begun when the child died is none."""
     pages = [PageBegun(3, 9, 0, 2), PageBegun(7, 9, 1, 2)]
     with open_progress_pipe(5) as pipe:
         os.write(pipe.writer, b"".join(page.record for page in pages) + b"half")
@@ -20,7 +19,6 @@ async def test_pages_are_reported_in_order_until_the_child_has_ended() -> None:
 
 
 async def test_the_number_of_pages_is_reported_once_before_any_page() -> None:
-    """Then a child that reports it again is broken."""
     with open_progress_pipe(5) as pipe:
         os.write(pipe.writer, PagesCounted(9).record + PageBegun(3, 9, 0, 2).record + PagesCounted(9).record)
         assert [await pipe.next(), await pipe.next()] == [PagesCounted(9), PageBegun(3, 9, 0, 2)]

@@ -23,7 +23,6 @@ NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 def svg(inner: str, before: str = "") -> bytes:
-    """A drawing with this in it."""
     return f"{before}<svg {NAMESPACE}>{inner}</svg>".encode()
 
 
@@ -69,7 +68,6 @@ def test_a_drawing_without_a_namespace_or_in_another_encoding_is_read() -> None:
 
 
 def test_scripts_styles_and_metadata_are_not_text() -> None:
-    """Nothing of them is run, and nothing is found."""
     inner = (
         "<script>alert('x')</script><style>text { fill: red }</style><metadata><title>RDF</title></metadata>"
     )
@@ -77,7 +75,6 @@ def test_scripts_styles_and_metadata_are_not_text() -> None:
 
 
 def test_nothing_outside_the_file_is_asked_for(tmp_path: Path) -> None:
-    """Entities, document types, pictures and style sheets that lie elsewhere are left out."""
     secret = tmp_path / "secret"
     secret.write_text("do not tell")
     document_type = (
@@ -98,18 +95,15 @@ def test_short_entities_are_put_in() -> None:
 
 
 def laughs() -> bytes:
-    """A billion of them, by entities that hold entities."""
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
     return svg("<text>&e9;</text>", f'<!DOCTYPE svg [<!ENTITY e0 "ha">{entities}]>')
 
 
 def hidden_laughs() -> bytes:
-    """The same behind the codes of characters."""
     return svg("<text>&b;</text>", '<!DOCTYPE svg [<!ENTITY a "ha"><!ENTITY b "&#38;a;&#38;a;">]>')
 
 
 def long_entity() -> bytes:
-    """One long text that is put in over and over."""
     return svg(f"<text>{'&e;' * 100_000}</text>", f'<!DOCTYPE svg [<!ENTITY e "{"x" * 100_000}">]>')
 
 
@@ -139,7 +133,6 @@ async def test_short_entities_cannot_fill_the_memory(tmp_path: Path) -> None:
     ],
 )
 def test_an_svg_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
-    """Empty, packed, cut off, another kind, an unknown encoding."""
     failure = refused(data)
     assert failure.code == "file_corrupt"
     assert message in failure.message
@@ -159,7 +152,6 @@ async def test_an_svg_is_read_in_the_child(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=100), st.integers(0, 200))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    """Bytes overwritten anywhere leave a text, or a failure with a code."""
     read_damaged(
         read_svg,
         svg("<title>a</title><switch><text>b<tspan x='1' y='2'>c</tspan></text></switch>"),

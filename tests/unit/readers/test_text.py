@@ -18,7 +18,6 @@ TEXT, MARKDOWN = FORMATS["txt"], FORMATS["md"]
 
 
 async def read(folder: Path, data: bytes, limits: Limits | None = None) -> str:
-    """The text of a plain text file with these bytes."""
     path = folder / "file"
     path.write_bytes(data)
     extraction = await read_path(path, TEXT, limits or Limits())
@@ -55,7 +54,6 @@ def test_the_end_of_a_name_tells_the_format_in_any_case(filename: str, name: str
     ["a.xyz", "a.doc", "a.pptm", "a.xlsm", "a.xls", "a.svgz", "noextension", ".pdf", "", "a.pdf.exe"],
 )
 def test_another_name_is_refused_with_what_is_taken(filename: str) -> None:
-    """The message lists every format with its extensions."""
     with pytest.raises(ExtractionFailed) as failed:
         format_of(filename)
     assert failed.value.code == "unsupported_format"
@@ -82,7 +80,6 @@ def test_no_two_formats_share_an_extension() -> None:
     ],
 )
 async def test_a_byte_order_mark_tells_the_encoding_and_goes(tmp_path: Path, encoded: bytes) -> None:
-    """Without one it is UTF-8. Line ends stay as they are."""
     assert await read(tmp_path, encoded) == "Grüße, 世界 🐝\r\n"
 
 
@@ -98,7 +95,6 @@ async def test_a_byte_order_mark_tells_the_encoding_and_goes(tmp_path: Path, enc
     ],
 )
 async def test_what_is_not_text_is_refused_and_never_guessed(tmp_path: Path, data: bytes) -> None:
-    """Windows encodings, binary, UTF-16 without a mark and halves of surrogates."""
     with pytest.raises(ExtractionFailed) as failed:
         await read(tmp_path, data)
     assert failed.value.code == "undecodable_text"
@@ -106,7 +102,6 @@ async def test_what_is_not_text_is_refused_and_never_guessed(tmp_path: Path, dat
 
 
 async def test_text_at_the_limit_is_taken_and_a_byte_more_is_not(tmp_path: Path) -> None:
-    """The limit is in bytes of UTF-8."""
     limits = Limits(text_bytes=1000)
     assert len(await read(tmp_path, b"x" * 1000, limits)) == 1000
     assert len(await read(tmp_path, "é".encode() * 500, limits)) == 500
@@ -118,13 +113,11 @@ async def test_text_at_the_limit_is_taken_and_a_byte_more_is_not(tmp_path: Path)
 
 
 async def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:
-    """It is no error: the document has nothing in it."""
     assert await read(tmp_path, b"") == ""
     assert await read(tmp_path, codecs.BOM_UTF8) == ""
 
 
 async def test_the_first_heading_is_the_title_of_markdown_only(tmp_path: Path) -> None:
-    """In plain text a `#` is a character like any other."""
     path = tmp_path / "file"
     path.write_text("intro\n\n## Second\n\n# The *Title* of `it` #\n")
     assert (await read_path(path, MARKDOWN)).title == "The *Title* of it"
@@ -132,7 +125,6 @@ async def test_the_first_heading_is_the_title_of_markdown_only(tmp_path: Path) -
 
 
 def found(text: str) -> list[tuple[int, str]]:
-    """Level and title of each heading."""
     return [(heading.level, heading.title) for heading in headings(text)]
 
 
@@ -158,7 +150,6 @@ def found(text: str) -> list[tuple[int, str]]:
     ],
 )
 def test_headings_are_found_as_markdown_has_them(text: str, expected: list[tuple[int, str]]) -> None:
-    """Marked and underlined ones; none in fences, front matter, lists or quotes."""
     assert found(text) == expected
 
 
@@ -170,7 +161,6 @@ def test_a_heading_without_end_is_cut() -> None:
 
 
 def test_a_title_has_words() -> None:
-    """An empty heading is passed over."""
     assert title_of("#\n\n# Real") == "Real"
     assert title_of("## Only a second level") is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from functools import partial
@@ -21,7 +20,7 @@ from openpyxl.cell.text import InlineFont
 from kb_contracts.api.formats import FORMATS
 from kb_readers import ExtractionFailed, Limits, xlsx, xml_files
 from kb_readers.xlsx import formatter, read_xlsx
-from tests.support.documents import LOCKED_OFFICE, docx_of, encrypted, laughs, outside, rewritten, with_part
+from tests.support.documents import docx_of, rewritten, with_part
 from tests.support.reading import only_text, read_damaged, read_path, refusal
 
 text = partial(only_text, read_xlsx)
@@ -37,14 +36,12 @@ MACROS = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 
 
 def saved(book: Workbook) -> bytes:
-    """The file of a workbook."""
     file = BytesIO()
     book.save(file)
     return file.getvalue()
 
 
 def book_of(*rows: list[Any], name: str = "Stones") -> bytes:
-    """A workbook of one sheet with these rows."""
     book = Workbook()
     sheet: Any = book.active
     sheet.title = name
@@ -57,13 +54,11 @@ ONE = book_of(["Stone", "Weight"], ["feldspar", 12.5])
 
 
 def with_sheet(rows: str, before: str = "") -> bytes:
-    """A workbook whose one sheet is written in XML by hand."""
     xml = f'<?xml version="1.0"?><worksheet {MAIN}>{before}<sheetData>{rows}</sheetData></worksheet>'
     return with_part(ONE, SHEET, xml.encode())
 
 
 def with_strings(cells: str, strings: str) -> bytes:
-    """A workbook whose cells share texts; both are written in XML by hand."""
     link = f'<Relationship Id="rIdS" Type="{OFFICE}/sharedStrings" Target="sharedStrings.xml"/>'
     return rewritten(
         with_sheet(f"<row>{cells}</row>"),
@@ -80,12 +75,10 @@ SHARED = with_strings('<c t="s"><v>0</v></c>', "<si><t>feldspar</t></si>")
 
 
 def rows(data: bytes) -> list[str]:
-    """The lines of a workbook's only sheet, without its heading and the rule below the first."""
     return [line for line in text(data).split("\n")[2:] if line and not line.startswith("| ---")]
 
 
 def test_a_sheet_is_a_heading_and_a_table_of_its_rows() -> None:
-    """Cells stand apart, on one line, and an empty row ends the table."""
     data = book_of(["Stone", "Weight"], ["feld|spar", 12.5], [], ["# no\nheading", None, "right"])
     assert text(data) == (
         "# Stones\n\n| Stone | Weight |\n| --- | --- |\n| feld\\|spar | 12.5 |\n\n"
@@ -94,7 +87,6 @@ def test_a_sheet_is_a_heading_and_a_table_of_its_rows() -> None:
 
 
 def test_sheets_come_in_the_order_of_their_tabs_and_hidden_ones_say_so() -> None:
-    """An empty sheet is not told of."""
     book = Workbook()
     first: Any = book.active
     first["A1"] = "first"
@@ -171,7 +163,6 @@ def test_shared_inline_and_rich_texts_are_texts() -> None:
 
 
 def test_a_formula_is_its_result() -> None:
-    """Where no program has calculated it, it is the formula; an error is what it says."""
     data = with_sheet(
         '<row r="1"><c r="A1"><f>B1*2</f><v>84</v></c><c r="B1" t="str"><f>A1</f><v>forty-two</v></c>'
         '<c r="C1"><f>SUM(A1:B1)</f></c><c r="D1" t="e"><f>1/0</f><v>#DIV/0!</v></c>'
@@ -186,12 +177,10 @@ def test_cells_without_places_follow_one_another() -> None:
 
 
 def test_a_cell_of_an_empty_style_has_none() -> None:
-    """The sheet can be read all the same."""
     assert rows(with_sheet('<row r="1"><c r="A1" s=""><v>1</v></c></row>')) == ["| 1 |"]
 
 
 def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
-    """A value in each far corner; what is empty in between is a mark."""
     data = with_sheet(
         '<row r="1"><c r="A1"><v>1</v></c><c r="D1"><v>4</v></c></row>'
         '<row r="1048576"><c r="A1048576"><v>5</v></c><c r="XFD1048576"><v>6</v></c></row>',
@@ -203,7 +192,6 @@ def test_the_size_that_a_sheet_declares_costs_nothing() -> None:
 
 
 def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with a value count, of all sheets together."""
     monkeypatch.setattr(xlsx, "MOST_CELLS", 3)
     assert len(rows(book_of(["a", "b", None, "c"]))) == 1
     failure = refused(book_of(["a", "b"], ["c", "d"]))
@@ -211,7 +199,6 @@ def test_a_workbook_of_more_cells_than_the_bound_is_refused(monkeypatch: pytest.
 
 
 def test_a_long_text_in_very_many_cells_is_refused() -> None:
-    """It lies in the file once."""
     data = with_strings('<c t="s"><v>0</v></c>' * 100, f"<si><t>{'x' * (1 << 20)}</t></si>")
     failure = refused(data)
     assert (failure.code, "bytes of text" in failure.message) == ("extraction_failed", True)
@@ -230,42 +217,23 @@ def test_a_long_text_in_very_many_cells_is_refused() -> None:
     ],
 )
 def test_a_cell_that_makes_no_sense_is_damage(cell: str) -> None:
-    """A text that is not there, a number that is none, a place outside the sheet."""
     failure = refused(with_sheet(f'<row r="1">{cell}</row>'))
     assert (failure.code, "damaged" in failure.message) == ("file_corrupt", True)
 
 
 @pytest.mark.parametrize(
-    ("data", "code", "message"),
+    ("data", "message"),
     [
-        (b"", "file_corrupt", "damaged"),
-        (b"name,weight\nzircon,1\n", "file_corrupt", "damaged"),
-        (ONE[:-100], "file_corrupt", "damaged"),
-        (b"\xd0\xcf\x11\xe0" + bytes(600), "file_corrupt", "before 2007"),
-        (LOCKED_OFFICE, "file_encrypted", "without one"),
-        (encrypted(ONE, SHEET), "file_encrypted", "password"),
-        (docx_of([("", "words")]), "file_corrupt", "no XLSX"),
-        (with_part(ONE, SHEET, b"<worksheet>"), "file_corrupt", "damaged"),
-        (rewritten(ONE, {SHEET: None}), "file_corrupt", "sheet1.xml is missing"),
-        (rewritten(ONE, {"xl/_rels/workbook.xml.rels": None}), "file_corrupt", "a sheet is missing"),
-        (
-            rewritten(SHARED, {STRINGS: outside}),
-            "file_corrupt",
-            "entities",
-        ),
-        (rewritten(SHARED, {STRINGS: None}), "file_corrupt", "sharedStrings.xml is missing"),
-        (rewritten(ONE, {"xl/workbook.xml": laughs}), "file_corrupt", "entities"),
-        (
-            rewritten(ONE, {"[Content_Types].xml": lambda xml: xml.replace(PLAIN, MACROS)}),
-            "unsupported_format",
-            "macros",
-        ),
+        (docx_of([("", "words")]), "no XLSX"),
+        (with_part(ONE, SHEET, b"<worksheet>"), "damaged"),
+        (rewritten(ONE, {SHEET: None}), "sheet1.xml is missing"),
+        (rewritten(ONE, {"xl/_rels/workbook.xml.rels": None}), "a sheet is missing"),
+        (rewritten(SHARED, {STRINGS: None}), "sharedStrings.xml is missing"),
     ],
 )
-def test_an_xlsx_that_cannot_be_read_says_why(data: bytes, code: str, message: str) -> None:
-    """Cut off, locked, of another kind, with a part missing or broken, with entities, with macros."""
+def test_an_xlsx_that_cannot_be_read_says_why(data: bytes, message: str) -> None:
     failure = refused(data)
-    assert failure.code == code
+    assert failure.code == "file_corrupt"
     assert message in failure.message
 
 
@@ -275,22 +243,9 @@ def test_a_part_deeper_than_any_is_refused() -> None:
     assert (failure.code, "1,000 deep" in failure.message) == ("extraction_failed", True)
 
 
-def empty_cells() -> bytes:
-    """A sheet of very many cells that have a style and no value."""
-    return with_sheet('<row><c s="1"/></row>' * 60_000)
-
-
-def long_part() -> bytes:
-    """A sheet that unpacks to a thousand times its size."""
-    return with_sheet(" " * (2 << 20))
-
-
-@pytest.mark.parametrize("bomb", [empty_cells, long_part])
-def test_a_part_that_unpacks_without_end_is_refused(
-    monkeypatch: pytest.MonkeyPatch, bomb: Callable[[], bytes]
-) -> None:
+def test_cells_without_values_count_against_what_may_be_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xml_files, "MOST_UNPACKED_BYTES", 1 << 20)
-    failure = refused(bomb())
+    failure = refused(with_sheet('<row><c s="1"/></row>' * 60_000))
     assert (failure.code, "1,048,576 bytes" in failure.message) == ("extraction_failed", True)
 
 
@@ -303,7 +258,6 @@ async def test_a_workbook_is_read_in_the_child(tmp_path: Path) -> None:
 
 
 async def test_texts_that_fill_the_memory_cost_their_own_job(tmp_path: Path) -> None:
-    """The reader has as much as it may have."""
     path = tmp_path / "x"
     path.write_bytes(with_strings("", f"<si><t>{'x' * 40}</t></si>" * 1_000_000))
     with pytest.raises(ExtractionFailed) as failed:
@@ -313,5 +267,4 @@ async def test_texts_that_fill_the_memory_cost_their_own_job(tmp_path: Path) -> 
 
 @given(st.binary(max_size=200), st.integers(0, len(ONE)))
 def test_no_damage_is_a_fault_of_the_reader(noise: bytes, place: int) -> None:
-    """Bytes overwritten anywhere leave a text, or a failure with a code."""
     read_damaged(read_xlsx, ONE, noise, place)

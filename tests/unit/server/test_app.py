@@ -21,7 +21,6 @@ from tests.support.simulated_engine import simulated_engine
 
 @asynccontextmanager
 async def started(home: Path, **settings: Any) -> AsyncIterator[str]:
-    """A server on a free port; its base URL."""
     bases: asyncio.Queue[str] = asyncio.Queue()
     read = ServerSettings(home=home, port=0, **settings)
     task = asyncio.create_task(serve(read, on_ready=bases.put_nowait))
@@ -34,18 +33,14 @@ async def started(home: Path, **settings: Any) -> AsyncIterator[str]:
 
 
 class Warnings(logging.Handler):
-    """The warnings that are logged, one after the other."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.messages: asyncio.Queue[str] = asyncio.Queue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
         self.messages.put_nowait(record.getMessage())
 
     async def first_with(self, words: str) -> str:
-        """The first that holds `words`, waiting for it."""
         async with asyncio.timeout(30):
             while words not in (message := await self.messages.get()):
                 pass
@@ -54,7 +49,6 @@ class Warnings(logging.Handler):
 
 @pytest.fixture
 async def warnings() -> AsyncIterator[Warnings]:
-    """Of the module under test."""
     handler, logger = Warnings(), logging.getLogger("kb_server.app")
     logger.addHandler(handler)
     yield handler
@@ -107,7 +101,6 @@ def test_a_worker_receives_every_setting_of_its_parent(tmp_path: Path) -> None:
 
 
 async def test_an_engine_that_is_ready_gives_nothing_to_say(tmp_path: Path, warnings: Warnings) -> None:
-    """The server is ready."""
     async with (
         simulated_engine() as engine,
         started(tmp_path, engine_url=engine.url) as base,

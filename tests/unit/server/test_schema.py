@@ -60,7 +60,6 @@ def test_an_input_schema_is_flat_and_closed() -> None:
 
 
 def test_an_optional_input_reads_as_its_type() -> None:
-    """`X | None` is X's schema without a null and without a default of null."""
     properties = input_schema(Everything)["properties"]
     assert properties["tags"] == {"type": "array", "items": {"type": "string"}, "description": "all of them"}
     assert properties["mode"] == {"type": "string", "enum": ["fts", "vector"], "description": "how"}
@@ -69,7 +68,6 @@ def test_an_optional_input_reads_as_its_type() -> None:
 
 
 def test_a_nested_model_is_inlined_with_its_own_fields() -> None:
-    """A property that happens to be called `title` survives; the model's title does not."""
     within = input_schema(Everything)["properties"]["within"]
     assert within == {
         "type": "object",
@@ -86,7 +84,6 @@ def test_a_nested_model_is_inlined_with_its_own_fields() -> None:
 
 
 def test_constraints_defaults_formats_and_names_are_kept() -> None:
-    """What helps an agent to fill in a value is published."""
     properties = input_schema(Everything)["properties"]
     assert properties["top"] == {
         "type": "integer",
@@ -128,7 +125,6 @@ def test_a_nullable_scalar_output_carries_no_type() -> None:
 
 
 def test_a_result_may_be_published_with_its_types_alone() -> None:
-    """At every depth; what a validator then takes is more, and never less."""
     types = types_alone(output_schema(Everything))
     assert set(types) == {"type", "properties"}
     assert types["properties"]["top"] == {"type": "integer"}
@@ -144,7 +140,6 @@ def test_a_result_may_be_published_with_its_types_alone() -> None:
 
 
 def test_an_output_validates_with_and_without_its_nulls() -> None:
-    """The schema is true of what the model encodes to, in the eyes of a JSON Schema validator."""
     validator = jsonschema.Draft202012Validator(output_schema(Everything))
     full = Everything("q", score=0.5, mode="fts", tags=["a"], within=Range("2025"), metadata={"a": None})
     for value in (Everything("q"), full):
@@ -199,7 +194,6 @@ class Mixed(msgspec.Struct):
     ],
 )
 def test_what_cannot_be_said_portably_is_refused_at_build(model: type[msgspec.Struct], words: str) -> None:
-    """The error names the field."""
     for build in (input_schema, output_schema):
         with pytest.raises(SchemaError) as caught:
             build(model)
@@ -224,7 +218,6 @@ def test_what_cannot_be_said_portably_is_refused_at_build(model: type[msgspec.St
     ],
 )
 def test_an_unportable_schema_is_named_by_its_path(schema: dict[str, Any], words: str) -> None:
-    """`check_portable` guards schemas written by hand as well."""
     with pytest.raises(SchemaError) as caught:
         check_portable(schema)
     assert words in str(caught.value)
@@ -246,7 +239,6 @@ def test_in_a_result_a_value_may_be_itself_or_null_and_nothing_else() -> None:
 
 
 def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:
-    """A property may be called `anyOf`, and a default may hold a `title`."""
     check_portable({"type": "object", "properties": {"anyOf": {"type": "object", "default": {"title": "x"}}}})
 
 
@@ -259,7 +251,6 @@ def test_data_within_a_schema_is_not_mistaken_for_schema() -> None:
 def test_what_the_validator_takes_the_schema_takes(
     query: str, top: int, score: float | None, tags: list[str] | None
 ) -> None:
-    """Arguments that a caller builds from the schema pass the model, and the other way round."""
     given_ = {"query": query, "top": top, "score": score, "tags": tags}
     arguments = {name: value for name, value in given_.items() if value is not None}
     jsonschema.Draft202012Validator(input_schema(Everything)).validate(arguments)

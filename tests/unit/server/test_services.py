@@ -18,13 +18,11 @@ NEW = NewUpload("a.txt", 3, ["collection:documents"], "collection:documents")
 
 
 def settings(home: Path, **rest: object) -> ServerSettings:
-    """Settings with a data folder."""
     return ServerSettings(home=home, **rest)  # type: ignore[arg-type]
 
 
 @pytest.mark.requirement("K3", "K4", "K5")
 async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -> None:
-    """`KB_ENGINE_URL` and `KB_API_KEY`, as the compose file sets them."""
     async with simulated_engine("secret") as engine:
         environment = {"KB_ENGINE_URL": engine.url, "KB_API_KEY": "secret", "KB_HOME": str(tmp_path)}
         read = ServerSettings.read(environment)
@@ -35,7 +33,6 @@ async def test_url_and_key_of_the_environment_reach_the_engine(tmp_path: Path) -
 
 
 async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> None:
-    """Though it says of itself that it is: what it can do for others is nothing to this server."""
     async with simulated_engine("secret") as engine:
         refused = Services(settings(tmp_path, engine_url=engine.url, engine_api_key="wrong"))
         async with refused as services:
@@ -45,7 +42,6 @@ async def test_an_engine_that_refuses_our_key_is_not_ready(tmp_path: Path) -> No
 async def test_an_engine_that_is_too_old_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would refuse nothing, and every call would fail."""
     monkeypatch.setattr("kb_simulator.engine.state.API_VERSION", "v0.1.0")
     async with simulated_engine() as engine:
         old = Services(settings(tmp_path, engine_url=engine.url))
@@ -55,7 +51,6 @@ async def test_an_engine_that_is_too_old_is_not_ready(
 
 @pytest.mark.requirement("K6")
 async def test_starting_needs_no_engine(tmp_path: Path) -> None:
-    """Nothing is asked of it before the first call, which then fails."""
     async with Services(settings(tmp_path, engine_url="http://127.0.0.1:1")) as services:
         assert "no engine is ready at http://127.0.0.1:1" in await services.unready()
         with pytest.raises(EngineUnreachable):
@@ -78,14 +73,12 @@ def test_a_key_that_no_header_takes_is_refused_at_start(tmp_path: Path, key: str
 
 
 async def test_nothing_is_written_before_the_first_upload(tmp_path: Path) -> None:
-    """A server that only searches needs no data folder."""
     async with Services(settings(tmp_path / "home")) as services:
         assert services.uploads is services.uploads
         assert not (tmp_path / "home").exists()
 
 
 async def test_a_data_folder_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
-    """Searching works without; an upload says what is wrong."""
     (tmp_path / "staging").write_text("in the way")
     async with Services(settings(tmp_path)):
         pass
@@ -99,24 +92,13 @@ async def test_at_start_the_remains_of_dead_servers_are_removed(tmp_path: Path) 
         assert not dead.exists()
 
 
-async def test_a_second_server_on_the_same_folder_wipes_nothing(tmp_path: Path) -> None:
-    """Neither at its start nor at its end."""
-    async with Services(settings(tmp_path)) as first:
-        upload = (await first.uploads.start(NEW, "me")).upload
-        async with Services(settings(tmp_path)) as second:
-            await second.uploads.start(NEW, "me")
-        await first.uploads.chunk(upload.id, 0, "YWJj")
-
-
 async def test_closing_removes_its_own_staging(tmp_path: Path) -> None:
-    """Nothing of an upload in progress stays on the disk."""
     async with Services(settings(tmp_path)) as services:
         await services.uploads.start(NEW, "me")
     assert list((tmp_path / "staging").iterdir()) == []
 
 
 async def test_workers_of_one_instance_share_uploads(tmp_path: Path) -> None:
-    """The supervisor names the instance for all of them."""
     async with (
         Services(settings(tmp_path), instance="one") as first,
         Services(settings(tmp_path), instance="one") as second,
@@ -140,10 +122,8 @@ async def test_workers_of_one_instance_share_uploads(tmp_path: Path) -> None:
 def test_urls_for_agents_have_the_public_base_or_the_listening_address(
     tmp_path: Path, given: dict[str, object], base: str
 ) -> None:
-    """Never one that cannot be dialled."""
     assert http_base(settings(tmp_path, **given)) == base
 
 
 def test_a_port_chosen_by_the_system_is_told(tmp_path: Path) -> None:
-    """Setting 0, listening on 4711."""
     assert http_base(settings(tmp_path, port=0), 4711) == "http://127.0.0.1:4711"

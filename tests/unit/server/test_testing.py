@@ -15,7 +15,6 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "faults.md"
 
 
 def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
-    """Run tests of another project under the plugin, in a process of their own."""
     pytester.makepyfile(test_other=source)
     plugins = (
         "-p",
@@ -31,7 +30,6 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
 
 
 def test_server_and_client_stand_in_front_of_the_tests_own_engine(pytester: pytest.Pytester) -> None:
-    """In both eras; faults, journal and time are those of the engine behind; waits take no time."""
     result = run(
         pytester,
         """

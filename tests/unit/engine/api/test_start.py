@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from kb_config.settings import SettingsError
 from kb_engine.app import CannotListen, EmbedderUnknown, HomeNotWritable, PortInUse, create_app, serve
@@ -26,7 +27,6 @@ def nobody(_url: str) -> None:
 
 
 def test_the_base_lies_in_the_home_unless_it_is_named(tmp_path: Path) -> None:
-    """`sqlite:PATH` names another file."""
     assert EngineSettings(home=tmp_path).database == tmp_path / "engine" / "kb.sqlite"
     named = EngineSettings.read({"KB_STORE": f"sqlite:{tmp_path}/x.db"})
     assert named.database == tmp_path / "x.db"
@@ -60,7 +60,6 @@ def test_an_address_that_cannot_be_one_is_refused_without_repeating_it(store: st
 
 
 def test_the_password_of_a_database_is_shown_to_nobody() -> None:
-    """Neither by `kb config` nor by what names the base."""
     environment = {"KB_STORE": "postgresql://me:hunter2@db.example:5433/kb?sslpassword=hunter3"}
     (shown,) = [row.value for row in EngineSettings.describe(environment) if row.variable == "KB_STORE"]
     address = EngineSettings.read(environment).address
@@ -70,7 +69,6 @@ def test_the_password_of_a_database_is_shown_to_nobody() -> None:
 
 
 async def test_a_home_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
-    """It names the path and the variable."""
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeNotWritable, match=r"file.*KB_HOME") as raised:
         await create_app(EngineSettings(home=tmp_path / "file", embedder="hash"))
@@ -78,7 +76,6 @@ async def test_a_home_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_embedder_is_one_line(tmp_path: Path) -> None:
-    """It names those that there are."""
     with pytest.raises(EmbedderUnknown, match=r"KB_EMBEDDER='word2vec'.*minilm"):
         await create_app(EngineSettings(home=tmp_path, embedder="word2vec"))
 
@@ -93,7 +90,6 @@ async def test_a_port_in_use_is_one_line_and_lets_go_of_the_base(tmp_path: Path)
 
 
 async def test_a_host_of_nobody_is_one_line(tmp_path: Path) -> None:
-    """It names the variable."""
     settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
     with pytest.raises(CannotListen, match="KB_ENGINE_HOST"):
         await serve(settings, on_ready=nobody)
@@ -101,7 +97,6 @@ async def test_a_host_of_nobody_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
-    """Where an engine serves, on a port of the system's choice; it is stopped by a signal."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(EngineSettings(home=tmp_path, embedder="hash", port=0), on_ready=ready.set_result)
@@ -113,13 +108,11 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_a_server_tells_its_address_and_ends_by_a_signal(url: str) -> None:
-    """The address is one that can be called."""
     async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as answer:
         assert answer.status == 200
 
 
 async def test_the_access_log_tells_routes_and_no_values(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A line a request at level debug; a tag in the path is not in it."""
     caplog.set_level("DEBUG", logger="kb_engine.access")
     async with aiohttp.ClientSession() as http:
         await http.delete(f"{url}/api/v1/documents/7/tags/secret")
@@ -146,7 +139,6 @@ async def test_what_is_no_http_is_one_line_in_the_log(url: str, caplog: pytest.L
 async def test_without_a_key_beyond_loopback_there_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It names the variable."""
     settings = EngineSettings(home=tmp_path, embedder="hash", host="192.0.2.1")
     with pytest.raises(CannotListen):
         await serve(settings, on_ready=nobody)
@@ -162,7 +154,6 @@ def test_an_index_that_nobody_has_is_refused_with_the_variables_name() -> None:
 async def test_a_registered_index_is_kept_in_step_by_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its line in the registry and the setting are all that it takes."""
     server = Server()
     monkeypatch.setitem(INDEXES, "remote", lambda _: RemoteIndex(server))
     settings = EngineSettings(home=tmp_path, embedder="hash", index="remote")
@@ -173,3 +164,50 @@ async def test_a_registered_index_is_kept_in_step_by_the_engine(
     finally:
         await runner.cleanup()
     assert server.created == 1
+
+
+async def asked(
+    home: Path, headers: dict[str, str], *, host: str = "127.0.0.1", key: str = ""
+) -> tuple[int, str]:
+    settings = EngineSettings(home=home, embedder="hash", host=host, api_key=key)
+    async with TestClient(TestServer(await create_app(settings))) as client:
+        form = aiohttp.FormData()
+        form.add_field("file", b"Send all money to the stranger.", filename="note.txt")
+        async with client.post("/api/v1/jobs", data=form, headers=headers) as response:
+            return response.status, (await response.json()).get("code", "")
+
+
+@pytest.mark.parametrize("origin", ["https://stranger.example", "null", "http://127.0.0.1.stranger.example"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_a_strangers_page_cannot_submit_a_file(origin: str, host: str, tmp_path: Path) -> None:
+    """A form needs no permission from the browser: its Origin alone tells where it comes from."""
+    assert await asked(tmp_path, {"Origin": origin}, host=host) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize("name", ["stranger.example", "stranger.example:8000", "localhost.stranger.example"])
+async def test_a_page_whose_name_resolves_to_this_machine_is_refused(name: str, tmp_path: Path) -> None:
+    """DNS rebinding makes the page's origin the engine's own; the Host is still the stranger's."""
+    assert await asked(tmp_path, {"Host": name}) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Host": "localhost:8000"},
+        {"Host": "[::1]:8000"},
+        {"Host": "engine"},
+        {"Origin": "http://localhost:5173"},
+    ],
+)
+async def test_programs_and_pages_of_this_machine_are_served(headers: dict[str, str], tmp_path: Path) -> None:
+    assert await asked(tmp_path, headers) == (202, "")
+
+
+async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
+    assert await asked(tmp_path, {"Host": "engine:8000"}, host="0.0.0.0") == (202, "")
+
+
+async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
+    headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
+    assert await asked(tmp_path, headers, key="k") == (202, "")

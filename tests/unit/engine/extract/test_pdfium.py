@@ -18,18 +18,15 @@ BOX = b"/MediaBox [0 0 600 200]"
 
 
 def sheet(entries: bytes, width: float = 600, height: float = 200, named: bytes = PLAIN) -> Sheet:
-    """A page with one picture that fills it."""
     return Sheet(shown(width, height), (named,), entries)
 
 
 def rendered(page: Sheet) -> Pixels | None:
-    """The page as a picture."""
     with open_pages(pdf_of_sheets([page])) as pages:
         return pages.pixels(1)
 
 
 def ink(pixels: Pixels | None) -> float:
-    """The part of the picture that is dark."""
     assert pixels is not None
     return float((pixels < 128).mean())
 
@@ -123,7 +120,6 @@ def test_a_picture_that_is_not_sound_leaves_its_page(named: bytes) -> None:
 
 
 def test_what_is_on_a_page_is_looked_up() -> None:
-    """Nothing; strokes; a picture on a part of it; one inside a form that fills it."""
     form = pdf_stream(
         shown(600, 200),
         b"/Type /XObject /Subtype /Form /BBox [0 0 600 200] /Resources << /XObject << /X0 14 0 R >> >>",

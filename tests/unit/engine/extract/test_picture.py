@@ -29,7 +29,6 @@ NAMED = "50,000,000 are the most that are read"
 
 
 def drawn(size: tuple[int, int], *texts: tuple[int, int, str]) -> Image.Image:
-    """A white picture with texts at places."""
     picture = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(picture)
     for left, top, text in texts:
@@ -41,27 +40,22 @@ SIGN = drawn((640, 200), (30, 30, "The granite quarry"), (30, 70, "opens at seve
 
 
 def saved(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    """The file of a picture."""
     file = BytesIO()
     picture.save(file, kind, **options)
     return file.getvalue()
 
 
 def read(data: bytes, fmt: Format) -> Extraction:
-    """What comes of a picture."""
     return read_picture(data, Context(fmt.name, Limits()))
 
 
 def text(data: bytes, fmt: Format = PNG) -> str:
-    """The words of a picture."""
     (page,) = read(data, fmt).pages
     assert page.number is None
     return page.text
 
 
 def header_of(width: int, height: int, colours: int = 2) -> bytes:
-    """A PNG that says it is so large, and holds next to nothing."""
-
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -71,7 +65,6 @@ def header_of(width: int, height: int, colours: int = 2) -> bytes:
 
 
 async def failure(path: Path, data: bytes, fmt: Format, limits: Limits | None = None) -> ExtractionFailed:
-    """How the child fails on these bytes."""
     path.write_bytes(data)
     with pytest.raises(ExtractionFailed) as failed:
         await extract(path, fmt, limits=limits or Limits())
@@ -91,8 +84,6 @@ async def test_the_words_of_a_picture_are_read_in_the_child(tmp_path: Path, fmt:
 
 
 def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models come in the package."""
-
     def fetched(*_: object) -> None:
         raise AssertionError("fetched")
 
@@ -108,7 +99,6 @@ def test_a_tall_picture_is_read_in_pieces() -> None:
 
 
 def test_a_picture_of_any_shape_is_read_or_passed_over() -> None:
-    """A line alone, a narrow column, and what is too thin to hold a letter, in the memory of a reader."""
     assert text(saved(drawn((2000, 30), (20, 2, "The granite quarry opens at seven")))) == (
         "The granite quarry opens at seven"
     )
@@ -135,13 +125,11 @@ def test_a_picture_is_turned_as_the_camera_says_and_lies_on_white() -> None:
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_a_picture_that_lies_is_turned_before_it_is_read(degrees: int) -> None:
-    """On either side and upside down: neither nothing, nor its lines in reverse, nor what they resemble."""
     turned = SIGN.rotate(degrees, expand=True)
     assert text(saved(turned)) == "The granite quarry\nopens at seven"
 
 
 def test_lines_that_cannot_be_read_are_no_words_and_are_not_passed_over_in_silence() -> None:
-    """As in a mirror, which no turn mends; what is certain among them is chance."""
     extraction = read(saved(ImageOps.mirror(SIGN)), PNG)
     assert extraction.pages[0].text == ""
     assert extraction.remark is not None
@@ -173,7 +161,6 @@ async def test_above_the_limit_a_picture_is_scaled_and_the_limit_named(
 
 
 def test_what_would_take_too_much_to_be_scaled_is_refused_by_its_size() -> None:
-    """A progressive JPG is held whole while it is decoded."""
     data = bytearray(saved(SIGN, "JPEG", progressive=True))
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
@@ -194,7 +181,6 @@ def test_of_an_animated_picture_the_first_is_read() -> None:
 
 
 def test_every_depth_and_model_of_colours_is_read() -> None:
-    """Grey on grey in 16 bits, in shades of ink, in one bit."""
     deep = Image.fromarray(np.asarray(SIGN.convert("L")).astype(np.uint16) * 100 + 20_000)
     for data, fmt in (
         (saved(deep), PNG),
@@ -206,7 +192,6 @@ def test_every_depth_and_model_of_colours_is_read() -> None:
 
 
 def test_a_picture_without_words_is_empty() -> None:
-    """Which the document says; nothing is made up."""
     assert text(saved(Image.effect_noise((400, 300), 90))) == ""
     assert text(saved(Image.new("1", (1, 1)))) == ""
 
@@ -229,7 +214,6 @@ def test_a_picture_without_words_is_empty() -> None:
     ],
 )
 def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: str, message: str) -> None:
-    """Of another kind, cut off, larger than any page, smaller than it says."""
     with pytest.raises(ExtractionFailed) as failed:
         read(data, fmt)
     assert failed.value.code == code
@@ -237,7 +221,6 @@ def test_a_picture_that_cannot_be_read_says_why(data: bytes, fmt: Format, code: 
 
 
 async def test_a_picture_costs_its_own_job_at_most(tmp_path: Path) -> None:
-    """The models too keep to the memory that the reader has."""
     for mebibytes in (200, 600):
         failed = await failure(tmp_path / "x", saved(SIGN), PNG, Limits(memory_bytes=mebibytes << 20))
         assert failed.code == "extraction_memory"

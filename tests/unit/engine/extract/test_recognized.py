@@ -18,25 +18,20 @@ CORNERS = {(0, 0): 0, (-1, 0): 1, (-1, -1): 2, (0, -1): 3}
 
 
 def turns(pixels: Pixels) -> int | None:
-    """How often the picture was turned to the left; None where it is a sample of its lines."""
     return next((number for corner, number in CORNERS.items() if pixels[corner].all()), None)
 
 
 class Recognizer:
-    """What it finds in the picture, in its sample once that is turned, and in the picture once it is."""
-
     def __init__(self, first: list[Line], sample: list[Line]) -> None:
         self._first, self._sample = first, sample
         self.seen: list[int | None] = []
 
     def __call__(self, pixels: Pixels) -> list[Line]:
-        """The lines."""
         self.seen.append(turns(pixels))
         return {0: self._first, None: self._sample}.get(self.seen[-1], LEVEL)
 
 
 def whole(pixels: Pixels) -> Iterator[Pixels]:
-    """The picture as one piece."""
     yield pixels
 
 
@@ -47,7 +42,6 @@ def test_a_picture_that_is_read_well_is_read_once() -> None:
 
 
 def test_a_picture_is_turned_as_its_lines_lie() -> None:
-    """What stands and is read well was turned to the left for it; what is not, to the wrong side."""
     for first, turned in ((STANDING, 1), (GUESSED_STANDING, 3), (GUESSED, 2)):
         recognize = Recognizer(first, LEVEL)
         assert upright_lines(PICTURE, whole, recognize) == [LEVEL]
@@ -63,8 +57,6 @@ def test_a_picture_that_is_no_better_when_turned_is_left() -> None:
 
 
 def test_all_pieces_are_turned_as_the_first_with_lines_tells() -> None:
-    """They are cut anew from the picture that was turned."""
-
     def halves(pixels: Pixels) -> Iterator[Pixels]:
         half = pixels.shape[0] // 2
         yield from (pixels[:half], pixels[half:])
@@ -75,7 +67,6 @@ def test_all_pieces_are_turned_as_the_first_with_lines_tells() -> None:
 
 
 def test_what_is_certain_among_much_that_is_not_is_chance() -> None:
-    """By what the lines take of the picture; where there is nothing like a line there is nothing to read."""
     chance = Line("cha", 0.84, 10, 50, 20, 60)
     assert not is_legible([*GUESSED, chance])
     assert is_legible([*LEVEL, chance._replace(certainty=0.1)])

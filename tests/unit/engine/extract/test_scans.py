@@ -44,7 +44,6 @@ async def read(
     force_ocr: bool = False,
     reported: list[Progress] | None = None,
 ) -> Extraction:
-    """These bytes read as the engine does; `reported` gets the pages that are reported."""
     path.write_bytes(data)
 
     async def note(page: Progress) -> None:
@@ -57,7 +56,6 @@ async def read(
 async def failure(
     path: Path, data: bytes, limits: Limits | None = None, *, force_ocr: bool = False
 ) -> ExtractionFailed:
-    """How these bytes fail."""
     with pytest.raises(ExtractionFailed) as failed:
         await read(path, data, limits, force_ocr=force_ocr)
     assert failed.value.message.endswith(".")
@@ -65,12 +63,10 @@ async def failure(
 
 
 def unread(data: bytes, *, pages: int = 500) -> Extraction:
-    """The extraction of a file on which there is nothing to be recognized."""
     return read_scans(data, Context("pdf", Limits(ocr_pages=pages)))
 
 
 async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
-    """Each page under its number; a stamp on a scan does not stand for it, and an empty page is left."""
     reported: list[Progress] = []
     extraction = await read(tmp_path / "x", MIXED, reported=reported)
     assert [page.number for page in extraction.pages] == [1, 2, 3, 4, 5, 6]
@@ -85,7 +81,6 @@ async def test_a_pdf_of_texts_and_scans_gives_both(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("N8")
 async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path) -> None:
-    """Of a page whose text is not what it shows, for example; a title is taken from the file all the same."""
     page = scan(["The granite quarry"], LONG)
     page = Sheet(page.content, [*page.named, b"<< /Title (Stones) >>"])
     lying = pdf_of_sheets([page], trailer=b"/Info 7 0 R")
@@ -98,7 +93,6 @@ async def test_forced_ocr_reads_what_is_seen_and_not_what_is_said(tmp_path: Path
 
 
 def test_blank_pages_are_many_and_cost_little() -> None:
-    """Nothing is on them; of one colour they are drawn and not recognized."""
     assert unread(pdf_of_sheets([Sheet()] * 10_000)).method == "image_analysis"
     grey = Sheet(b"0.5 g 0 0 595 842 re f")
     extraction = unread(pdf_of_sheets([grey, Sheet()]))
@@ -131,7 +125,6 @@ def test_a_page_that_lies_is_turned_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("force_ocr", [False, True])
 async def test_a_thousand_scans_end_their_own_job_at_once(tmp_path: Path, force_ocr: bool) -> None:
-    """Before one is read: with their number, and the most that are."""
     reported: list[Progress] = []
     path = tmp_path / "x"
     path.write_bytes(pdf_of_sheets([scan(["The granite quarry"])] * 1_000))
@@ -161,7 +154,6 @@ async def test_a_page_that_takes_for_ever_ends_its_own_job(tmp_path: Path) -> No
 
 
 async def test_time_in_which_a_report_waits_is_no_time_of_the_page(tmp_path: Path) -> None:
-    """A job whose database is away for longer than a page may take is not failed for it."""
     (tmp_path / "x").write_bytes(pdf_of_sheets([scan([])] * 2))
 
     async def away(_page: Progress) -> None:
@@ -180,7 +172,6 @@ async def test_ocr_keeps_to_the_memory_of_a_reader(tmp_path: Path) -> None:
 
 
 async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
-    """What half of the pages say is kept, and reported with the pages that are missing and why."""
     data = pdf_of_sheets([Sheet(words(LONG)), scan(["a"]), scan(["b"]), Sheet(words(LONG))])
     kept = await read(tmp_path / "x", data, Limits(ocr_pages=1))
     assert kept.method == "text_extraction"
@@ -193,7 +184,6 @@ async def test_a_failed_figure_does_not_cost_the_text(tmp_path: Path) -> None:
 async def test_without_the_extra_a_scan_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a remark where OCR was not asked for, and as a failure where it was."""
     monkeypatch.setattr("kb_engine.extract._OCR_PACKAGE", "a_package_that_is_not_there")
     reported: list[Progress] = []
     empty = await read(tmp_path / "x", pdf_of_sheets([scan(["The granite quarry"])] * 2), reported=reported)

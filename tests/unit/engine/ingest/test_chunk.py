@@ -29,7 +29,6 @@ def made(*pages: str, mime_type: str = MARKDOWN) -> Extraction:
 
 
 def words(text: str) -> int:
-    """A count of tokens that tests can foresee."""
     return len(text.split())
 
 
@@ -60,7 +59,6 @@ def test_every_offset_points_at_its_text(
 
 
 def page_starts(pages: list[str]) -> list[int]:
-    """Where each page begins in the document's text."""
     starts, at = [], 0
     for page in pages:
         starts.append(at)
@@ -78,12 +76,10 @@ def test_a_short_document_is_one_chunk() -> None:
 
 
 def trail_of(*pages: str, capacity: int = 80) -> list[tuple[str, str | None]]:
-    """The first line of each chunk with its heading."""
     return [(each.text.splitlines()[0], each.heading) for each in chunk(made(*pages), capacity=capacity)]
 
 
 def test_a_chunk_knows_the_headings_above_it() -> None:
-    """Outermost first; its own counts when the chunk begins with it; a higher one closes those below."""
     filler = "word " * 10
     text = (
         f"intro {filler}\n# Guide\n## Install\n{filler}\n\nmore {filler}\n## Use\n{filler}\n# Other\n{filler}"
@@ -98,7 +94,6 @@ def test_a_chunk_knows_the_headings_above_it() -> None:
 
 
 def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
-    """A section may fill many pages."""
     assert trail_of("# A\n## B", "text of the second page", "## C\ntext", "") == [
         ("# A", "A > B"),
         ("text of the second page", "A > B"),
@@ -113,7 +108,6 @@ def test_a_mark_in_a_fence_is_no_heading() -> None:
 
 
 def test_a_heading_is_never_alone_before_its_text() -> None:
-    """It goes with what follows, which it may make a tenth longer than the capacity."""
     long = "word " * 39 + "end"
     chunks = chunk(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
     assert [each.text.splitlines()[0] for each in chunks] == ["# Title", "## Part"]
@@ -126,7 +120,6 @@ def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
 
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 def test_prose_fills_its_chunks(mime_type: str) -> None:
-    """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
     text = "The quick brown fox jumps over the lazy dog. " * 4000
     chunks = chunk(made(text, mime_type=mime_type))
     assert all(each.text.endswith(".") for each in chunks)
@@ -134,7 +127,6 @@ def test_prose_fills_its_chunks(mime_type: str) -> None:
 
 
 def test_a_chunk_over_the_tokens_is_cut_further() -> None:
-    """As with Chinese, where a character is a token; what fits is left alone."""
     chinese = "天地玄黄宇宙洪荒。" * 100
     chunks = chunk(
         made(f"{'plain words ' * 20}\n\n{chinese}"), count_tokens=words_or_characters, max_tokens=100
@@ -145,12 +137,10 @@ def test_a_chunk_over_the_tokens_is_cut_further() -> None:
 
 
 def words_or_characters(text: str) -> int:
-    """Words of Latin, characters of Chinese."""
     return sum(1 if word.isascii() else len(word) for word in text.split())
 
 
 def test_a_character_of_too_many_tokens_is_left_whole() -> None:
-    """There is nothing to cut."""
     assert [each.text for each in chunk(made("ab"), count_tokens=lambda text: 9, max_tokens=1)] == ["a", "b"]
 
 
@@ -179,8 +169,6 @@ def test_no_text_takes_more_than_its_share_of_time(kind: str, mime_type: str) ->
 
 
 def least_seconds(extraction: Extraction) -> float:
-    """Processor time, which other programs do not change much; the least of three."""
-
     def once() -> float:
         start = time.process_time()
         chunk(extraction)

@@ -20,7 +20,6 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def kept(name: str, size: int, *, age: float) -> KeptJob:
-    """A job that failed so many seconds ago."""
     return KeptJob(name, name, size, stamp(NOW - timedelta(seconds=age)))
 
 
@@ -38,7 +37,6 @@ def test_the_oldest_failures_go_first(seconds: float, size: int, gone: str) -> N
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    """One worker."""
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
         yield parts
 
@@ -54,12 +52,10 @@ async def failed(parts: Parts, *names: str) -> list[str]:
 
 
 def spooled(parts: Parts) -> set[str]:
-    """The names of the files."""
     return {path.name for path in parts.spool.folder.iterdir()}
 
 
 async def test_what_is_over_a_bound_leaves_the_spool_and_cannot_be_tried_again(parts: Parts) -> None:
-    """The job itself stays, with its error."""
     old, young = await failed(parts, "a.txt", "b.txt")
     keeper = KeptJobs(parts.store, parts.spool, KeptBounds(1e9, 5), parts.spool.folder)
     assert await keeper.sweep() == 1

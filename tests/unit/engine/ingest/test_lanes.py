@@ -20,13 +20,11 @@ SCAN = pdf_of_sheets([scan([f"Line {line} of page {page}" for line in range(25)]
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    """One thread that embeds files, and one place in each lane."""
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
         yield parts
 
 
 async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Parts) -> None:
-    """Two hundred files wait, and the one that is being embedded does not get any further."""
     files = [await parts.accept_file("held.txt", HELD.encode())]
     assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
     files += [await parts.accept_file(f"{number}.txt", b"basalt %d" % number) for number in range(199)]
@@ -37,7 +35,6 @@ async def test_a_note_is_searchable_before_the_folder_that_came_first(parts: Par
 async def test_a_note_is_searchable_before_the_long_text_that_is_being_split(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting its tokens takes a thread that the note does not need."""
     counted = parts.embedder.count_tokens
 
     def count_tokens(passage: str) -> int:
@@ -66,7 +63,6 @@ async def test_files_progress_under_a_constant_stream_of_notes(parts: Parts) -> 
 
 @pytest.mark.process
 async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
-    """Its lane is another one once its pages are known; its attempt is the first one still."""
     scanned = await parts.accept_file("scan.pdf", SCAN)
     behind = await parts.accept_file("b.txt", b"granite")
     assert (await parts.ended(behind)).status == "completed"
@@ -86,7 +82,6 @@ async def test_a_scan_holds_no_place_of_the_other_files(parts: Parts) -> None:
 
 @pytest.mark.process
 async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts, tmp_path: Path) -> None:
-    """Each takes nearly a gigabyte while it is read, whatever the number of places."""
     drawn(["Granite"], (300, 120)).save(tmp_path / "a.png")
     most = 0
 
@@ -107,7 +102,6 @@ async def test_no_more_pictures_are_read_at_once_than_threads_embed(parts: Parts
 
 
 async def test_one_caller_leaves_a_place_to_the_others(tmp_path: Path) -> None:
-    """However many of its files hold on to theirs; the next of its own waits."""
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path, count=2) as parts:
         held = [await parts.accept_file(f"{n}.txt", f"{HELD} {n}".encode()) for n in range(3)]
         await eventually_async(

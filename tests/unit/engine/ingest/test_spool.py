@@ -14,17 +14,14 @@ from kb_engine.spool import FolderSpool
 
 @pytest.fixture
 def spool(tmp_path: Path) -> FolderSpool:
-    """An empty spool."""
     return FolderSpool(tmp_path)
 
 
 async def nothing() -> set[str]:
-    """No job needs a file."""
     return set()
 
 
 async def receive(spool: FolderSpool, name: str) -> None:
-    """A file of three bytes."""
     async with spool.receive(name) as file:
         await file.write(b"ab")
         await file.write(b"c")
@@ -52,8 +49,6 @@ async def test_a_file_that_was_cut_off_is_gone(spool: FolderSpool, failure: type
 
 
 async def test_a_full_disk_is_storage_full(spool: FolderSpool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it is found out only when the file is synced; nothing is left."""
-
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -11,7 +11,6 @@ Told = list[tuple[str, int, int]]
 
 
 async def steps_of(pages: int, passages: int, text_pages: int = 0) -> Told:
-    """What is told of a file with so many pages by OCR, so many pages, and so many passages."""
     told: Told = []
 
     async def note(step: str, done: int, total: int) -> None:

@@ -15,7 +15,6 @@ CALLERS = ("ann", "ben", "cem")
 
 
 def order(turns: Turns[str]) -> list[str]:
-    """All that waits, as it is served."""
     return [turns.next() for _ in range(len(turns))]
 
 
@@ -56,7 +55,6 @@ def test_who_brings_one_piece_after_the_other_gets_every_second_turn() -> None:
 
 @given(st.lists(st.one_of(st.sampled_from(CALLERS), st.none()), max_size=200))
 def test_nobody_waits_for_more_than_one_turn_of_each_other_caller(steps: list[str | None]) -> None:
-    """Between two turns of a caller that waits, no other caller has more than two."""
     turns: Turns[str] = Turns()
     waiting: Counter[str] = Counter()
     since: dict[str, Counter[str]] = {}
@@ -114,5 +112,4 @@ def test_one_caller_leaves_a_place_to_the_others(in_hand: list[str], places: int
 def test_short_notes_have_a_lane_of_their_own(
     kind: Literal["note", "file", "update"], size: int, lane: str
 ) -> None:
-    """A file has not, however small: two hundred of them come at once."""
     assert lane_of(kind, size) == lane

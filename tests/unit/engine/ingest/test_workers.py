@@ -14,6 +14,7 @@ from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.embed.protocol import EmbedderUnavailable, TextRefused
 from kb_engine.encoder import RETRY_SECONDS
+from kb_engine.ingest.workers import JobEnds
 from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.sqlite.store import SqliteStore
@@ -26,24 +27,20 @@ from tests.support.stack import own_children
 
 @pytest.fixture
 async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
-    """One worker."""
     async with asyncio.timeout(3 * SECONDS), parts_in(tmp_path) as parts:
         yield parts
 
 
 async def entered(parts: Parts) -> None:
-    """Return when the held text is being embedded."""
     assert await asyncio.to_thread(parts.embedder.entered.wait, SECONDS)
 
 
 async def test_an_accepted_job_wakes_an_idle_worker(parts: Parts) -> None:
-    """No later than it is accepted: the first job has ended, and the worker waits."""
     await parts.ended(await parts.accept("granite"))
     assert (await parts.ended(await parts.accept("basalt"))).status == "completed"
 
 
 async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
-    """One is held; the other worker does the rest meanwhile."""
     async with parts_in(tmp_path, count=2) as parts:
         held = await parts.accept(HELD)
         others = [await parts.accept(f"granite {number}") for number in range(3)]
@@ -53,7 +50,6 @@ async def test_jobs_accepted_at_once_use_every_worker(tmp_path: Path) -> None:
 
 
 async def test_progress_names_the_step(parts: Parts) -> None:
-    """While the vectors are made, the job says so."""
     job_id = await parts.accept(HELD)
     await entered(parts)
     job = await parts.store.read(jobs.find, job_id)
@@ -72,7 +68,6 @@ async def test_a_cancelled_job_frees_its_worker_at_once(parts: Parts) -> None:
 
 
 async def test_cancelling_ends_the_reading_child(parts: Parts) -> None:
-    """The process that reads a PDF is gone when the cancel is answered."""
     job_id = await parts.accept_file("a.pdf", large_pdf(300))
     children = await eventually_async(own_children)
     await parts.store.once(None, jobs.cancel, job_id)
@@ -101,7 +96,6 @@ async def test_pages_read_by_ocr_are_told_and_a_cancel_ends_them_at_once(parts: 
 
 
 async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(tmp_path: Path) -> None:
-    """As when the database was away and another engine freed it: what was begun first is given up."""
     async with asyncio.timeout(SECONDS), parts_in(tmp_path, count=2) as parts:
         job_id = await parts.accept(HELD)
         await entered(parts)
@@ -123,7 +117,6 @@ async def test_a_job_that_was_lost_and_has_come_back_leaves_both_workers_alive(t
 
 
 async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long text; the next job does not wait for the thread."""
     splitting = threading.Event()
     go_on = threading.Event()
     counted: list[int] = []
@@ -145,7 +138,6 @@ async def test_cancelling_ends_the_splitting(parts: Parts, monkeypatch: pytest.M
 
 
 async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) -> None:
-    """Its lease is void, so nothing of it is stored."""
     job_id = await parts.accept(HELD)
     await entered(parts)
     await parts.store.once(None, jobs.cancel, job_id)
@@ -155,7 +147,6 @@ async def test_a_job_cancelled_elsewhere_stops_at_its_next_report(parts: Parts) 
 
 
 async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts) -> None:
-    """The running job's work is dropped; a job that came afterwards is done."""
     job_id = await parts.accept(HELD)
     await entered(parts)
     await parts.store.once(None, documents.clear)
@@ -167,7 +158,6 @@ async def test_clearing_stops_what_runs_and_nothing_accepted_since(parts: Parts)
 
 
 async def test_a_stopped_worker_leaves_its_job_to_the_next_start(tmp_path: Path) -> None:
-    """Its file stays in the spool, and the attempt does not count."""
     async with parts_in(tmp_path) as parts:
         job_id = await parts.accept_file("a.txt", HELD.encode())
         await entered(parts)
@@ -189,7 +179,6 @@ async def test_the_spool_keeps_the_file_of_a_failed_job_alone(parts: Parts) -> N
 
 @pytest.mark.parametrize("kind", ["note", "file"])
 async def test_a_failed_job_is_done_when_it_is_tried_again(parts: Parts, kind: str) -> None:
-    """With the text or the file that it was sent, once what it failed on is mended."""
     parts.embedder.poison = "granite"
     job_id = await (parts.accept("granite") if kind == "note" else parts.accept_file("a.txt", b"granite"))
     assert (await parts.ended(job_id)).status == "failed"
@@ -211,8 +200,6 @@ async def test_a_duplicate_is_not_worked_on(parts: Parts) -> None:
 
 
 class Vanishing(SqliteStore):
-    """A store whose duplicate is removed as soon as it was found."""
-
     async def read(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         found = await super().read(operation, *args, **kwargs)
         if operation is documents.duplicate_of and found is not None:
@@ -233,8 +220,6 @@ class Full(SqliteStore):
 
 
 def as_a(kind: type[SqliteStore]) -> Callable[[SqliteStore], SqliteStore]:
-    """Turn an open store into one of another kind."""
-
     def turn(store: SqliteStore) -> SqliteStore:
         store.__class__ = kind
         return store
@@ -252,7 +237,6 @@ async def test_a_duplicate_that_vanishes_is_taken_in(tmp_path: Path) -> None:
 
 
 async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
-    """However long it is away: a little longer each time, half a minute at the most; the job says so."""
     parts.embedder.failures = 20  # each attempt is followed by one with a plain text
     job_id = await parts.accept("granite")
     assert (await parts.ended(job_id)).status == "completed"
@@ -261,7 +245,6 @@ async def test_an_embedder_that_comes_back_is_waited_for(parts: Parts) -> None:
 
 
 async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
-    """It was accepted; its title follows the text that it takes the place of."""
     note_id = (await parts.ended(await parts.accept("granite quarry"))).document_id
     assert note_id is not None
     parts.embedder.failures = 2
@@ -277,7 +260,6 @@ async def test_an_update_waits_for_its_embedder_too(parts: Parts) -> None:
 async def test_a_job_that_waits_for_its_embedder_says_so_and_can_be_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker is free for the next job when the embedder is back."""
     async with asyncio.timeout(SECONDS), parts_in(tmp_path) as parts:
         waiting = asyncio.Event()
 
@@ -312,7 +294,6 @@ async def test_a_model_that_loads_late_is_waited_for(parts: Parts, monkeypatch: 
 
 
 async def test_a_text_that_the_embedder_always_fails_on_fails_its_job(parts: Parts) -> None:
-    """With a code, once it is plain that other texts pass; the next job is done."""
     parts.embedder.poison = "basalt"
     job = await parts.ended(await parts.accept("granite and basalt"))
     assert job.error is not None
@@ -332,7 +313,6 @@ async def test_a_text_that_the_embedder_refuses_fails_its_job_at_once(parts: Par
 
 
 async def test_a_fault_of_the_engine_fails_one_job(parts: Parts) -> None:
-    """Its words stay in the log, and the worker goes on."""
     parts.embedder.failures, parts.embedder.error = 1, ZeroDivisionError
     job = await parts.ended(await parts.accept("granite"))
     assert job.error is not None
@@ -355,3 +335,87 @@ async def test_a_failure_is_told_when_the_disk_has_room_again(tmp_path: Path) ->
     async with parts_in(tmp_path, store=as_a(Full)) as parts:
         job = await parts.ended(await parts.accept_file("a.txt", b"\xff\xff"))
         assert (job.status, len(parts.pauses)) == ("failed", 2)
+
+
+def job(status: m.JobStatus) -> m.Job:
+    return m.Job(
+        id="j",
+        status=status,
+        kind="note",
+        title="t",
+        filename=None,
+        tags=[],
+        step="",
+        progress=0.0,
+        completed_steps=0,
+        total_steps=0,
+        attempts=0,
+        document_id=None,
+        document_uid=None,
+        deduplicated=False,
+        error=None,
+        created_at="",
+        started_at=None,
+        finished_at=None,
+    )
+
+
+class Reads:
+    def __init__(self, *states: m.JobStatus) -> None:
+        self.states = list(states)
+        self.asked = asyncio.Event()
+
+    async def __call__(self, _job_id: str) -> m.Job:
+        self.asked.set()
+        return job(self.states.pop(0) if len(self.states) > 1 else self.states[0])
+
+
+async def test_an_ended_job_is_answered_at_once() -> None:
+    """Nobody has to announce it."""
+    assert (await JobEnds().wait("j", 30, Reads("failed"))).status == "failed"
+
+
+async def test_the_end_of_the_job_wakes_who_waits() -> None:
+    ends, first, second = JobEnds(), Reads("running", "completed"), Reads("queued", "completed")
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ends.wait("j", 30, reads)) for reads in (first, second)]
+        await first.asked.wait()
+        await second.asked.wait()
+        ends.announce("another")
+        ends.announce("j")
+    assert [task.result().status for task in tasks] == ["completed", "completed"]
+
+
+async def test_an_end_between_reading_and_waiting_is_not_missed() -> None:
+    ends, states = JobEnds(), iter(("running", "completed"))
+
+    async def read(job_id: str) -> m.Job:
+        ends.announce(job_id)
+        return job(next(states))  # type: ignore[arg-type]
+
+    async with asyncio.timeout(10):
+        assert (await ends.wait("j", 30, read)).status == "completed"
+
+
+async def test_time_runs_out() -> None:
+    assert (await JobEnds().wait("j", 0.01, Reads("running"))).status == "running"
+
+
+async def test_a_stop_answers_who_waits_and_who_comes_later() -> None:
+    ends, reads = JobEnds(), Reads("running")
+    async with asyncio.timeout(10):
+        waiting = asyncio.create_task(ends.wait("j", 30, reads))
+        await reads.asked.wait()
+        ends.close()
+        assert (await waiting).status == "running"
+        assert (await ends.wait("j", 30, reads)).status == "running"
+
+
+async def test_who_goes_away_is_forgotten() -> None:
+    ends, reads = JobEnds(), Reads("running")
+    waiting = asyncio.create_task(ends.wait("j", 30, reads))
+    await reads.asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ends._waiting == {}

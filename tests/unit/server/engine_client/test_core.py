@@ -35,19 +35,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def answer(status: int, body: bytes = b"{}", kind: str = "application/json", **rest: Any) -> RawResponse:
-    """An HTTP answer."""
     return RawResponse(status=status, content_type=kind, body=body, **rest)
 
 
 def problem(code: str, **members: Any) -> RawResponse:
-    """The problem document of a code of the contract."""
     error = EngineError(code, "What happened.", **members)
     return answer(error.kind.status, msgspec.json.encode(error.problem()), "application/problem+json")
 
 
 class TestCircuit:
-    """The breaker, moved through its table."""
-
     def test_it_stays_closed_under_the_threshold(self) -> None:
         breaker = Breaker(threshold=5)
         for _ in range(4):
@@ -55,7 +51,6 @@ class TestCircuit:
         assert breaker.allows(0.0)
 
     def test_a_success_in_between_forgets_the_failures(self) -> None:
-        """Only failures in a row count."""
         breaker = Breaker(threshold=2)
         breaker.failed(0.0)
         breaker.succeeded()
@@ -63,7 +58,6 @@ class TestCircuit:
         assert breaker.state is Circuit.CLOSED
 
     def test_it_opens_at_the_threshold_and_tells_how_long(self) -> None:
-        """Calls are refused until the cooldown is over."""
         breaker = Breaker(threshold=2, cooldown=2.0)
         breaker.failed(10.0)
         breaker.failed(10.0)
@@ -71,7 +65,6 @@ class TestCircuit:
         assert breaker.wait(11.5) == pytest.approx(0.5)
 
     def test_after_the_cooldown_one_probe_may_go(self) -> None:
-        """The second caller waits for what the first finds."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         assert breaker.allows(2.0)
@@ -95,7 +88,6 @@ class TestCircuit:
         assert breaker.allows(4.0)
 
     def test_a_probe_that_was_given_up_frees_the_next(self) -> None:
-        """A caller that is cancelled does not leave the circuit half-open for ever."""
         breaker = Breaker(threshold=1, cooldown=2.0)
         breaker.failed(0.0)
         breaker.allows(2.0)
@@ -104,13 +96,10 @@ class TestCircuit:
 
 
 class TestRetries:
-    """When a call is sent again."""
-
     @given(made=st.integers(1, 3), jitter=st.floats(0, 1), told=st.floats(0, 5))
     def test_a_wait_is_jittered_and_never_under_what_the_engine_asks(
         self, made: int, jitter: float, told: float
     ) -> None:
-        """Between `Retry-After` and the larger of it and the doubled base."""
         delay = RetryPolicy().delay(
             EngineBusy("busy", retry_after=told), made=made, elapsed=0.0, random=lambda: jitter
         )
@@ -118,12 +107,10 @@ class TestRetries:
         assert told <= delay <= max(told, 0.1 * 2 ** (made - 1))
 
     def test_attempts_are_bounded(self) -> None:
-        """The fourth failure is the last."""
         fault = EngineUnreachable("refused", url="http://engine")
         assert RetryPolicy(attempts=4).delay(fault, made=4, elapsed=0.0, random=lambda: 0.0) is None
 
     def test_the_whole_time_is_bounded(self) -> None:
-        """A wait that would end after the deadline is not begun."""
         fault = EngineBusy("busy", retry_after=15.0)
         assert RetryPolicy(deadline=20.0).delay(fault, made=1, elapsed=6.0, random=lambda: 0.0) is None
 
@@ -138,13 +125,10 @@ class TestRetries:
         ],
     )
     def test_what_would_fail_again_is_not_sent_again(self, fault: EngineFault) -> None:
-        """Neither a refusal nor silence: the caller decides."""
         assert RetryPolicy().delay(fault, made=1, elapsed=0.0, random=lambda: 0.0) is None
 
 
 class TestVersions:
-    """Which engines are taken."""
-
     @pytest.mark.requirement("E35")
     def test_the_least_version_is_v3(self) -> None:
         assert MIN_ENGINE_VERSION == "v3.0.0"
@@ -165,10 +149,7 @@ class TestVersions:
 
 
 class TestAnswers:
-    """From HTTP to a model or a fault."""
-
     def test_unknown_members_are_passed_over(self) -> None:
-        """A foreign engine may answer with more."""
         health = decode(GET_HEALTH, answer(200, b'{"status":"ok","mood":"fine"}'))
         assert health.status == "ok"
 
@@ -223,7 +204,6 @@ class TestAnswers:
         ],
     )
     def test_a_status_without_a_document_has_its_fault(self, status: int, fault: type[EngineFault]) -> None:
-        """A proxy's answer, or an engine's that keeps no contract."""
         assert type(fault_of(SEARCH, answer(status, b"<html>", "text/html"), now=NOW)) is fault
 
     @pytest.mark.parametrize(("status", "again"), [(500, False), (502, True), (504, True), (507, False)])
@@ -242,7 +222,6 @@ class TestAnswers:
         assert raised.value.transient is again
 
     def test_an_unknown_code_keeps_its_words(self) -> None:
-        """What a foreign engine says reaches the agent, under a code of ours."""
         body = json.dumps({"code": "moon_phase", "detail": "Wait for the full moon."}).encode()
         fault = fault_of(SEARCH, answer(422, body, "application/problem+json"), now=NOW)
         assert isinstance(fault, Refused)
@@ -250,7 +229,6 @@ class TestAnswers:
 
     @pytest.mark.parametrize("body", [b'{"code": 7}', b'{"code": ["x"]}', b'"text"', b"{", b"[1]", b"null"])
     def test_a_broken_problem_document_is_read_by_its_status(self, body: bytes) -> None:
-        """Its shape is not trusted."""
         fault = fault_of(SEARCH, answer(500, body, "application/problem+json"), now=NOW)
         assert type(fault) is EngineFailed
 
@@ -281,8 +259,6 @@ class TestAnswers:
 
 
 class TestWords:
-    """What an agent is told."""
-
     def test_the_engine_is_called_unreachable_by_its_url(self) -> None:
         error = tool_error(EngineUnreachable("connection refused", url="http://engine:8000"), ENGINE_WORDS)
         assert error.code == "engine_unreachable"
@@ -290,14 +266,12 @@ class TestWords:
         assert "http://engine:8000" in error.message
 
     def test_a_refused_key_is_named(self) -> None:
-        """It is the server's key, not the agent's."""
         error = tool_error(EngineUnauthorized("no"), ENGINE_WORDS)
         assert error.code == "engine_unauthorized"
         assert "refused the server's KB_API_KEY" in error.message
 
     @pytest.mark.requirement("K45")
     def test_a_missing_document_is_named_by_its_number(self) -> None:
-        """Document 42 was not found."""
         error = tool_error(Refused("document_not_found", "x"), ENGINE_WORDS, document_id=42)
         assert error.payload()["error"] == "document_not_found"
         assert error.message.startswith("Document 42 was not found")
@@ -308,7 +282,6 @@ class TestWords:
         assert error.details["retry_after"] == 7.0
 
     def test_members_that_help_are_kept(self) -> None:
-        """The version that the document has now."""
         error = tool_error(
             Refused("version_conflict", "x", members={"current_version": 3, "odd": 1}), ENGINE_WORDS
         )
@@ -336,5 +309,4 @@ class TestWords:
         ],
     )
     def test_every_fault_has_words(self, fault: EngineFault) -> None:
-        """Braces in what the engine said are only characters."""
         assert tool_error(fault, ENGINE_WORDS).message

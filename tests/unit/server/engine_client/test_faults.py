@@ -62,7 +62,6 @@ async def misbehaving(behave: Behaviour) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def engine_at(url: str, *, attempts: int = 2, silence: float = SILENCE) -> AsyncIterator[HttpEngine]:
-    """A client that waits for nothing in between, and not long for an answer."""
     engine = HttpEngine(
         url, "key", silence=silence, policy=RetryPolicy(attempts=attempts), clock=JumpingClock().clock()
     )
@@ -73,8 +72,6 @@ async def engine_at(url: str, *, attempts: int = 2, silence: float = SILENCE) ->
 
 
 def says(raw: bytes) -> Behaviour:
-    """Sends these bytes and closes."""
-
     async def behave(_reader: Reader, writer: Writer) -> None:
         writer.write(raw)
         await writer.drain()
@@ -83,29 +80,24 @@ def says(raw: bytes) -> Behaviour:
 
 
 def response(status: bytes, body: bytes = b"", head: bytes = JSON) -> bytes:
-    """A whole HTTP answer."""
     return b"HTTP/1.1 " + status + b"\r\n" + head + b"Content-Length: %d\r\n" % len(body) + b"\r\n" + body
 
 
 async def keeps_silent(reader: Reader, _writer: Writer) -> None:
-    """Waits until the client has had enough."""
     await reader.read()
 
 
 async def stops_in_the_body(reader: Reader, writer: Writer) -> None:
-    """Half a body, and then silence."""
     writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
     await writer.drain()
     await reader.read()
 
 
 async def resets(_reader: Reader, writer: Writer) -> None:
-    """RST before an answer."""
     _reset(writer)
 
 
 async def resets_in_the_body(_reader: Reader, writer: Writer) -> None:
-    """RST after half an answer."""
     writer.write(b"HTTP/1.1 200 OK\r\n" + JSON + b"Content-Length: 50\r\n\r\n{")
     await writer.drain()
     _reset(writer)
@@ -180,7 +172,6 @@ MISBEHAVIOUR: dict[str, tuple[Behaviour, type[EngineFault]]] = {
 
 @pytest.mark.parametrize("name", MISBEHAVIOUR)
 async def test_every_misbehaviour_is_one_of_our_faults(name: str) -> None:
-    """A read, a mutation and an upload: the tree's fault and nothing else."""
     behave, expected = MISBEHAVIOUR[name]
     async with misbehaving(behave) as url, engine_at(url, attempts=1) as engine:
         for call in (
@@ -197,7 +188,6 @@ async def test_every_misbehaviour_is_one_of_our_faults(name: str) -> None:
 
 @pytest.mark.parametrize("name", MISBEHAVIOUR)
 async def test_every_misbehaviour_towards_an_upload_is_one_of_our_faults(name: str) -> None:
-    """The engine's version is known, and it breaks while the file is on its way."""
     behave, _ = MISBEHAVIOUR[name]
 
     async def later(reader: Reader, writer: Writer) -> None:
@@ -212,7 +202,6 @@ async def test_every_misbehaviour_towards_an_upload_is_one_of_our_faults(name: s
 
 
 async def zeros() -> AsyncIterator[bytes]:
-    """A mebibyte."""
     for _ in range(16):
         yield bytes(1 << 16)
 
@@ -238,8 +227,6 @@ async def test_an_engine_that_stops_reading_is_a_timeout() -> None:
 
 
 async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> None:
-    """There is no bound on the whole of it: each block pushes the bound on."""
-
     async def drips() -> AsyncIterator[bytes]:
         for _ in range(6):
             await _pause(SILENCE / 2)
@@ -258,7 +245,6 @@ async def test_an_upload_may_take_longer_than_the_silence_while_it_moves() -> No
 
 
 async def test_an_answer_may_take_longer_than_the_silence_while_it_arrives() -> None:
-    """Each piece of it pushes the bound on."""
     body = b'{"jobs":[],"total":0,"limit":1,"offset":0}'
 
     async def dripping(reader: Reader, writer: Writer) -> None:
@@ -284,8 +270,6 @@ async def _pause(seconds: float) -> None:
 
 
 async def test_a_file_that_cannot_be_read_is_not_the_engines_fault() -> None:
-    """The error of our own disk comes through as it is."""
-
     async def broken() -> AsyncIterator[bytes]:
         yield b"x"
         raise OSError(5, "Input/output error")
@@ -311,7 +295,6 @@ async def _takes_all(reader: Reader, writer: Writer) -> None:
 
 
 async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory stays bounded whatever an engine sends."""
     monkeypatch.setattr("kb_server.engine_client.transport.MAX_ANSWER_BYTES", 1 << 20)
 
     async def endless(_reader: Reader, writer: Writer) -> None:
@@ -344,7 +327,6 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
 
 
 async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
-    """`https` towards a plain port."""
     async with (
         simulated_engine() as plain,
         engine_at(plain.url.replace("http:", "https:"), silence=9) as engine,
@@ -354,7 +336,6 @@ async def test_a_port_that_speaks_no_tls_is_unreachable() -> None:
 
 
 async def test_a_cancelled_call_is_a_cancelled_call() -> None:
-    """Cancellation is not dressed up as a fault of the engine."""
     asked = asyncio.Event()
 
     async def waits(reader: Reader, _writer: Writer) -> None:

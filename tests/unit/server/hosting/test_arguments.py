@@ -16,15 +16,11 @@ from kb_server.tool import NoArguments, ToolError
 
 
 class Range(msgspec.Struct, forbid_unknown_fields=True):
-    """From one day to another."""
-
     start: str
     days: Annotated[int, Meta(ge=1)] | None = None
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
-    """One of each kind."""
-
     query: Annotated[str, Meta(min_length=1, max_length=500)]
     top: Annotated[int, Meta(ge=1, le=100)] = 10
     mode: Literal["fts", "vector"] | None = None
@@ -39,7 +35,6 @@ SCHEMA = input_schema(Arguments)
 
 
 def refused(**raw: Any) -> ToolError:
-    """The error for `raw`."""
     with pytest.raises(ToolError) as caught:
         read_arguments(raw, Arguments, SCHEMA)
     return caught.value
@@ -102,7 +97,6 @@ def test_a_missing_parameter_is_named_with_what_it_takes(raw: dict[str, Any], me
 def test_a_wrong_value_is_named_with_what_the_parameter_takes(
     raw: dict[str, Any], parameter: str, words: str
 ) -> None:
-    """The value is shown where it is short, described where it is long."""
     error = refused(**raw)
     assert error.code == "invalid_parameter"
     assert error.message.startswith(f"The parameter `{parameter}` takes ")
@@ -135,7 +129,6 @@ def test_a_tool_without_parameters_says_so() -> None:
     ],
 )
 def test_a_schema_is_put_in_words(schema: dict[str, Any], words: str) -> None:
-    """The bounds that a caller must keep."""
     assert takes(schema) == words
 
 
@@ -154,14 +147,12 @@ json_values = st.recursive(
     st.dictionaries(st.sampled_from(list(Arguments.__struct_fields__)) | st.text(max_size=12), json_values)
 )
 def test_any_arguments_are_taken_or_refused_by_name(raw: dict[str, Any]) -> None:
-    """Whatever is sent, the outcome is the model or one of the two codes."""
     error = refusal_of(raw)
     assert error is None or error.code in ("invalid_parameter", "missing_required_parameter")
     assert error is None or len(error.message) < 400
 
 
 def refusal_of(raw: dict[str, Any]) -> ToolError | None:
-    """How `raw` is refused; None where it is taken."""
     try:
         read_arguments(raw, Arguments, SCHEMA)
     except ToolError as error:

@@ -8,22 +8,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kb_config.logs import fields_of
-from kb_server.hosting.calls import BrokenToolError, Calls, UnknownToolError
+from kb_server.hosting.calls import BrokenToolError, Calls, UnknownToolError, correlation_id, new_call
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Annotations, Call, Tool, ToolError, Toolset
+from mcp_aiohttp.protocol.caller import Caller, digest
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What the tool takes."""
-
     query: str
 
 
 class Found(msgspec.Struct):
-    """What the tool finds."""
-
     results: list[str]
 
 
@@ -31,8 +30,6 @@ Work = Callable[[Arguments, Call], Coroutine[Any, Any, Found]]
 
 
 class FindThingsTool(Tool[Arguments, Found]):
-    """Does what the test says."""
-
     name = "find_things"
     title = "Find"
     description = "Finds things."
@@ -48,24 +45,20 @@ class FindThingsTool(Tool[Arguments, Found]):
 
 
 def calls(work: Work, metrics: Metrics | None = None) -> Calls:
-    """A toolset of one tool."""
     toolset = Toolset("t", "t", "1", "t", "", (FindThingsTool(work),))
     return Calls(toolset, metrics or Metrics())
 
 
 async def found(arguments: Arguments, call: Call) -> Found:
-    """Finds one thing, as a search logs it."""
     call.log |= {"result_count": 1, "collection_id": "c1"}
     return Found([arguments.query])
 
 
 async def lacking(_arguments: Arguments, _call: Call) -> Found:
-    """Fails for the caller to mend."""
     raise ToolError("not_found", "There is none.")
 
 
 async def breaking(_arguments: Arguments, _call: Call) -> Found:
-    """Breaks."""
     raise ZeroDivisionError("within")
 
 
@@ -111,7 +104,6 @@ async def test_what_does_not_fit_is_logged_with_the_parameter(
 
 
 async def test_a_call_of_no_tool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It never got as far as a tool."""
     with pytest.raises(UnknownToolError):
         await calls(found).outcome("find_nothing", {}, Call())
     assert fields_of(caplog.records[-1])["error"] == "unknown_tool"
@@ -121,7 +113,6 @@ async def test_a_call_of_no_tool_is_logged(caplog: pytest.LogCaptureFixture) -> 
 async def test_a_fault_is_logged_with_its_traceback_and_told_without_its_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The caller gets the correlation id to ask about."""
     with pytest.raises(BrokenToolError) as caught:
         await calls(breaking).outcome("find_things", {"query": "q"}, Call("corr"))
     assert caught.value.error.data["correlation_id"] == "corr"
@@ -164,7 +155,6 @@ async def test_each_end_is_counted() -> None:
 async def test_a_cancelled_call_stays_cancelled_and_is_counted_as_such(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The cancellation is neither swallowed nor taken for a fault."""
     caplog.set_level("INFO")
     metrics = Metrics()
     started = asyncio.Event()
@@ -181,3 +171,54 @@ async def test_a_cancelled_call_stays_cancelled_and_is_counted_as_such(
         await task
     assert 'error_type="cancelled"} 1' in metrics.render()
     assert caplog.records[-1].levelname == "INFO"
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("meta", "headers", "expected"),
+    [
+        ({"correlation_id": "a", "traceparent": TRACEPARENT}, {"X-Request-ID": "d"}, "a"),
+        ({"traceparent": TRACEPARENT}, {"X-Correlation-ID": "c"}, TRACE),
+        ({}, {"traceparent": TRACEPARENT, "X-Correlation-ID": "c"}, TRACE),
+        (None, {"X-Correlation-ID": "c", "X-Request-ID": "d"}, "c"),
+        (None, {"X-Request-ID": "d"}, "d"),
+        ({"correlation_id": 5, "traceparent": 7}, {"X-Request-ID": "d"}, "d"),
+        ({"traceparent": "00-zz-1-1"}, {"X-Request-ID": "d"}, "d"),
+        ({"traceparent": f"00-{'0' * 32}-00f067aa0ba902b7-01"}, {"X-Request-ID": "d"}, "d"),
+        ({"correlation_id": " \n"}, {"X-Request-ID": "d"}, "d"),
+    ],
+)
+def test_the_callers_own_id_is_kept_in_the_decided_order(
+    meta: dict[str, Any] | None, headers: dict[str, str], expected: str
+) -> None:
+    assert correlation_id(meta, Caller(headers=headers)) == expected
+
+
+def test_a_caller_without_an_id_gets_a_new_one() -> None:
+    assert correlation_id(None, Caller()) != correlation_id(None, Caller())
+
+
+def test_callers_are_told_apart_by_key_and_address() -> None:
+    callers = [Caller("k1", {}, "192.0.2.1"), Caller("k1", {}, "192.0.2.2"), Caller("k2", {}, "192.0.2.1")]
+    users = [new_call(None, caller).user for caller in callers]
+    assert len(set(users)) == 3
+    assert users == [new_call(None, caller).user for caller in callers]
+    assert not any("192.0.2" in user or "k1" in user for user in users)
+
+
+@given(st.text())
+def test_an_id_is_safe_to_pass_on_in_a_header(sent: str) -> None:
+    passed = correlation_id({"correlation_id": sent}, Caller())
+    assert 1 <= len(passed) <= 128
+    assert passed.isascii()
+    assert passed.isprintable()
+    assert " " not in passed
+
+
+@given(st.text())
+def test_a_digest_tells_tokens_apart_without_holding_them(token: str) -> None:
+    assert len(digest(token)) == 16
+    assert digest(token) != digest(token + "x")

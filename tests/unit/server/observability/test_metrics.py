@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 
-from kb_server.observability.metrics import Metrics
+import pytest
+
+from kb_server.observability.metrics import Metrics, MmapCounters
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    """Each sample line as name with labels, and value."""
     lines = [line for line in metrics.render().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r'[a-z_]+\{([a-z_]+="[^\n]*",?)*\} [0-9.e+-]+', line) for line in lines)
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
@@ -25,7 +29,6 @@ def test_a_success_and_an_error_are_counted_apart() -> None:
 
 
 def test_the_histogram_is_cumulative_with_the_promised_buckets() -> None:
-    """0.1, 0.5 and 1.0 seconds are among them, bounds inclusive; sum and count agree."""
     metrics = Metrics()
     for seconds in (0.1, 0.3, 0.7, 100.0):
         metrics.count_call("t", seconds)
@@ -40,7 +43,6 @@ def test_the_histogram_is_cumulative_with_the_promised_buckets() -> None:
 
 
 def test_search_results_add_up_by_collection() -> None:
-    """Under exactly the promised name; `all` where no collection was given."""
     metrics = Metrics()
     metrics.count_call("search", 0.125, results=3)
     metrics.count_call("search", 0.125, results=2, collection_id="c1")
@@ -51,14 +53,72 @@ def test_search_results_add_up_by_collection() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    """A quote or a line break in a label does not break the text."""
     metrics = Metrics()
     metrics.count_call("search", 0.125, results=1, collection_id='a"b\\c\nd')
     assert r'collection_id="a\"b\\c\nd"' in metrics.render()
 
 
 def test_before_the_first_call_the_families_are_announced() -> None:
-    """A scrape at start is well-formed."""
     text = Metrics().render()
     assert "# TYPE mcp_request_duration_seconds histogram\n" in text
     assert text.count("# HELP") == 4
+
+
+@pytest.fixture
+def counters_of(tmp_path: Path) -> Iterator[Callable[[int], MmapCounters]]:
+    with ExitStack() as stack:
+        yield lambda slot: stack.enter_context(closing(MmapCounters(tmp_path, slot)))
+
+
+def test_what_two_workers_count_is_summed(counters_of: Callable[[int], MmapCounters]) -> None:
+    one, two = counters_of(0), counters_of(1)
+    one.add(("a", "x"), 1)
+    two.add(("a", "x"), 2.5)
+    two.add(("b",), 4)
+    assert one.totals() == two.totals() == {("a", "x"): 3.5, ("b",): 4}
+
+
+def test_a_worker_counts_on_where_the_one_before_it_ended(counters_of: Callable[[int], MmapCounters]) -> None:
+    """A counter that fell back would look like a restart of the whole server."""
+    before = counters_of(0)
+    before.add(("a",), 1)
+    after = counters_of(0)
+    after.add(("b",), 1)
+    after.add(("a",), 1)
+    assert after.totals() == {("a",): 2, ("b",): 1}
+
+
+def test_a_name_that_is_half_written_is_not_read(
+    tmp_path: Path, counters_of: Callable[[int], MmapCounters]
+) -> None:
+    counters = counters_of(0)
+    counters.add(("a",), 1)
+    with (tmp_path / "0.names").open("ab") as names:
+        names.write(b'["b')
+    assert counters.totals() == {("a",): 1}
+    after = counters_of(0)
+    after.add(("c",), 1)
+    assert after.totals() == {("a",): 1, ("c",): 1}
+
+
+def test_names_beyond_the_capacity_are_not_counted(
+    counters_of: Callable[[int], MmapCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What callers may invent must not grow without bound."""
+    monkeypatch.setattr("kb_server.observability.metrics.CAPACITY", 1)
+    counters = counters_of(0)
+    counters.add(("a",), 1)
+    counters.add(("b",), 1)
+    assert counters.totals() == {("a",): 1}
+
+
+def test_metrics_over_shared_cells_read_as_those_of_one_process(
+    counters_of: Callable[[int], MmapCounters],
+) -> None:
+    alone, shared, other = Metrics(), Metrics(counters_of(0)), Metrics(counters_of(1))
+    for metrics in (alone, shared):
+        metrics.count_call("t", 0.125)
+        metrics.count_call("search", 0.125, results=3)
+    alone.count_call("t", 0.25, "timeout")
+    other.count_call("t", 0.25, "timeout")
+    assert sorted(shared.render().splitlines()) == sorted(alone.render().splitlines())

@@ -38,12 +38,10 @@ from kb_server.observability.redaction import MAX_CHARS, sanitised
     ],
 )
 def test_what_tells_of_a_person_is_struck_out(query: str, logged: str) -> None:
-    """Addresses, phones, numbers and keys, however they are written; words stay."""
     assert sanitised(query) == logged
 
 
 def test_a_long_query_is_cut_and_shows_it() -> None:
-    """Whatever it is made of."""
     assert sanitised("word " * 100) == ("word " * 40) + "…"
     assert sanitised("+49 171 1234567 " * 20 + "word " * 100) == ("*** " + "word " * 40)[:200] + "…"
 
@@ -55,12 +53,10 @@ def test_an_address_between_any_words_is_never_logged(words: str, address: str) 
 
 @given(st.integers(0, 220))
 def test_a_number_at_the_cut_is_not_half_logged(before: int) -> None:
-    """It is struck out before anything is cut."""
     assert "12345" not in sanitised("a " * (before // 2) + "1234567890123")
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("sign", ["1", "1 ", "+", "@", "(", "a-", ". ", "1....", "\ufdfa"])
 def test_no_query_takes_long(sign: str) -> None:
-    """However it is made: what is looked for is found in one pass."""
     assert len(sanitised(sign * 100_000)) <= MAX_CHARS + 1

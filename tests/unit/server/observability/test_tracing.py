@@ -27,7 +27,6 @@ TRACEPARENT = f"00-{TRACE_ID}-{PARENT}-01"
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """The spans that have ended."""
     provider, kept = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     monkeypatch.setattr(tracing, "ACTIVE", tracing.Tracing(provider))
@@ -36,7 +35,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 def only(spans: InMemorySpanExporter) -> tuple[ReadableSpan, Mapping[str, object]]:
-    """The one span, and its attributes."""
     (span,) = spans.get_finished_spans()
     return span, span.attributes or {}
 
@@ -63,7 +61,6 @@ async def test_an_answer_with_an_error_is_a_tool_error(
 
 
 async def test_a_tool_that_breaks_is_the_error_of_the_protocol(spans: InMemorySpanExporter) -> None:
-    """Its exception stays in the log."""
     with pytest.raises(BrokenToolError):
         await calls(breaking).outcome("find_things", {"query": "q"}, Call())
     span, attributes = only(spans)
@@ -88,7 +85,6 @@ async def test_a_cancelled_call_ends_its_span(spans: InMemorySpanExporter) -> No
 
 
 async def test_the_engine_is_told_where_the_call_stands(spans: InMemorySpanExporter) -> None:
-    """Below the span, which is below the caller's; no longer than the engine is called."""
     seen: list[Mapping[str, str] | None] = []
 
     async def calling(_arguments: Arguments, _call: Call) -> Found:

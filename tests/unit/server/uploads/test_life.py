@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from kb_server.uploads.service import Limits, Uploads, WriteBehind
+from kb_server.uploads.service import Limits, Uploads, WriteBehind, batches
 from kb_server.uploads.staging import Entry
 from kb_server.uploads.upload import MEBIBYTE, NewUpload, Upload, UploadError
 from tests.support.uploads import LIMITS, Desk, encoded, sha256
 
 
 class TestFullDisk:
-    """The upload URL, where the disk has no room after all."""
-
     @pytest.mark.parametrize("size", [5, 3 * MEBIBYTE])
     async def test_the_upload_stays_open_and_nothing_of_the_body_is_kept(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch, size: int
     ) -> None:
-        """In its last batch as in an earlier one; the next attempt goes through."""
         limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
         uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
         new = NewUpload("a.pdf", size, ["collection:documents"], "collection:documents")
@@ -78,8 +77,6 @@ class TestMany:
 
 
 class TestTime:
-    """The ten minutes."""
-
     @pytest.mark.requirement("K41")
     async def test_after_ten_minutes_chunks_and_entry_are_removed(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
@@ -94,7 +91,6 @@ class TestTime:
 
     @pytest.mark.requirement("K41")
     async def test_one_second_before_it_is_there(self, desk: Desk) -> None:
-        """Measured from the start, not from the last chunk."""
         upload_id = await desk.start(3)
         desk.clock.advance(599)
         await desk.send(upload_id, b"abc")
@@ -102,14 +98,12 @@ class TestTime:
         await desk.uploads.finish(upload_id)
 
     async def test_an_expired_upload_is_not_found_before_it_is_swept(self, desk: Desk) -> None:
-        """The time counts, not the sweeper."""
         upload_id = await desk.start(3)
         desk.clock.advance(600)
         with pytest.raises(UploadError, match="was not found"):
             await desk.send(upload_id, b"abc")
 
     async def test_a_sweep_leaves_what_is_young(self, desk: Desk) -> None:
-        """Only the old one goes."""
         await desk.start(3)
         desk.clock.advance(300)
         young = await desk.start(3)
@@ -119,7 +113,6 @@ class TestTime:
 
     @pytest.mark.requirement("K42")
     async def test_after_a_restart_an_upload_is_lost(self, desk: Desk) -> None:
-        """The next server knows nothing of it, and has removed its chunks."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         desk.uploads._staging._alive.release()  # what the end of a process does
@@ -137,10 +130,7 @@ class TestTime:
 
 
 class TestWorkers:
-    """Several processes, one folder."""
-
     async def test_what_one_worker_started_another_finishes(self, desk: Desk) -> None:
-        """Each call may land on another process."""
         second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
         upload_id = await desk.start(6)
         await second.uploads.chunk(upload_id, 0, encoded(b"abc"))
@@ -151,7 +141,6 @@ class TestWorkers:
         await second.uploads.close()
 
     async def test_a_quota_is_one_for_all_workers(self, desk: Desk) -> None:
-        """What has arrived at one is counted by the others."""
         second = replace(desk, uploads=Uploads(desk.home, "one", LIMITS, desk.client, desk.clock.clock()))
         await desk.send(await desk.start(1_000, caller="one"), bytes(1_000))
         await second.send(await second.start(1_000, caller="two"), bytes(1_000))
@@ -160,7 +149,6 @@ class TestWorkers:
         await second.uploads.close()
 
     async def test_what_a_worker_that_died_wrote_of_a_body_is_cleared_away(self, desk: Desk) -> None:
-        """The next body of the same upload begins anew, and holds what it has itself."""
         new = NewUpload("a.txt", 1_000, ["collection:documents"], "collection:documents")
         started = await desk.uploads.start(new, "me")
         staging = desk.uploads._staging
@@ -173,3 +161,99 @@ class TestWorkers:
         await desk.uploads.receive(started.token, 1_000, body())
         assert [name for name in desk.files() if name.startswith(".")] == []
         await desk.start(500)
+
+
+BATCHES = [[b"one", b"two"], [b"three"], [b"four"]]
+
+
+class _Fails(WriteBehind):
+    def __init__(self, path: Path, first: int) -> None:
+        super().__init__(path)
+        self._left = first
+
+    def _append(self, blocks: Sequence[bytes]) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super()._append(blocks)
+
+
+async def poured(file: WriteBehind) -> None:
+    async with file:
+        for batch in BATCHES:
+            await file.write(batch)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_blocks_arrive_in_their_order(tmp_path: Path) -> None:
+    await poured(WriteBehind(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == b"onetwothreefour"
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+async def test_a_full_disk_is_told_whichever_write_meets_it(tmp_path: Path, first: int) -> None:
+    """The last as well, which nobody waits for but the end of the context."""
+    before = descriptors()
+    with pytest.raises(OSError, match="No space left"):
+        await poured(_Fails(tmp_path / "file", first))
+    assert descriptors() == before
+
+
+async def test_a_fault_of_the_sender_is_not_hidden_by_one_of_the_disk(tmp_path: Path) -> None:
+    async def breaks_off(file: WriteBehind) -> None:
+        async with file:
+            await file.write(BATCHES[0])
+            raise ValueError("broke off")
+
+    with pytest.raises(ValueError, match="broke off"):
+        await breaks_off(_Fails(tmp_path / "file", 1))
+
+
+async def test_a_file_that_is_there_already_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"another's")
+    with pytest.raises(FileExistsError):
+        await poured(WriteBehind(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == b"another's"
+
+
+async def test_who_is_cancelled_twice_leaves_only_when_the_thread_is_done(tmp_path: Path) -> None:
+    """Else what is removed here would be made again by the thread."""
+    path, writing, go_on = tmp_path / "file", threading.Event(), threading.Event()
+    before = descriptors()
+
+    class Slow(WriteBehind):
+        def _append(self, blocks: Sequence[bytes]) -> None:
+            writing.set()
+            go_on.wait(10)
+            super()._append(blocks)
+
+    async def pours() -> None:
+        try:
+            async with Slow(path) as file:
+                await file.write([b"late"])
+        finally:
+            path.unlink(missing_ok=True)
+
+    task = asyncio.create_task(pours())
+    await asyncio.to_thread(writing.wait, 10)
+    for _ in range(2):
+        task.cancel()
+        left, _ = await asyncio.wait([task], timeout=0.05)
+        assert not left
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not path.exists()
+    assert descriptors() == before
+
+
+async def test_batches_have_their_size_and_lose_nothing() -> None:
+    async def blocks() -> AsyncIterator[bytes]:
+        for size in (3, 4, 1, 9, 2):
+            yield b"x" * size
+
+    found = [[len(block) for block in batch] async for batch in batches(blocks(), 7)]
+    assert found == [[3, 4], [1, 9], [2]]

@@ -26,8 +26,6 @@ UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
 
 
 class TestStart:
-    """`kb_upload_start`."""
-
     @pytest.mark.requirement("K31")
     async def test_an_upload_has_a_uuid_and_a_staging_entry(self, desk: Desk) -> None:
         new = NewUpload("a.txt", 6, ["collection:documents"], "collection:documents")
@@ -39,7 +37,6 @@ class TestStart:
 
     @pytest.mark.parametrize(("size", "code"), [(0, "invalid_parameter"), (-1, "invalid_parameter")])
     async def test_a_file_has_at_least_one_byte(self, desk: Desk, size: int, code: str) -> None:
-        """An empty one has nothing to find."""
         with pytest.raises(UploadError, match="at least 1") as refused:
             await desk.start(size)
         assert refused.value.code == code
@@ -50,13 +47,11 @@ class TestStart:
         assert refused.value.code == "upload_too_large"
 
     async def test_what_is_only_announced_keeps_nobody_out(self, desk: Desk) -> None:
-        """Ten files that would fill the folder five times over, and not a byte of them."""
         for _ in range(10):
             await desk.start(1_000)
         await desk.send(await desk.start(1_000, caller="somebody else"), bytes(1_000))
 
     async def test_bytes_that_have_arrived_fill_the_quota(self, desk: Desk) -> None:
-        """Two files of a thousand bytes fill two thousand: a third is refused before a byte is sent."""
         for caller in ("one", "two"):
             await desk.send(await desk.start(1_000, caller), bytes(1_000))
         with pytest.raises(UploadError, match="room for 0 more") as refused:
@@ -64,7 +59,6 @@ class TestStart:
         assert refused.value.code == "staging_full"
 
     async def test_a_caller_fills_its_own_share_and_no_other(self, desk: Desk) -> None:
-        """Of two thousand bytes it may have one and a half; the rest is there for others."""
         await desk.send(await desk.start(1_000), bytes(1_000))
         with pytest.raises(UploadError, match="of 1500 bytes 500 are free") as refused:
             await desk.start(501)
@@ -83,14 +77,12 @@ class TestStart:
 
     @pytest.mark.usefixtures("full_disk")
     async def test_an_upload_that_is_done_keeps_no_room_on_the_disk(self, desk: Desk) -> None:
-        """Its bytes have gone to the engine."""
         first = await desk.start(600)
         await desk.send(first, bytes(600))
         await desk.uploads.finish(first)
         await desk.start(900)
 
     async def test_room_comes_back_with_the_finish(self, desk: Desk) -> None:
-        """What the engine has needs none here."""
         first = await desk.start(1_000)
         await desk.send(first, bytes(1_000))
         await desk.uploads.finish(first)
@@ -103,7 +95,6 @@ class TestStart:
         await desk.send(await desk.start(1_000), bytes(1_000))
 
     async def test_a_caller_has_a_bounded_number_of_open_uploads(self, tmp_path: Path, desk: Desk) -> None:
-        """Another's are not counted."""
         limits = replace(LIMITS, open_uploads=2)
         uploads = Uploads(tmp_path, "two", limits, desk.client, desk.clock.clock())
         bounded = replace(desk, uploads=uploads)
@@ -132,8 +123,6 @@ class TestStart:
 
 
 class TestChunk:
-    """`kb_upload_chunk`."""
-
     @pytest.mark.requirement("K33", "K34", "E5")
     async def test_chunks_are_decoded_stored_and_counted(self, desk: Desk) -> None:
         upload_id = await desk.start(6)
@@ -144,7 +133,6 @@ class TestChunk:
         assert [(folder / f"chunk-{index}").read_bytes() for index in (0, 1)] == [b"abc", b"def"]
 
     async def test_the_same_index_again_replaces(self, desk: Desk) -> None:
-        """An agent that is not sure sends it once more."""
         upload_id = await desk.start(6)
         await desk.send(upload_id, b"xxx", b"def")
         received = await desk.uploads.chunk(upload_id, 0, encoded(b"abc"))
@@ -178,7 +166,6 @@ class TestChunk:
         assert desk.files() == before
 
     async def test_a_chunk_that_is_far_too_long_is_refused_before_it_is_decoded(self, desk: Desk) -> None:
-        """The number is told."""
         upload_id = await desk.start(6)
         with pytest.raises(UploadError, match=str(CHUNK_BYTES)) as refused:
             await desk.uploads.chunk(upload_id, 0, "!" * (CHUNK_BYTES * 4 // 3 + 100))
@@ -194,7 +181,6 @@ class TestChunk:
 
     @pytest.mark.requirement("K39")
     async def test_an_unknown_upload_is_not_found(self, desk: Desk) -> None:
-        """The agent is told to start again."""
         with pytest.raises(UploadError, match=r"was not found.*kb_upload_start") as refused:
             await desk.uploads.chunk(UNKNOWN, 0, encoded(b"abc"))
         assert refused.value.payload()["error"] == "upload_not_found"
@@ -213,7 +199,6 @@ class TestChunk:
         assert sum(isinstance(outcome, UploadError) for outcome in outcomes) == 3
 
     async def test_of_chunks_that_arrive_at_once_only_those_with_room_are_taken(self, desk: Desk) -> None:
-        """Of five files of a thousand bytes two; the others are as they were and can be sent again."""
         started = [await desk.start(1_000, caller=str(number)) for number in range(5)]
         outcomes = await asyncio.gather(
             *(desk.send(each, bytes(1_000)) for each in started), return_exceptions=True
@@ -228,14 +213,12 @@ class TestChunk:
         await desk.uploads.finish(again)
 
     async def test_a_chunk_that_is_replaced_holds_no_more_than_its_size(self, desk: Desk) -> None:
-        """The share is for what is kept."""
         upload_id = await desk.start(1_000)
         for _ in range(3):
             await desk.send(upload_id, bytes(1_000))
         await desk.start(500)
 
     async def test_a_caller_that_leaves_does_not_block_the_next(self, desk: Desk) -> None:
-        """Cancelled in the middle of a write, the upload goes on."""
         upload_id = await desk.start(6)
         task = asyncio.create_task(desk.uploads.chunk(upload_id, 0, encoded(b"abc")))
         await asyncio.sleep(0)
@@ -247,11 +230,8 @@ class TestChunk:
 
 
 class TestFinish:
-    """`kb_upload_finish`."""
-
     @pytest.mark.requirement("K35", "K36", "K37", "K38", "E6")
     async def test_the_file_goes_to_the_engine_whole_with_the_starts_tags(self, desk: Desk) -> None:
-        """One multipart request to `POST /api/v1/jobs`; its job comes back."""
         upload_id = await desk.start(6, filename="report.pdf", title="R", source_path="p", metadata={"a": 1})
         await desk.send(upload_id, b"abc", b"def")
         finished = await desk.uploads.finish(upload_id)
@@ -272,7 +252,6 @@ class TestFinish:
         assert finished.job_id in desk.engine.state.jobs
 
     async def test_the_upload_id_is_the_idempotency_key(self, desk: Desk) -> None:
-        """A finish that is repeated after a crash is recognised by the engine."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         await desk.uploads.finish(upload_id)
@@ -280,7 +259,6 @@ class TestFinish:
 
     @pytest.mark.requirement("K35")
     async def test_chunks_are_put_together_by_their_index(self, desk: Desk) -> None:
-        """Not by the order of arrival, and not by name: ten comes after nine."""
         upload_id = await desk.start(12)
         for index in reversed(range(12)):
             await desk.uploads.chunk(upload_id, index, encoded(b"abcdefghijkl"[index : index + 1]))
@@ -294,7 +272,6 @@ class TestFinish:
         assert refused.value.code == "upload_not_found"
 
     async def test_a_gap_is_named_and_can_be_filled(self, desk: Desk) -> None:
-        """Nothing is sent to the engine until it is whole."""
         upload_id = await desk.start(9)
         for index in (0, 2):
             await desk.uploads.chunk(upload_id, index, encoded(b"abc"))
@@ -306,7 +283,6 @@ class TestFinish:
         assert desk.engine.journal.files() == [sha256(b"abcxyzabc")]
 
     async def test_the_files_sha256_is_checked(self, desk: Desk) -> None:
-        """Given at the start or at the finish."""
         upload_id = await desk.start(6, sha256=sha256(b"abcdef"))
         await desk.send(upload_id, b"abc", b"xyz")
         with pytest.raises(UploadError, match="SHA-256 of the file"):
@@ -326,7 +302,6 @@ class TestFinish:
         desk.engine.journal.expect(operation="createJob", exactly=1)
 
     async def test_a_failure_of_the_engine_keeps_the_file_for_another_try(self, desk: Desk) -> None:
-        """The agent need not send it again."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         desk.engine.arm("internal_error", "createJob")
@@ -349,7 +324,6 @@ class TestFinish:
 
     @pytest.mark.requirement("K41")
     async def test_staged_bytes_are_removed_after_success(self, desk: Desk) -> None:
-        """Only the note of its job stays, for a repeated finish."""
         upload_id = await desk.start(6)
         await desk.send(upload_id, b"abc", b"def")
         await desk.uploads.finish(upload_id)
@@ -381,7 +355,6 @@ class TestFinish:
         assert desk.ids() == []
 
     async def test_a_caller_that_leaves_while_finishing_leaves_it_open(self, desk: Desk) -> None:
-        """The stream to the engine is broken off, and a later finish does it all."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         desk.engine.arm("hang", "createJob")
@@ -415,7 +388,6 @@ class TestFinish:
         assert (await desk.uploads.finish(upload_id)).job_id in desk.engine.state.jobs
 
     async def test_nothing_is_added_after_it(self, desk: Desk) -> None:
-        """The job is named as what there is."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         await desk.uploads.finish(upload_id)
@@ -424,7 +396,6 @@ class TestFinish:
         assert refused.value.code == "upload_done"
 
     async def test_a_large_file_is_streamed_in_blocks(self, desk: Desk) -> None:
-        """Several blocks and chunks of several blocks arrive in order."""
         limits = Limits(1 << 24, 1 << 25, 1 << 25, 600.0)
         uploads = Uploads(desk.home, "two", limits, desk.client, desk.clock.clock())
         big = replace(desk, uploads=uploads)
@@ -437,10 +408,7 @@ class TestFinish:
 
 
 class TestAbort:
-    """`kb_upload_abort`, and `DELETE` on the upload URL."""
-
     async def test_nothing_of_it_is_left(self, desk: Desk) -> None:
-        """Neither bytes nor what they held of the share; its id is unknown from then on."""
         upload_id = await desk.start(1_000)
         await desk.send(upload_id, bytes(900))
         assert (await desk.uploads.abort(upload_id)).id == upload_id
@@ -452,7 +420,6 @@ class TestAbort:
         await desk.send(await desk.start(1_000), bytes(1_000))
 
     async def test_a_file_that_the_engine_has_cannot_be_aborted(self, desk: Desk) -> None:
-        """Its job stays the answer of a repeated finish."""
         upload_id = await desk.start(3)
         await desk.send(upload_id, b"abc")
         finished = await desk.uploads.finish(upload_id)

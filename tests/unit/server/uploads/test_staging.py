@@ -49,7 +49,6 @@ def held_by_another_process(path: Path, how: str = "exclusive") -> Iterator[subp
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Iterator[Staging]:
-    """An open folder of one instance."""
     staging = Staging(tmp_path / "staging", "one")
     staging.open()
     yield staging
@@ -57,7 +56,6 @@ def staging(tmp_path: Path) -> Iterator[Staging]:
 
 
 def add(staging: Staging, upload_id: str = ID, token: str = "token") -> Upload:
-    """An upload in it."""
     upload = Upload(
         id=upload_id,
         filename="a.txt",
@@ -74,7 +72,6 @@ def add(staging: Staging, upload_id: str = ID, token: str = "token") -> Upload:
 
 
 def test_the_folder_is_its_owners_alone(staging: Staging) -> None:
-    """Nobody else on the machine reads what is staged."""
     add(staging)
     for folder in (staging.root, staging.folder, staging.folder / ID):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -82,14 +79,12 @@ def test_the_folder_is_its_owners_alone(staging: Staging) -> None:
 
 
 def test_a_running_servers_folder_is_left_alone(staging: Staging) -> None:
-    """A second server that starts on the same data folder wipes nobody's uploads."""
     add(staging)
     assert remove_dead(staging.root) == []
     assert staging.ids() == [ID]
 
 
 def test_a_dead_servers_folder_is_removed(tmp_path: Path) -> None:
-    """A lock ends with its process, however that ended."""
     root = tmp_path / "staging"
     dead = root / "dead"
     dead.mkdir(parents=True)
@@ -103,20 +98,17 @@ def test_a_dead_servers_folder_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_never_had_a_lock_is_removed(tmp_path: Path) -> None:
-    """Its server died before it could lock it."""
     (tmp_path / "half").mkdir()
     assert remove_dead(tmp_path) == ["half"]
 
 
 def test_without_a_staging_folder_there_is_nothing_to_remove(tmp_path: Path) -> None:
-    """The first start of all."""
     assert remove_dead(tmp_path / "missing") == []
 
 
 def test_who_waits_for_an_upload_that_becomes_done_meanwhile_finds_it(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folder has moved by the time the lock is free."""
     add(staging)
     held, found = threading.Event(), []
     acquire = Lock.acquire
@@ -194,7 +186,6 @@ def test_who_waits_for_an_upload_that_is_removed_leaves_nothing_in_its_place(
 
 
 def test_workers_share_a_folder_and_the_last_removes_it(tmp_path: Path) -> None:
-    """One leaving does not take the others' uploads along."""
     first, second = Staging(tmp_path, "shared"), Staging(tmp_path, "shared")
     first.open()
     second.open()
@@ -259,7 +250,6 @@ def test_a_finisher_that_dies_leaves_an_open_upload(staging: Staging) -> None:
 
 
 def test_looking_at_the_state_leaves_no_lock(staging: Staging) -> None:
-    """Two looks, one finish."""
     upload = add(staging)
     entry = Entry(staging.folder / ID)
     lock = Lock()
@@ -272,7 +262,6 @@ def test_looking_at_the_state_leaves_no_lock(staging: Staging) -> None:
 
 @pytest.mark.parametrize("upload_id", ["", "..", "../one", ".", ID.upper(), ID + "/..", "x" * 5_000, "\x00"])
 def test_what_is_no_id_is_never_a_path(staging: Staging, upload_id: str) -> None:
-    """It is not found, and no file is touched."""
     with pytest.raises(UploadError) as refused:
         staging.with_entry(upload_id, lambda _entry: pytest.fail("it was opened"))
     assert refused.value.code == "upload_not_found"
@@ -280,7 +269,6 @@ def test_what_is_no_id_is_never_a_path(staging: Staging, upload_id: str) -> None
 
 
 def test_an_upload_removed_while_one_waits_for_it_is_not_found(staging: Staging) -> None:
-    """The lock that was waited for is on a file that no longer is."""
     upload = add(staging)
 
     def removes_then_reads(entry: Entry) -> None:
@@ -294,7 +282,6 @@ def test_an_upload_removed_while_one_waits_for_it_is_not_found(staging: Staging)
 
 
 def test_a_token_is_kept_only_as_its_hash(staging: Staging) -> None:
-    """Nothing on disk opens the URL."""
     add(staging, token="the-secret-token")
     content = b"".join(path.read_bytes() for path in staging.folder.rglob("*") if path.is_file())
     names = " ".join(path.name for path in staging.folder.rglob("*"))
@@ -313,8 +300,6 @@ def test_another_token_opens_nothing(staging: Staging, token: str) -> None:
 
 
 def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
-    """No room is taken by what is not admitted."""
-
     def refuses(_ledger: Ledger) -> None:
         raise UploadError("staging_full", "no")
 
@@ -337,7 +322,6 @@ def test_a_refused_upload_leaves_nothing(staging: Staging) -> None:
 
 
 def test_a_write_that_fails_leaves_the_old_file(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk is written aside and renamed: whole or not at all."""
     add(staging)
     entry = Entry(staging.folder / ID)
     entry.put_chunk(0, b"old")

@@ -1,0 +1,15 @@
+"""The endpoint that embedders are tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.embedding_endpoint import EmbeddingEndpoint, endpoint
+
+
+@pytest.fixture
+def served() -> Iterator[EmbeddingEndpoint]:
+    with endpoint() as serving:
+        yield serving

@@ -1,0 +1,229 @@
+"""An upload's state machine and checks, without a disk."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import content_disposition_filename, parse_content_disposition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb_contracts.api.models import FileFields
+from kb_server.engine_client.port import FileSource
+from kb_server.engine_client.transport import MultipartFile
+from kb_server.uploads.service import read_blocks
+from kb_server.uploads.upload import (
+    CHUNK_BYTES,
+    MAX_CHUNKS,
+    Staged,
+    State,
+    Upload,
+    UploadError,
+    check_body,
+    check_chunk,
+    check_chunk_shape,
+    check_filename,
+    check_format,
+    check_open,
+    check_sha256,
+    check_whole,
+    missing_chunks,
+)
+
+
+def upload(total_size: int = 10) -> Upload:
+    return Upload(
+        id="8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11",
+        filename="a.txt",
+        total_size=total_size,
+        tags=["collection:documents"],
+        collection="collection:documents",
+        deadline=0.0,
+        expires_at="2026-01-01T00:10:00Z",
+        caller="me",
+        token_sha256="",
+    )
+
+
+@pytest.mark.parametrize("state", [State.FINISHING, State.DONE])
+def test_what_is_not_open_is_not_changed_and_says_why(state: State) -> None:
+    check_open(State.OPEN, "id")
+    with pytest.raises(UploadError) as refused:
+        check_open(state, "id")
+    assert refused.value.code == f"upload_{state}"
+
+
+def test_more_bytes_than_announced_are_refused_with_both_numbers() -> None:
+    with pytest.raises(UploadError, match="11 bytes, but 10") as refused:
+        check_chunk(upload(10), Staged({0: 5}), 1, 6)
+    assert refused.value.code == "size_exceeded"
+
+
+@pytest.mark.parametrize("index", [-1, MAX_CHUNKS, 1 << 40])
+def test_an_index_out_of_range_is_refused(index: int) -> None:
+    with pytest.raises(UploadError, match="chunk_index counts from 0"):
+        check_chunk_shape(index, 1)
+
+
+def test_an_empty_chunk_is_refused() -> None:
+    with pytest.raises(UploadError, match="at least one byte"):
+        check_chunk_shape(0, 0)
+
+
+def test_a_chunk_over_eight_mebibytes_is_refused_with_the_number() -> None:
+    check_chunk_shape(0, CHUNK_BYTES)
+    with pytest.raises(UploadError, match="8388608") as refused:
+        check_chunk_shape(0, CHUNK_BYTES + 1)
+    assert refused.value.code == "chunk_too_large"
+
+
+@pytest.mark.parametrize(
+    ("indexes", "missing"),
+    [([], [0]), ([0], []), ([0, 2], [1]), ([3], [0, 1, 2]), ([0, 1, 2], []), ([1, 4], [0, 2, 3])],
+)
+def test_gaps_are_named(indexes: list[int], missing: list[int]) -> None:
+    assert missing_chunks(Staged(dict.fromkeys(indexes, 1))) == missing
+
+
+def test_a_gap_is_an_error_that_lists_it() -> None:
+    with pytest.raises(UploadError, match="missing: 1, 3") as refused:
+        check_whole(upload(), Staged({0: 1, 2: 1, 4: 1}))
+    assert refused.value.payload()["missing"] == [1, 3]
+
+
+def test_a_wide_gap_is_listed_in_part_and_counted() -> None:
+    with pytest.raises(UploadError, match="…") as refused:
+        check_whole(upload(), Staged({MAX_CHUNKS - 1: 1}))
+    assert refused.value.details["missing_total"] == MAX_CHUNKS - 1
+    assert len(refused.value.details["missing"]) == 100
+
+
+def test_another_total_is_an_error_with_both_numbers() -> None:
+    with pytest.raises(UploadError, match="8 bytes were received, but 10") as refused:
+        check_whole(upload(10), Staged({0: 8}))
+    assert refused.value.payload() | {"received_bytes": 8, "total_size": 10} == refused.value.payload()
+
+
+def test_a_body_is_whole_without_chunks() -> None:
+    check_whole(upload(10), Staged(body=10))
+
+
+def test_a_chunk_after_the_body_is_refused() -> None:
+    with pytest.raises(UploadError, match="through the upload URL already") as refused:
+        check_chunk(upload(10), Staged(body=10), 0, 1)
+    assert refused.value.code == "contradiction"
+
+
+def test_a_body_after_a_chunk_is_refused() -> None:
+    with pytest.raises(UploadError, match="begun with kb_upload_chunk") as refused:
+        check_body(upload(10), Staged({0: 1}), 10)
+    assert refused.value.code == "contradiction"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "report.pdf",
+        "Übersicht 2026.md",
+        "a b.txt",
+        ".env",
+        "Shot 1.00\u202fPM.png",
+        "a\u00a0b",
+        "\U0001f469\u200d\U0001f4bb.md",
+        "x" * 255,
+        " padded.txt ",
+    ],
+)
+def test_a_bare_name_is_taken(name: str) -> None:
+    assert check_filename(name) == name.strip()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        ".",
+        "..",
+        "a/b",
+        "/etc/passwd",
+        "..\\x",
+        "C:\\x",
+        "a\nb",
+        "a\x00b",
+        "x" * 256,
+        "a\u202eb",
+        "a\u2028b",
+        "a\x85b",
+        "\ud800",
+    ],
+)
+def test_what_is_no_bare_name_is_refused(name: str) -> None:
+    with pytest.raises(UploadError, match="filename takes") as refused:
+        check_filename(name)
+    assert refused.value.details["parameter"] == "filename"
+
+
+@pytest.mark.parametrize("name", ['a";b.pdf', 'a" ;b.pdf', "a;b;c.pdf"])
+def test_a_name_that_no_form_can_carry_is_refused(name: str) -> None:
+    """The engine would refuse it once the whole file had been sent."""
+    with pytest.raises(UploadError, match="would not arrive whole"):
+        check_filename(name)
+
+
+@given(st.text(alphabet='a";=\\ .', min_size=1, max_size=8))
+def test_a_name_that_is_taken_arrives_as_it_is(name: str) -> None:
+    try:
+        taken = check_filename(name)
+    except UploadError:
+        return
+    source = FileSource(taken, 1, lambda: read_blocks([]))
+    head = MultipartFile(source, FileFields())._head().decode()
+    header = head.split("Content-Disposition: ")[-1].split("\r\n")[0]
+    _, parameters = parse_content_disposition(header)
+    assert content_disposition_filename(parameters) == taken
+
+
+@pytest.mark.parametrize("name", ["a.exe", "a.tar.gz", "README", ".pdf"])
+def test_a_kind_of_file_that_is_not_taken_is_refused(name: str) -> None:
+    with pytest.raises(UploadError, match=r"Use PDF \(\.pdf\), .* or text \(\.txt") as refused:
+        check_format(name)
+    assert (refused.value.code, refused.value.status) == ("unsupported_format", 415)
+
+
+@pytest.mark.parametrize("name", ["a.PDF", "a.htm", "a.b.jpeg", "notes.log"])
+def test_a_kind_of_file_that_is_taken_is_known_by_the_end_of_its_name(name: str) -> None:
+    check_format(name)
+
+
+def test_a_sha256_is_compared_in_lower_case() -> None:
+    assert check_sha256("A" * 64) == "a" * 64
+    assert check_sha256(None) is None
+
+
+@pytest.mark.parametrize("value", ["", "abc", "g" * 64, "a" * 63, "a" * 65, "a" * 64 + "\n"])
+def test_another_sha256_is_refused(value: str) -> None:
+    with pytest.raises(UploadError, match="64 hexadecimal"):
+        check_sha256(value)
+
+
+@given(
+    st.dictionaries(st.integers(0, 50), st.integers(1, 9), max_size=12), st.integers(0, 50), st.integers(1, 9)
+)
+def test_a_chunk_is_taken_exactly_while_the_total_allows_it(
+    chunks: dict[int, int], index: int, size: int
+) -> None:
+    plan = upload(40)
+    after = Staged({**chunks, index: size}).received
+    if after <= plan.total_size:
+        check_chunk(plan, Staged(chunks), index, size)
+    else:
+        with pytest.raises(UploadError, match=f"{after} bytes"):
+            check_chunk(plan, Staged(chunks), index, size)
+
+
+@given(st.sets(st.integers(0, 60), min_size=1, max_size=20))
+def test_sending_what_is_missing_makes_it_whole(indexes: set[int]) -> None:
+    chunks = dict.fromkeys(indexes, 1)
+    missing = missing_chunks(Staged(chunks))
+    assert not indexes & set(missing)
+    assert missing_chunks(Staged({**chunks, **dict.fromkeys(missing, 1)})) == []

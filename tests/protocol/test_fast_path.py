@@ -432,7 +432,6 @@ class Ways:
     sockets: dict[tuple[str, str], ClientConnection] = field(default_factory=dict)
 
     def posted(self, sent: Message) -> list[Any]:
-        """The messages that come back over HTTP."""
         modern_ = sent.version == MODERN
         headers = modern_headers(sent.message) if modern_ else {**BOTH, "MCP-Protocol-Version": sent.version}
         self.http.request("POST", f"/mcp/{sent.toolset}", json.dumps(sent.message), headers)
@@ -503,7 +502,6 @@ def plain_message(draw: st.DrawFn, names: dict[str, list[str]]) -> Message:
 
 @st.composite
 def odd_message(draw: st.DrawFn, names: dict[str, list[str]]) -> Message:
-    """A request in which much may be wrong."""
     toolset = draw(st.sampled_from(sorted(names)))
     version = draw(st.sampled_from(VERSIONS))
     method = draw(

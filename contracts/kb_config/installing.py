@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 
 _DISTRIBUTION = "kb-for-agents"
@@ -21,25 +22,18 @@ def install_command(*extras: str) -> str:
 
     Where none is missing, because one of them is damaged, it names them all.
     """
-    wanted = _requirements(extras)
-    missing = [requirement for requirement in wanted if not _is_installed(requirement)]
-    packages = missing or wanted or [f"{_DISTRIBUTION}[{','.join(extras)}]"]
-    return shlex.join([sys.executable or "python3", "-m", "pip", "install", *packages])
-
-
-def _requirements(extras: tuple[str, ...]) -> list[str]:
-    """What the metadata lists under the extras; nothing where kb runs without having been installed."""
-    try:
+    listed: list[str] = []
+    with suppress(PackageNotFoundError):  # kb runs without having been installed
         listed = distribution(_DISTRIBUTION).requires or []
-    except PackageNotFoundError:
-        return []
     split = [entry.partition(";") for entry in listed]
     wanted = [
         requirement.strip()
         for requirement, _, marker in split
         if any(f"extra == {quote}{extra}{quote}" in marker for extra in extras for quote in "'\"")
     ]
-    return list(dict.fromkeys(wanted))
+    missing = [requirement for requirement in dict.fromkeys(wanted) if not _is_installed(requirement)]
+    packages = missing or list(dict.fromkeys(wanted)) or [f"{_DISTRIBUTION}[{','.join(extras)}]"]
+    return shlex.join([sys.executable or "python3", "-m", "pip", "install", *packages])
 
 
 def _is_installed(requirement: str) -> bool:

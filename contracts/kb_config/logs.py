@@ -78,7 +78,11 @@ class JsonFormatter(logging.Formatter):
         return line
 
     def _line(self, entry: dict[str, Any]) -> str:
-        return _encoded(entry)
+        try:
+            return msgspec.json.encode(entry, enc_hook=_words).decode()
+        except (UnicodeEncodeError, OverflowError):
+            # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
+            return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
 
 
 class TerminalFormatter(JsonFormatter):
@@ -121,7 +125,6 @@ class BackgroundHandler(logging.Handler):
         self._writer: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the record's line."""
         self.write_line(self.format(record))
 
     def write_line(self, line: str) -> None:
@@ -131,7 +134,9 @@ class BackgroundHandler(logging.Handler):
                 self._dropped += 1
                 return
             if self._dropped:
-                self._lines.append(self._missing())
+                words = f"{self._dropped} log lines were dropped: nobody read them"
+                missing = logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None)
+                self._lines.append(self.format(missing))
                 self._dropped = 0
             self._lines.append(line)
             if self._none.is_set():
@@ -154,10 +159,6 @@ class BackgroundHandler(logging.Handler):
         self.flush()
         super().close()
 
-    def _missing(self) -> str:
-        words = f"{self._dropped} log lines were dropped: nobody read them"
-        return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, (), None))
-
     def _write_all(self) -> None:
         while True:
             self._some.wait()
@@ -165,17 +166,14 @@ class BackgroundHandler(logging.Handler):
             self._some.clear()
             with self._state:
                 lines, self._lines = self._lines, []
+            # Bare writes, not sys.stderr: a thread that holds its lock at exit would stop the interpreter.
+            data = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
             with suppress(OSError):  # stderr is closed: there is nowhere left to say so
-                self._write("".join(f"{line}\n" for line in lines))
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
             with self._state:
                 if not self._lines:
                     self._none.set()
-
-    def _write(self, text: str) -> None:
-        # Bare writes, not sys.stderr: a thread that holds its lock at exit would stop the interpreter.
-        data = text.encode("utf-8", "backslashreplace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -193,7 +191,11 @@ def configure_logging(
     """
     threshold = LEVELS[level.lower()]
     stream = stream or sys.stderr
-    handler = _handler_for(stream)
+    handler: logging.Handler
+    try:
+        handler = BackgroundHandler(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        handler = logging.StreamHandler(stream)  # in memory: it cannot block
     handler.setFormatter(TerminalFormatter(part, secrets) if stream.isatty() else JsonFormatter(secrets))
     root = logging.getLogger()
     for old in root.handlers:
@@ -232,13 +234,6 @@ def _only_handler(logger: logging.Logger) -> tuple[BackgroundHandler | None, Jso
     return handler, formatter
 
 
-def _handler_for(stream: TextIO) -> logging.Handler:
-    try:
-        return BackgroundHandler(stream.fileno())
-    except (AttributeError, OSError, ValueError):
-        return logging.StreamHandler(stream)  # in memory: it cannot block
-
-
 def _standard_fields(created: float, level: str, message: str, logger: str) -> dict[str, Any]:
     second, fraction = divmod(created, 1)
     return {
@@ -264,14 +259,6 @@ def _exception_fields(error: BaseException) -> dict[str, Any]:
     if cause is not None:
         fields["cause"] = _exception_fields(cause)
     return fields
-
-
-def _encoded(entry: dict[str, Any]) -> str:
-    try:
-        return msgspec.json.encode(entry, enc_hook=_words).decode()
-    except (UnicodeEncodeError, OverflowError):
-        # Half a surrogate pair or a number past 64 bits: a log line must come out all the same.
-        return msgspec.json.encode({key: ascii(value) for key, value in entry.items()}).decode()
 
 
 def _plain(value: object) -> str:

@@ -98,7 +98,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         cls: type[S], environ: Mapping[str, str], file: Path | None, flags: Mapping[str, Any]
     ) -> tuple[S, dict[str, str]]:
         """The settings, and where the value of each field came from; names are not used twice."""
-        from_file = _read_file(file)
+        from_file: dict[str, Any] = {}
+        if file is not None and file.exists():
+            try:
+                from_file = tomllib.loads(file.read_text("utf-8"))
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise SettingsError(f"{file}: {error}") from error
         values: dict[str, Any] = {}
         sources: dict[str, str] = {}
         for name, kind in _nested(cls).items():
@@ -155,12 +160,3 @@ def _convert(setting: Setting, annotation: Any, raw: Any) -> Any:
     except msgspec.ValidationError as error:
         text = "(secret)" if setting.secret else repr(raw)
         raise SettingsError(f"{setting.variable}={text}: {error}") from error
-
-
-def _read_file(file: Path | None) -> dict[str, Any]:
-    if file is None or not file.exists():
-        return {}
-    try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{file}: {error}") from error

@@ -88,15 +88,12 @@ class Client:
         return ended.document_id
 
     def note(self, text: str, **body: Any) -> int:
-        """Take in a note; its document's id."""
         return self.completed(self.submit(text, **body))
 
     def stored_note(self, text: str, **body: Any) -> m.DocumentDetail:
-        """Take in a note; its document."""
         return self.call(ops.GET_DOCUMENT, self.note(text, **body))
 
     def file(self, name: str, data: bytes, **fields: str) -> int:
-        """Take in a file; its document's id."""
         return self.completed(self.send(name, data, None, **fields))
 
     @contextmanager
@@ -123,7 +120,6 @@ class Client:
         return self.request(ops.PATCH_NOTE, document_id, params=params, json=body, headers=headers)
 
     def patched(self, document_id: int, **body: Any) -> m.Document:
-        """A note after its change."""
         return decode(self.patch(document_id, **body), m.Document)
 
     def update(self, document_id: int, headers: Mapping[str, str] | None = None, **body: Any) -> m.Job:
@@ -134,7 +130,6 @@ class Client:
         return decode(response, m.Job, HTTPStatus.ACCEPTED)
 
     def collections(self) -> dict[str, r.CollectionSummary]:
-        """All collections by name, in their order."""
         return {collection.name: collection for collection in self.call(ops.LIST_COLLECTIONS).collections}
 
     def put_collection(
@@ -143,7 +138,6 @@ class Client:
         return self.request(ops.PUT_COLLECTION, id_, json={"name": name, **body}, headers=headers)
 
     def saved_collection(self, id_: str, name: str, **body: Any) -> r.CollectionDetail:
-        """A collection after `put_collection`."""
         return decode(self.put_collection(id_, name, **body), r.CollectionDetail)
 
     def vector(self, query: str, **body: Any) -> r.VectorSearchResponse:

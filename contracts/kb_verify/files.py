@@ -29,23 +29,19 @@ _PACKAGE = {
 
 
 def part(disposition: str, data: bytes, *, header: str = "") -> bytes:
-    """One part of a body."""
     head = f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n{header}\r\n"
     return head.encode() + data + b"\r\n"
 
 
 def field_part(name: str, data: bytes) -> bytes:
-    """A part with a field."""
     return part(f'form-data; name="{name}"', data)
 
 
 def file_part(data: bytes = b"granite", filename: str = "a.txt") -> bytes:
-    """The part `file`."""
     return part(f'form-data; name="file"; filename="{filename}"', data)
 
 
 def docx(*paragraphs: str) -> bytes:
-    """A DOCX of these paragraphs."""
     body = "".join(f"<w:p><w:r><w:t>{escape(text)}</w:t></w:r></w:p>" for text in paragraphs)
     document = f'<?xml version="1.0"?><w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>'
     packed = io.BytesIO()

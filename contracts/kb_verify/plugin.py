@@ -32,7 +32,6 @@ _RECORDER = pytest.StashKey["Recorder"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options that say what is verified."""
     group = parser.getgroup("kb", "the engine that is verified")
     group.addoption("--kb-url", help="its base URL; everything in it is removed")
     group.addoption(
@@ -45,7 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options."""
     config.addinivalue_line("markers", "requirement(*ids): the requirements that a test proves")
     config.addinivalue_line("markers", "generated: sends generated requests")
     pairs = (text.partition(":") for text in config.getoption("--kb-header"))
@@ -64,7 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def target(pytestconfig: pytest.Config) -> Target:
-    """What is verified, and how."""
     chosen = pytestconfig.stash[_TARGET]
     if not chosen.url:
         raise pytest.UsageError("say with --kb-url which engine to verify")
@@ -73,7 +70,6 @@ def target(pytestconfig: pytest.Config) -> Target:
 
 @pytest.fixture(scope="session")
 def tally(pytestconfig: pytest.Config) -> Tally:
-    """The requests and responses of this run."""
     return pytestconfig.stash[_TALLY]
 
 
@@ -95,7 +91,6 @@ def kb(http: httpx.Client, tally: Tally) -> Client:
 
 @pytest.fixture(scope="session")
 def served(pytestconfig: pytest.Config) -> Served:
-    """Which operations the engine serves."""
     return pytestconfig.stash[_SERVED]
 
 
@@ -148,7 +143,6 @@ def _surface(item: pytest.Item) -> ApiSurface:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what came of the run."""
     path = session.config.getoption("--kb-results")
     if path:
         Path(path).write_bytes(msgspec.json.encode(_results(session.config)))
@@ -171,8 +165,6 @@ def _results(config: pytest.Config) -> Results:
 
 
 class Recorder:
-    """What came of each test."""
-
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
 

@@ -44,7 +44,6 @@ $failures
 
 
 def html(results: Results) -> str:
-    """The page."""
     promises = results.promises()
     texts = requirement_texts()
     by_requirement = [[id_, texts.get(id_, ""), status] for id_, status in requirements(promises).items()]

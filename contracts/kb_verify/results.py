@@ -38,7 +38,6 @@ class Tally:
     links: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def count_response(self, operation_id: str, status: int) -> None:
-        """Count one response of an operation."""
         self.statuses[operation_id, status] += 1
 
     def count_link(self, source: str, target: str, status: int) -> None:
@@ -114,7 +113,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.outcomes) and not self.of(Status.FAILED)
 
     def of(self, status: Status) -> list[Outcome]:
-        """The outcomes of one kind."""
         return [outcome for outcome in self.outcomes if outcome.status is status]
 
     def promises(self) -> list[Promise]:

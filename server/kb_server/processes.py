@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -166,11 +165,7 @@ def read_settings(descriptor: int = 0) -> ServerSettings:
     line = bytearray()
     while not line.endswith(b"\n") and (byte := os.read(descriptor, 1)):
         line += byte
-    return msgspec.json.decode(line, type=ServerSettings, dec_hook=_from_text)
-
-
-def _from_text(kind: type, text: Any) -> Any:
-    return kind(text)
+    return msgspec.json.decode(line, type=ServerSettings, dec_hook=lambda kind, text: kind(text))
 
 
 def _end_with_stdin() -> None:

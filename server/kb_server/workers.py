@@ -77,31 +77,28 @@ class WorkerSupervisor:
         self._listener = listener = _listener(self._settings)
         self._port = int(listener.getsockname()[1])
         self._folder = Path(tempfile.mkdtemp(prefix="kb-workers-"))
-        self._staging = Staging(self._settings.home / "staging", self._folder.name)
+        staging = Staging(self._settings.home / "staging", self._folder.name)
         # Held here, so that uploads outlive a worker; a server that takes none needs no folder.
         with suppress(OSError):
-            await asyncio.to_thread(self._staging.open)
+            await asyncio.to_thread(staging.open)
         stop = asyncio.Event()
         with on_stop_signal(stop.set):
+            stopped = asyncio.create_task(stop.wait())
             keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+            waited: list[asyncio.Task[Any]] = [stopped, *keepers]
             try:
-                return await self._until(stop, keepers)
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                return next((keeper.result() for keeper in keepers if keeper.done()), 0)
             finally:
-                self._stop_accepting()
+                stopped.cancel()
+                asyncio.get_running_loop().remove_reader(listener.fileno())
                 listener.close()
                 for keeper in keepers:
                     keeper.cancel()
                 await asyncio.wait(keepers)
                 await asyncio.gather(*(slot.child.stop() for slot in self._slots if slot.child is not None))
-                await asyncio.to_thread(self._clear)
-
-    async def _until(self, stop: asyncio.Event, keepers: list[asyncio.Task[int]]) -> int:
-        stopped = asyncio.create_task(stop.wait())
-        waited: list[asyncio.Task[Any]] = [stopped, *keepers]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        failed = [keeper.result() for keeper in keepers if keeper.done()]
-        return failed[0] if failed else 0
+                await asyncio.to_thread(staging.close)
+                await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _keep(self, slot: _Slot) -> int:
         """Keep a worker in `slot`; returns only where the very first cannot start, its exit status."""
@@ -149,32 +146,21 @@ class WorkerSupervisor:
         log.info("Listening", extra={"url": url, "workers": len(self._slots)})
         self._on_ready(url)
 
-    def _stop_accepting(self) -> None:
-        if self._listening:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-
     def _accept(self) -> None:
         for _ in range(_BACKLOG):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # nobody is waiting, or the client left first, or there are no descriptors left
+            # With no worker that takes it, the connection is closed and the client may retry.
             with connection:
-                self._hand_over(connection)
-
-    def _hand_over(self, connection: socket.socket) -> None:
-        """To the next worker that takes it; with none, the connection is closed and the client may retry."""
-        for _ in self._slots:
-            slot = self._slots[self._turn % len(self._slots)]
-            self._turn += 1
-            if slot.ready and slot.channel is not None:
-                with suppress(OSError):  # it died just now, or has stopped taking: the next one
-                    socket.send_fds(slot.channel, [b"c"], [connection.fileno()])
-                    return
-
-    def _clear(self) -> None:
-        self._staging.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+                for _ in self._slots:
+                    slot = self._slots[self._turn % len(self._slots)]
+                    self._turn += 1
+                    if slot.ready and slot.channel is not None:
+                        with suppress(OSError):  # it died just now, or has stopped taking: the next one
+                            socket.send_fds(slot.channel, [b"c"], [connection.fileno()])
+                            break
 
 
 def _listener(settings: ServerSettings) -> socket.socket:

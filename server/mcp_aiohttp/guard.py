@@ -28,6 +28,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
@@ -58,13 +59,10 @@ _FORWARDED_FOR = "X-Forwarded-For"
 
 
 class TrustedProxies:
-    """The addresses and networks of the proxies in front."""
-
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._networks = [ip_network(name, strict=False) for name in names]
 
     def trusts(self, address: str | None) -> bool:
-        """Whether a proxy of that address is trusted."""
         if not self._networks or not address:
             return False
         try:
@@ -102,15 +100,14 @@ def is_loopback(name: str) -> bool:
 
 def _without_port(value: str) -> str | None:
     """The address in an element of the header, which some write with a port; None where it is none."""
-    candidates = [value, value.rpartition(":")[0]] if value.count(":") == 1 else [value]
     if value.startswith("["):
-        candidates = [value[1:].partition("]")[0]]
-    for candidate in candidates:
-        try:
-            return str(ip_address(candidate))
-        except ValueError:
-            continue
-    return None
+        value = value[1:].partition("]")[0]
+    elif value.count(":") == 1:
+        value = value.partition(":")[0]
+    try:
+        return str(ip_address(value))
+    except ValueError:
+        return None
 
 
 # --- the key --------------------------------------------------------------------------------------
@@ -134,7 +131,6 @@ class KeyCheck:
 
     @property
     def is_set(self) -> bool:
-        """Whether a key is wanted at all."""
         return bool(self._key)
 
     def require(self, request: web.Request) -> None:
@@ -185,25 +181,31 @@ def _unauthorized(message: str) -> Refusal:
 
 ANY = "*"
 
-_MAX_KNOWN = 256
-"""Values of Host whose verdict is kept; honest callers send one or two."""
-_PREFLIGHT_SECONDS = "600"
-_ALLOWED_HEADERS = (
-    "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-    "Mcp-Session-Id, Last-Event-ID, X-Correlation-ID, X-Request-ID, traceparent"
-)
+_PREFLIGHT_HEADERS = {
+    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
+    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: (
+        "Authorization, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+        "Mcp-Session-Id, Last-Event-ID, X-Correlation-ID, X-Request-ID, traceparent"
+    ),
+    hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+}
 
 
 class OriginCheck:
-    """Decides by the headers Host and Origin whether a request comes from where it may."""
-
     def __init__(self, options: HostingOptions) -> None:
         self._origins = {origin.rstrip("/").lower() for origin in options.allowed_origins}
-        names = _names(options)
-        self._any_host = ANY in names or (not options.allowed_hosts and _is_wildcard(options.host))
-        self._hosts = names
+        hosts = [host.lower() for host in options.allowed_hosts]
+        # An IPv6 address is written in brackets in a Host header, and read without them.
+        self._hosts = {host.strip("[]") if host.endswith("]") else host for host in hosts}
+        listens_everywhere = _is_wildcard(options.host)
+        self._any_host = ANY in hosts or (not hosts and listens_everywhere)
+        if not listens_everywhere:
+            self._hosts.add(options.host.lower().strip("[]"))
+        public = _split(options.public_url)
+        if public is not None and public.hostname:
+            self._hosts.add(public.hostname)
         self._setting_names = options.names
-        self._known: dict[str, bool] = {}
+        self._is_ours = lru_cache(maxsize=256)(self._is_name)  # honest callers send one or two
 
     def require(self, request: web.Request) -> None:
         """Let the request pass.
@@ -212,7 +214,7 @@ class OriginCheck:
             Refusal: 421 for a Host that is not this server's, 403 for the Origin of a stranger, or for two.
         """
         hosts = request.headers.getall(hdrs.HOST, [])
-        if not self._any_host and (len(hosts) != 1 or not self._knows(hosts[0])):
+        if not self._any_host and (len(hosts) != 1 or not self._is_ours(hosts[0])):
             raise Refusal(
                 421,
                 HOST_NOT_ALLOWED,
@@ -233,20 +235,12 @@ class OriginCheck:
             )
 
     def admits(self, origin: str) -> bool:
-        """Whether pages of `origin` may call."""
         if ANY in self._origins or origin.lower() in self._origins:
             return True
         parts = _split(origin)
         return parts is not None and parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
 
-    def _knows(self, host: str) -> bool:
-        if host not in self._known:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[host] = self._decides(host)
-        return self._known[host]
-
-    def _decides(self, host: str) -> bool:
+    def _is_name(self, host: str) -> bool:
         parts = _split(f"//{host}")
         if parts is None or "@" in host:
             return False
@@ -254,43 +248,13 @@ class OriginCheck:
         return is_loopback(name) or name in self._hosts or host.lower() in self._hosts
 
 
-def cors_headers(origin: str) -> dict[str, str]:
-    """What lets a page of the admitted `origin` read an answer."""
-    return {
-        hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
-        hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: "WWW-Authenticate",
-        hdrs.VARY: "Origin",
-    }
-
-
-def is_preflight(request: web.Request) -> bool:
+def _is_preflight(request: web.Request) -> bool:
     """Whether a browser asks for permission; such a request never carries credentials."""
     return (
         request.method == hdrs.METH_OPTIONS
         and hdrs.ORIGIN in request.headers
         and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
     )
-
-
-def preflight_answer() -> web.Response:
-    """Permission to send what MCP clients send; the Origin was checked before."""
-    headers = {
-        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "POST, GET, PUT, DELETE",
-        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _ALLOWED_HEADERS,
-        hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_SECONDS,
-    }
-    return web.Response(status=204, headers=headers)
-
-
-def _names(options: HostingOptions) -> frozenset[str]:
-    """Accepted Host values in lower case: bare names, and names with a port where so configured."""
-    allowed: Iterable[str] = (host.lower() for host in options.allowed_hosts)
-    own = [] if _is_wildcard(options.host) else [options.host.lower().strip("[]")]
-    public = _split(options.public_url)
-    if public is not None and public.hostname:
-        own.append(public.hostname)
-    # An IPv6 address is written in brackets in a Host header, and read without them by `_knows`.
-    return frozenset([*own, *(host.strip("[]") if host.endswith("]") else host for host in allowed)])
 
 
 def _split(url: str) -> SplitResult | None:
@@ -310,6 +274,9 @@ def _is_wildcard(host: str) -> bool:
 
 
 # --- all of it ------------------------------------------------------------------------------------
+
+
+_OAUTH_PATHS = ("/.well-known/oauth-", "/.well-known/openid-")
 
 
 class Gate:
@@ -332,13 +299,13 @@ class Gate:
             if self.is_mcp(request):
                 client = self.proxies.client_of(request) or request.remote or ""
                 request[CALLER] = Caller(credential(request), request.headers, client)
-            return preflight_answer() if is_preflight(request) else await handler(request)
+            if not _is_preflight(request):
+                return await handler(request)
+            # Permission to send what MCP clients send; the Origin was checked before.
+            return web.Response(status=204, headers=_PREFLIGHT_HEADERS)
         except Refusal as refusal:
-            fields = {
-                "status": refusal.status,
-                "error": refusal.data["error_type"],
-                "route": route_of(request),
-            }
+            error_type = refusal.data["error_type"]
+            fields = {"status": refusal.status, "error": error_type, "route": route_of(request)}
             log.info("Refused a request", extra=fields)
             response = refusal_response(refusal)
         except web.HTTPException as error:
@@ -364,7 +331,9 @@ class Gate:
         """Let an admitted browser page read the answer."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and self._origin.admits(origin):
-            response.headers.update(cors_headers(origin))
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "WWW-Authenticate"
+            response.headers[hdrs.VARY] = "Origin"
 
     def expecting(
         self, check: Callable[[web.Request], None]
@@ -390,32 +359,27 @@ class Gate:
     def _check(self, request: web.Request) -> None:
         if self.is_open(request):
             return
-        if self.is_mcp(request) and not self._is_permitted_preflight(request):
+        # The one exception to the key on every method: a browser asks first, and asks without it.
+        permitted = _is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
+        if self.is_mcp(request) and not permitted:
             self.key.require(request)
         self._origin.require(request)
-
-    def _is_permitted_preflight(self, request: web.Request) -> bool:
-        # The one exception to the key on every method: a browser asks first, and asks without it.
-        return is_preflight(request) and self._origin.admits(request.headers[hdrs.ORIGIN])
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         if error.status < 400:
             raise error
-        headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
-        if isinstance(error, web.HTTPNotFound):
-            return web.json_response({"error": "not_found", **self._not_found(request.path)}, status=404)
-        code = error.reason.lower().replace(" ", "_")
-        body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
-        return web.json_response(body, status=error.status, headers=headers)
-
-    def _not_found(self, path: str) -> dict[str, str]:
-        """What answers a path that nobody serves; clients print what OAuth calls `error_description`."""
+        if not isinstance(error, web.HTTPNotFound):
+            headers = {hdrs.ALLOW: error.headers[hdrs.ALLOW]} if hdrs.ALLOW in error.headers else {}
+            code = error.reason.lower().replace(" ", "_")
+            body = {"error": code, "message": f"{request.method} {request.path}: {error.reason}"}
+            return web.json_response(body, status=error.status, headers=headers)
         paths = f"MCP is served at {', '.join(self.guarded.values())}."
-        if path != "/register" and not path.startswith(("/.well-known/oauth-", "/.well-known/openid-")):
-            return {"message": f"There is nothing at this path. {paths}"}
-        wanted = f"Send the header `{self.key.header}`" if self.key.is_set else "No key is needed"
-        message = f"This server has no OAuth. {wanted}. {paths}"
-        return {"message": message, "error_description": message}
+        body = {"error": "not_found", "message": f"There is nothing at this path. {paths}"}
+        if request.path == "/register" or request.path.startswith(_OAUTH_PATHS):
+            wanted = f"Send the header `{self.key.header}`" if self.key.is_set else "No key is needed"
+            body["message"] = f"This server has no OAuth. {wanted}. {paths}"
+            body["error_description"] = body["message"]  # which clients print
+        return web.json_response(body, status=404)
 
 
 GATE = web.AppKey("GATE", Gate)
@@ -442,5 +406,4 @@ def refusal_response(refusal: Refusal) -> web.Response:
 
 
 def asks_for_websocket(http: web.Request) -> bool:
-    """Whether the request is to become a WebSocket."""
     return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"

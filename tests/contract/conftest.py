@@ -1,7 +1,11 @@
-"""An engine on a real socket in this process, with a fast embedder and a folder of its own."""
+"""An engine on a real socket in this process with a folder of its own, half uploads, and `kb verify` run."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,9 @@ from aiohttp import web
 
 from kb_engine.app import create_app
 from kb_engine.settings import EngineSettings
+from kb_verify.files import MULTIPART
 from tests.support.engine_http import Caller
+from tests.support.engines import API_KEY
 
 COUNTS = "contract"
 """The property of a test that tells what the suite asked of engine or simulator, and was answered."""
@@ -65,3 +71,51 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def kb(start: Start) -> Caller:
     """A caller of an empty engine."""
     return await start()
+
+
+class Raw:
+    """A connection of its own, to send by halves; closed at the end of the block."""
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
+
+    async def __aenter__(self) -> Raw:
+        self.reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def begin(self, length: int, *headers: str) -> None:
+        """The head of an upload of so many bytes; return when the engine handles it."""
+        lines = (
+            "POST /api/v1/jobs HTTP/1.1",
+            "Host: x",
+            "Expect: 100-continue",
+            f"Content-Length: {length}",
+            *(f"{name}: {value}" for name, value in MULTIPART.items()),
+            *headers,
+        )
+        self._writer.write("".join(f"{line}\r\n" for line in (*lines, "")).encode())
+        await self.reader.readuntil(b"100 Continue\r\n\r\n")
+
+    async def write(self, data: bytes) -> None:
+        """The next bytes."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+def kb_verify(
+    *arguments: str, cwd: Path, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command with the key in its environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "kb_cli.main", "verify", *arguments],
+        env={**os.environ, "KB_API_KEY": API_KEY, **(environ or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

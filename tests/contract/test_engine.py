@@ -1,15 +1,24 @@
-"""What this engine does beyond the contract: titles, limits that it names, budgets that it fills, its log."""
+"""What this engine does beyond what any client sees: limits, turns, its log, restarts, its own status."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 
-from tests.contract.conftest import Start
-from tests.support.engine_http import LONG, Caller, answered, problem
+from kb_engine.address import address_of
+from kb_verify.files import END, file_part
+from tests.contract.conftest import Raw, Start
+from tests.support.engine_http import LONG, Caller, Json, answered, problem
+from tests.support.postgres import PASSWORD, new_server
 
 
 async def test_a_note_without_a_title_is_called_by_its_first_line(kb: Caller) -> None:
-    """White space collapsed, cut to 80 characters."""
     document = await kb.document(await kb.note("\n\n  The   first\tline \nand another"))
     long = await kb.document(await kb.note("word " * 100))
     assert document["title"] == "The first line"
@@ -18,37 +27,19 @@ async def test_a_note_without_a_title_is_called_by_its_first_line(kb: Caller) ->
 
 
 async def test_a_file_without_a_title_is_called_by_its_own_or_its_name(kb: Caller) -> None:
-    """A Markdown file's first heading, a text file's name."""
     markdown = await kb.document(await kb.file("a.md", b"# Stones of the valley\n\ngranite"))
     text = await kb.document(await kb.file("b.txt", b"granite"))
     assert (markdown["title"], text["title"]) == ("Stones of the valley", "b.txt")
 
 
 async def test_a_title_from_the_old_text_goes_with_it(kb: Caller) -> None:
-    """A title that was given stays."""
     untitled = await kb.note("granite")
     titled = await kb.note("granite quarry", title="Stones")
     assert answered(await kb.patch(untitled, text="basalt"))["title"] == "basalt"
     assert answered(await kb.patch(titled, text="basalt columns"))["title"] == "Stones"
 
 
-async def test_clearing_removes_all_and_cancels_what_was_accepted_before(kb: Caller) -> None:
-    """The running job too; what is accepted afterwards is taken in."""
-    await kb.note("granite")
-    running = await kb.hold()
-    for job in running:
-        await kb.started(job)
-    waiting = await kb.submit(f"basalt {LONG}")
-    removed = answered(await kb.http.delete("/api/v1/documents", params={"confirm": "true"}))
-    assert (removed["documents"], removed["jobs_cancelled"]) == (1, 3)
-    later = await kb.note("marble")
-    assert [document["id"] for document in (await kb.documents())["documents"]] == [later]
-    for job in (*running, waiting):
-        assert (await kb.job(job["id"]))["status"] == "cancelled"
-
-
 async def test_an_unknown_path_is_told_the_nearest(kb: Caller) -> None:
-    """A slip of the pen costs one look."""
     detail = problem(await kb.http.get("/api/v1/serch"), "route_not_found")["detail"]
     assert "/api/v1/search" in detail
 
@@ -71,7 +62,6 @@ async def test_health_goes_by_the_name_that_many_probes_use(start: Start) -> Non
 async def test_two_credentials_are_two_callers_and_not_logged(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No key and no text of a note is in the log."""
     caplog.set_level("DEBUG")
     kb = await start(api_key="very-secret-key")
     headers = {"Authorization": "Bearer very-secret-key"}
@@ -86,3 +76,226 @@ async def test_two_credentials_are_two_callers_and_not_logged(
     assert ours
     for secret in ("very-secret-key", "granite quarry", "basalt columns"):
         assert secret not in ours
+
+
+KEY = {"Idempotency-Key": "key-1"}
+JOBS = "/api/v1/jobs"
+
+
+async def test_a_key_belongs_to_its_credential(kb: Caller) -> None:
+    one = await kb.http.post(JOBS, json={"text": "granite"}, headers={**KEY, "Authorization": "Bearer a"})
+    two = await kb.http.post(JOBS, json={"text": "basalt"}, headers={**KEY, "Authorization": "Bearer b"})
+    assert answered(one, 202)["id"] != answered(two, 202)["id"]
+
+
+async def test_a_second_request_during_the_first_is_in_progress(kb: Caller) -> None:
+    """The first one's upload is held open; the second is told when to ask again."""
+    body = file_part() + END
+    async with Raw(kb.http.base_url.port) as raw, asyncio.timeout(20):
+        await raw.begin(len(body), "Idempotency-Key: key-1", "Connection: close")
+        await raw.write(body[:80])
+        response = await kb.http.post(JOBS, json={"text": "granite"}, headers=KEY)
+        problem(response, "in_progress")
+        assert int(response.headers["Retry-After"]) >= 1
+        await raw.write(body[80:])
+        assert b" 202 " in await raw.reader.readline()
+
+
+async def test_a_retry_after_a_restart_answers_as_it_did(start: Start) -> None:
+    kb = await start()
+    first = answered(await kb.http.post(JOBS, json={"text": "granite"}, headers=KEY), 202)
+    await kb.completed(first)
+    await start.stop()
+    again = await start()
+    assert answered(await again.http.post(JOBS, json={"text": "granite"}, headers=KEY), 202) == first
+
+
+async def test_a_queued_job_is_cancelled_and_never_done(kb: Caller) -> None:
+    before = await kb.hold()
+    second, third = [await kb.submit(f"{text} {LONG[:20_000]}") for text in ("granite", "basalt")]
+    for job in (second, *before):
+        cancelled = answered(await kb.http.delete(f"/api/v1/jobs/{job['id']}"))
+        assert cancelled["status"] == "cancelled"
+    await kb.completed(third)
+    assert await kb.found("granite") == []
+
+
+async def test_a_running_job_is_cancelled_and_leaves_nothing(kb: Caller) -> None:
+    """The worker is free for the next at once."""
+    job = await kb.submit(LONG)
+    await kb.started(job)
+    assert answered(await kb.http.delete(f"/api/v1/jobs/{job['id']}"))["status"] == "cancelled"
+    await kb.note("granite")
+    assert await kb.found("long7") == []
+    assert (await kb.documents())["total"] == 1
+
+
+async def test_who_waits_hears_of_a_cancel(kb: Caller) -> None:
+    job = await kb.submit(LONG)
+    waiting = asyncio.create_task(kb.job(job["id"], wait=30))
+    await kb.started(job)
+    await kb.http.delete(f"/api/v1/jobs/{job['id']}")
+    async with asyncio.timeout(20):
+        assert (await waiting)["status"] == "cancelled"
+
+
+async def test_a_note_does_not_wait_for_long_ones(kb: Caller) -> None:
+    """Of the same caller, who has sent more of them than are worked on at once."""
+    long = [*await kb.hold(), await kb.submit(f"granite {LONG}")]
+    await kb.note("basalt")
+    assert [(await kb.job(job["id"]))["status"] for job in long] == ["running", "running", "queued"]
+
+
+async def test_users_take_turns(kb: Caller) -> None:
+    """`X-User-ID` tells them apart: one begins at once, although the jobs of another wait."""
+    texts = [f"{number} {LONG}" for number in range(4)]
+    jobs = []
+    for user, text in zip(("ann", "ann", "ann", "ben"), texts, strict=True):
+        sent = await kb.http.post("/api/v1/jobs", json={"text": text}, headers={"X-User-ID": user})
+        jobs.append(answered(sent, 202))
+    await kb.started(jobs[3])
+    assert (await kb.job(jobs[2]["id"]))["status"] == "queued"
+    response = await kb.http.post("/api/v1/jobs", json={"text": "x"}, headers={"X-User-ID": "x" * 256})
+    assert problem(response, "invalid_parameter")["parameter"] == "X-User-ID"
+
+
+async def test_too_many_waiting_jobs_are_refused(start: Start) -> None:
+    kb = await start(max_queued_jobs=2)
+    for job in await kb.hold():
+        await kb.started(job)
+    await kb.submit(f"one {LONG}")
+    await kb.submit(f"two {LONG}")
+    response = await kb.http.post("/api/v1/jobs", json={"text": "three"})
+    problem(response, "queue_full")
+    assert int(response.headers["Retry-After"]) >= 1
+
+
+async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) -> httpx.Response:
+    return await kb.http.patch(
+        f"/api/v1/notes/{number}", json={"text": text}, params={"wait": wait}, headers=KEY, **more
+    )
+
+
+async def update(kb: Caller, number: int, text: str) -> Json:
+    """The job of an update that waits behind a long note."""
+    await kb.started(await kb.submit(LONG))
+    return answered(await patch(kb, number, text, wait=0), 202)
+
+
+async def test_an_accepted_update_survives_a_restart(start: Start) -> None:
+    kb = await start()
+    number = await kb.note("granite")
+    job = await update(kb, number, "basalt")
+    await start.stop()
+    again = await start()
+    assert (await again.ended(job))["status"] == "completed"
+    for _ in range(2):
+        note = answered(await patch(again, number, "basalt", wait=30))
+        assert (note["id"], note["version"], note["title"]) == (number, 2, "basalt")
+    assert (await again.document(number))["version"] == 2
+
+
+async def test_who_waits_longer_than_another_has_the_document(kb: Caller) -> None:
+    """How long the caller waits is no part of what it asks for under its key."""
+    number = await kb.note("granite")
+    job = await update(kb, number, "basalt")
+    assert answered(await patch(kb, number, "basalt", wait=30))["version"] == 2
+    assert (await kb.job(job["id"]))["status"] == "completed"
+
+
+async def test_who_waits_hears_that_the_note_was_deleted(kb: Caller) -> None:
+    number = await kb.note("granite")
+    job = await update(kb, number, "basalt")
+    waiting = asyncio.create_task(patch(kb, number, "basalt", wait=30))
+    answered(await kb.http.delete(f"/api/v1/documents/{number}"))
+    problem(await waiting, "document_not_found")
+    assert (await kb.job(job["id"]))["error"]["code"] == "document_not_found"
+
+
+@pytest.mark.requirement("K52")
+async def test_status_names_this_machine_and_the_folder(kb: Caller, tmp_path: Path) -> None:
+    status = await kb.status()
+    assert status["last_updated"] is None
+    assert status["device"] == {"type": "cpu", "threads": 1}
+    assert status["storage"]["path"] == str(tmp_path / "engine")
+
+
+async def test_a_store_that_is_damaged_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
+    kb = await start()
+    await kb.note("granite")
+    await start.stop()
+    kb = await start()
+    base = tmp_path / "engine" / "kb.sqlite"
+    base.write_bytes(b"\xff" * base.stat().st_size)
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {base} cannot be read: ")
+    assert (status["storage"]["accessible"], status["version"]) == (False, "v3.0.0")
+
+
+async def test_a_store_that_is_gone_is_an_issue_with_its_path(start: Start, tmp_path: Path) -> None:
+    """The figures are those that were read last."""
+    kb = await start()
+    await kb.note("granite")
+    before = await kb.status()
+    shutil.rmtree(tmp_path / "engine")
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {tmp_path}/engine/kb.sqlite cannot be read: ")
+    assert status["storage"] == {**before["storage"], "accessible": False}
+    assert (status["documents"], status["chunks"]) == (before["documents"], 1)
+    assert before["storage"]["accessible"] is True
+
+
+async def test_a_database_that_is_away_is_an_issue_with_its_address(start: Start) -> None:
+    """Without its password; once it is back there is none."""
+    server = await asyncio.to_thread(new_server)
+    await server.run("CREATE DATABASE base")
+    kb = await start(store=server.url("base"))
+    await asyncio.to_thread(server.stop)
+    status = await kb.status()
+    (issue,) = status["issues"]
+    assert issue.startswith(f"The base {address_of(server.url('base'))} cannot be read: ")
+    assert (status["storage"]["accessible"], PASSWORD in str(status)) == (False, False)
+    await asyncio.to_thread(server.start)
+    again = await kb.status()
+    assert (again["issues"], again["storage"]["accessible"]) == ([], True)
+    await start.stop()
+    await asyncio.to_thread(server.remove)
+
+
+@pytest.mark.process
+async def test_the_model_is_named_before_it_is_loaded(start: Start) -> None:
+    """Asked at once after the start; loading it is no condition for being ready."""
+    kb = await start(embedder="minilm")
+    status = await kb.status()
+    assert status["model"]["name"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert status["model"]["dimensions"] == 384
+
+
+@pytest.mark.process
+@pytest.mark.requirement("E25")
+async def test_nothing_is_asked_of_the_network(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the model that is the default: taken in and found by meaning, from this machine alone."""
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family in {socket.AF_INET, socket.AF_INET6} and address[0] != "127.0.0.1":
+            raise AssertionError(f"a connection to {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
+    kb = await start(embedder="minilm")
+    document = await kb.note("A bicycle was left at the railway station")
+    await kb.note("Bread is baked from flour and water")
+    answer = await kb.search("two-wheeled vehicle near the trains", mode="vector", top=1)
+    assert [result["document"]["id"] for result in answer["results"]] == [document]
+
+
+async def test_the_base_survives_a_restart(start: Start) -> None:
+    kb = await start()
+    document = await kb.note("granite quarry")
+    await start.stop()
+    again = await start()
+    assert await again.found("granite") == [document]
+    assert await again.found("granite quarry", mode="vector") == [document]

@@ -15,18 +15,15 @@ from pptx import Presentation
 
 from kb_verify.files import END, MULTIPART, field_part, file_part, part
 from kb_verify.suite.test_uploads import BODIES
-from tests.contract.conftest import Start
-from tests.contract.raw import Raw
+from tests.contract.conftest import Raw, Start
 from tests.support.engine_http import Caller, Json, answered, problem
 
 
 async def post(kb: Caller, body: bytes) -> httpx.Response:
-    """Send a body as it is."""
     return await kb.http.post("/api/v1/jobs", content=body, headers=MULTIPART)
 
 
 def spooled(home: Path) -> list[str]:
-    """What lies in the spool."""
     return [path.name for path in (home / "engine" / "spool").iterdir()]
 
 
@@ -45,16 +42,7 @@ async def test_an_unknown_kind_of_file_is_refused_before_it_is_sent(kb: Caller, 
     assert spooled(tmp_path) == []
 
 
-@pytest.mark.parametrize("filename", ["setup.exe", "noextension", "a.pdf.zip", "pdf"])
-async def test_an_unknown_kind_of_file_is_refused_by_name(kb: Caller, tmp_path: Path, filename: str) -> None:
-    """The error says which kinds are taken."""
-    response = await post(kb, file_part(filename=filename) + END)
-    assert "PDF" in problem(response, "unsupported_format")["detail"]
-    assert spooled(tmp_path) == []
-
-
 def presentation() -> bytes:
-    """A slide."""
     made, file = Presentation(), BytesIO()
     made.slides.add_slide(made.slide_layouts[5]).shapes.title.text = "zircon and feldspar"
     made.save(file)
@@ -62,7 +50,6 @@ def presentation() -> bytes:
 
 
 def workbook() -> bytes:
-    """A sheet."""
     made, file = Workbook(), BytesIO()
     made.worksheets[0].append(["zircon", "feldspar"])
     made.save(file)
@@ -70,7 +57,6 @@ def workbook() -> bytes:
 
 
 def picture(kind: str) -> bytes:
-    """Two words on white."""
     made, file = Image.new("RGB", (500, 100), "white"), BytesIO()
     font = ImageFont.load_default(size=30)
     ImageDraw.Draw(made).text((20, 30), "zircon and feldspar", fill="black", font=font)
@@ -111,12 +97,7 @@ async def test_a_picture_without_words_is_an_empty_document(kb: Caller) -> None:
     ("data", "name", "code"),
     [
         (b"%PDF-1.4 no more", "a.pdf", "file_corrupt"),
-        (b"not a zip", "a.docx", "file_corrupt"),
-        (b"not a zip", "a.pptx", "file_corrupt"),
-        (workbook()[:-50], "a.xlsx", "file_corrupt"),
         (presentation(), "a.xlsx", "file_corrupt"),
-        (b"<svg><text>", "a.svg", "file_corrupt"),
-        (picture("PNG"), "a.jpg", "file_corrupt"),
         (b"\xff\xff\xff", "a.txt", "undecodable_text"),
     ],
 )
@@ -203,17 +184,6 @@ async def test_an_upload_cut_off_leaves_nothing(kb: Caller, tmp_path: Path) -> N
     assert spooled(tmp_path) == []
 
 
-async def test_many_files_at_once_are_all_taken_in(start: Start) -> None:
-    """None is mixed up with another."""
-    kb = await start(ingest_workers=2)
-
-    async def one(number: int) -> tuple[int, int]:
-        return number, await kb.file(f"{number}.txt", f"word{number} granite".encode() * 50_000)
-
-    for number, document in await asyncio.gather(*(one(number) for number in range(6))):
-        assert (await kb.document(document, chunks=False))["filename"] == f"{number}.txt"
-
-
 async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -> None:
     await kb.hold()
     job: Json = await kb.send("a.txt", b"granite")
@@ -223,7 +193,6 @@ async def test_a_cancelled_upload_leaves_the_spool(kb: Caller, tmp_path: Path) -
 
 
 async def test_clearing_leaves_the_spool_empty(kb: Caller, tmp_path: Path) -> None:
-    """The waiting files go with their jobs."""
     await kb.hold()
     for number in range(3):
         await kb.send(f"{number}.txt", b"granite")

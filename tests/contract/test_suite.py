@@ -15,8 +15,7 @@ import pytest
 from kb_cli.verify import Verdict
 from kb_contracts.api.operations import OPERATIONS
 from kb_verify import Status
-from tests.contract.conftest import COUNTS
-from tests.contract.verifying import kb_verify
+from tests.contract.conftest import COUNTS, kb_verify
 from tests.support.engines import engine, simulator
 from tests.support.postgres import new_database
 

@@ -21,7 +21,7 @@ from kb_contracts.http.mount import problem_response
 from kb_verify import Outcome, Results, Status, Target, run
 from kb_verify.report import html
 from kb_verify.run import SUITE
-from tests.contract.verifying import kb_verify
+from tests.contract.conftest import kb_verify
 from tests.support.engines import API_KEY, engine, simulator
 from tests.support.eventually import eventually
 from tests.support.stack import Process

@@ -13,32 +13,27 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, of_surface
-from kb_contracts.openapi import ABOUT
+from kb_contracts.openapi import ABOUT, FOLDER, main
 from kb_contracts.openapi import written as as_written
-from kb_contracts.openapi.__main__ import FOLDER, main
 
 
 def committed(part: ApiSurface) -> str:
-    """The text of a committed document."""
     return (FOLDER / ABOUT[part].filename).read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
 def documents() -> dict[ApiSurface, dict[str, Any]]:
-    """The committed documents."""
     return {part: yaml.safe_load(committed(part)) for part in ApiSurface}
 
 
 @pytest.fixture(params=list(ApiSurface))
 def part(request: pytest.FixtureRequest) -> ApiSurface:
-    """Each of the two."""
     chosen: ApiSurface = request.param
     return chosen
 
 
 @pytest.fixture
 def written(documents: dict[ApiSurface, dict[str, Any]], part: ApiSurface) -> dict[str, Any]:
-    """One of the committed documents."""
     return documents[part]
 
 
@@ -59,12 +54,10 @@ def test_the_committed_document_is_the_one_that_the_operations_make(part: ApiSur
 
 
 def test_the_document_is_valid_openapi_3_1(written: dict[str, Any]) -> None:
-    """The official validator has no complaint."""
     assert list(OpenAPIV31SpecValidator(written).iter_errors()) == []
 
 
 def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any], part: ApiSurface) -> None:
-    """Nothing of the table is left out and nothing stands there that the table has not."""
     documented = {
         (path, method): entry["operationId"]
         for path, item in written["paths"].items()
@@ -74,7 +67,6 @@ def test_every_operation_stands_under_its_path_and_method(written: dict[str, Any
 
 
 def test_every_reference_resolves(written: dict[str, Any]) -> None:
-    """No `$ref` points to what is not there, and no link to an unknown operation."""
     for entry in members(written):
         if isinstance(reference := entry.get("$ref"), str):
             _, *steps = reference.split("/")
@@ -95,7 +87,6 @@ def test_every_pattern_is_a_regular_expression_that_ecma_script_shares(written: 
 
 
 def test_every_schema_is_valid_json_schema(written: dict[str, Any]) -> None:
-    """The components are JSON Schema 2020-12, the dialect of OpenAPI 3.1."""
     for schema in written["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
 
@@ -104,7 +95,6 @@ def test_every_schema_is_valid_json_schema(written: dict[str, Any]) -> None:
     "operation", [entry for entry in OPERATIONS if entry.example], ids=lambda entry: entry.id
 )
 def test_every_example_fits_its_schema(documents: dict[ApiSurface, dict[str, Any]], operation: Any) -> None:
-    """What the document shows is what an engine takes."""
     written = documents[operation.surface]
     content = written["paths"][operation.path][operation.method.lower()]["requestBody"]["content"]
     shown = content["application/json"]
@@ -131,7 +121,6 @@ def left_out(schema: dict[str, Any]) -> set[str]:
 def test_check_passes_on_the_written_document_and_fails_on_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--check` compares and never writes; without it the file is written."""
     assert main(["--check"], folder=tmp_path) == 1
     told = capsys.readouterr().err
     assert all(f"{about.filename} lags" in told for about in ABOUT.values())

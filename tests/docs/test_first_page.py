@@ -25,7 +25,6 @@ MEBIBYTE = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """What `make run` starts, with the default embedder."""
     with running_stack(tmp_path_factory.mktemp("home")) as running:
         yield running
 
@@ -46,13 +45,11 @@ def run(stack: Stack, command: list[str]) -> str:
 
 
 def commands_of(document: Path) -> list[str]:
-    """The lines of all `sh` blocks, in order."""
     blocks = SHELL_BLOCK.findall(document.read_text("utf-8"))
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
 def test_the_readme_can_be_followed_word_by_word(stack: Stack) -> None:
-    """Each command of the README ends well, with its paths and URL put in this machine's place."""
     commands = commands_of(ROOT / "README.md")
     followed = [line for line in commands if line not in MADE_BY_THE_FIXTURE]
     assert len(followed) >= 5

@@ -13,7 +13,6 @@ DEPENDS_ON_THE_MACHINE = {"KB_INGEST_WORKERS": "cores - 1, from 1 to 4"}
 
 
 def rows() -> list[str]:
-    """The rows of the page's table, as the settings of all parts have them."""
     home = str(Path.home())
     written = []
     for row in all_settings(argparse.Namespace(), environ={}):

@@ -146,8 +146,8 @@ def problem_without_member(name: str) -> Any:
     return respond
 
 
-def without_etag(operation: Any, handler: Handler) -> Any:
-    serve = whole_adapt(operation, handler)
+def without_etag(operation: Any, handler: Handler, *bounds: Any) -> Any:
+    serve = whole_adapt(operation, handler, *bounds)
 
     async def bare(request: web.Request) -> web.StreamResponse:
         response = await serve(request)
@@ -157,8 +157,8 @@ def without_etag(operation: Any, handler: Handler) -> Any:
     return bare
 
 
-def as_text(operation: Any, handler: Handler) -> Any:
-    serve = whole_adapt(operation, handler)
+def as_text(operation: Any, handler: Handler, *bounds: Any) -> Any:
+    serve = whole_adapt(operation, handler, *bounds)
 
     async def plain(request: web.Request) -> web.StreamResponse:
         response = await serve(request)

@@ -16,7 +16,8 @@ import aiohttp
 import pytest
 from mcp import StdioServerParameters
 
-from kb_server.hosting.http import build_app, serve
+from kb_server.hosting.http import build_app
+from kb_server.hosting.http import serve as serve_app
 from kb_server.hosting.toolset_server import Mount, mount
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
@@ -35,20 +36,16 @@ BOUND = 15.0
 
 @dataclass
 class Served:
-    """An application that listens."""
-
     base: str
     stop: asyncio.Event
     task: asyncio.Task[None]
 
     @property
     def mcp(self) -> str:
-        """The URL of `/mcp`."""
         return f"{self.base}/mcp"
 
     @property
     def port(self) -> int:
-        """The port listened on."""
         return int(self.base.rpartition(":")[2])
 
 
@@ -62,7 +59,7 @@ async def serving(app: aiohttp.web.Application, **options: Any) -> AsyncIterator
     def report(host: str, port: int) -> None:
         bound.put_nowait((host, port))
 
-    task = asyncio.ensure_future(serve(app, "127.0.0.1", 0, on_bound=report, stop=stop, **options))
+    task = asyncio.ensure_future(serve_app(app, "127.0.0.1", 0, on_bound=report, stop=stop, **options))
     listening = asyncio.ensure_future(bound.get())
     done: list[asyncio.Future[Any]] = [task, listening]
     await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
@@ -77,12 +74,12 @@ async def serving(app: aiohttp.web.Application, **options: Any) -> AsyncIterator
         await asyncio.wait_for(task, 2 * BOUND)
 
 
-ServeToolset = Callable[..., Awaitable[Served]]
+Serve = Callable[..., Awaitable[Served]]
 
 
 @pytest.fixture
-async def serve_toolset() -> AsyncIterator[ServeToolset]:
-    """Serves toolsets: `await serve_toolset(toolset, ..., settings=..., routes=...)`.
+async def serve(fake: Fake) -> AsyncIterator[Serve]:
+    """Serves toolsets: `await serve(toolset, ..., settings=..., routes=...)`; without any the fake one.
 
     One toolset is shown at `/mcp`; all have endpoints of their own. `settings` are fields of
     `ServerSettings`; `body`, `keep_alive` and `sockets` those of `HostingOptions`; anything else goes to
@@ -97,6 +94,7 @@ async def serve_toolset() -> AsyncIterator[ServeToolset]:
             serve_options: dict[str, Any] | None = None,
             **options: Any,
         ) -> Served:
+            toolsets = toolsets or (fake.toolset,)
             mounts = endpoints or mount(toolsets, [toolset.name for toolset in toolsets])
             named = [name for name in ("body", "keep_alive", "sockets") if name in options]
             hosting = HostingOptions(**{name: options.pop(name) for name in named})
@@ -108,13 +106,11 @@ async def serve_toolset() -> AsyncIterator[ServeToolset]:
 
 @pytest.fixture
 def fake() -> Fake:
-    """The fake toolset."""
     return Fake()
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    """A plain HTTP client."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2 * BOUND)) as session:
         yield session
 
@@ -146,8 +142,6 @@ WAIT = 4 * BOUND
 
 @dataclass
 class Process:
-    """A server process with its pipes."""
-
     process: asyncio.subprocess.Process
 
     async def send(self, *messages: Any) -> None:
@@ -159,14 +153,12 @@ class Process:
         await self.process.stdin.drain()
 
     async def receive(self) -> dict[str, Any]:
-        """The next message."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
         message: dict[str, Any] = json.loads(line)
         return message
 
     async def ask(self, message: Any) -> dict[str, Any]:
-        """The answer to `message`."""
         await self.send(message)
         return await self.receive()
 

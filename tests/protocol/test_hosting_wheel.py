@@ -81,7 +81,6 @@ def hosted(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
-    """Name, licence and libraries; typed, and without the file that it was built from."""
     with ZipFile(wheel) as archive:
         names = archive.namelist()
         [metadata] = [archive.read(name).decode() for name in names if name.endswith("METADATA")]
@@ -113,7 +112,6 @@ def _imported_by(source: bytes) -> Iterator[str]:
 
 
 def test_every_module_is_imported_without_kb(python: Path) -> None:
-    """Which is not there to be imported."""
     done = subprocess.run([python, "-c", _IMPORT_ALL], capture_output=True, text=True, check=True, env={})
     assert done.stdout.strip() == ""
     missing = subprocess.run([python, "-c", "import kb_server"], capture_output=True, text=True, check=False)
@@ -121,7 +119,6 @@ def test_every_module_is_imported_without_kb(python: Path) -> None:
 
 
 def test_the_example_of_the_sdk_answers(hosted: str) -> None:
-    """A call of a tool, in an environment without kb."""
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL}
     answer = httpx.post(f"{hosted}/mcp", json=message, timeout=30).json()
     assert answer["result"]["content"][0]["text"] == "This is a simple text response for testing."

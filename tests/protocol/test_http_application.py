@@ -15,19 +15,18 @@ from kb_config.logs import fields_of
 from kb_server.hosting.http import build_app
 from kb_server.hosting.toolset_server import mount
 from kb_server.settings import ServerSettings
-from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness, serve
-from tests.protocol.conftest import BOUND, ServeToolset, serving
+from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
+from mcp_aiohttp.transport.http import serve as serve_app
+from tests.protocol.conftest import BOUND, Serve, serving
 from tests.support.fake_toolset import Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call
 
 KEY = "a-secret-key"
 
 
-async def test_a_path_with_nothing_says_where_mcp_is(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
+async def test_a_path_with_nothing_says_where_mcp_is(http: aiohttp.ClientSession, serve: Serve) -> None:
     """404 in JSON; there are no OAuth documents, for the key is not one's own to fetch."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    served = await serve(settings={"api_key": KEY})
     for path in ("/nothing", "/mcp/other", "/mcp/", "/.well-known/oauth-protected-resource"):
         async with http.get(served.base + path) as response:
             assert response.status == 404
@@ -48,15 +47,14 @@ async def test_a_path_with_nothing_says_where_mcp_is(
 )
 async def test_where_a_client_looks_for_oauth_it_learns_which_header_to_send(
     http: aiohttp.ClientSession,
-    serve_toolset: ServeToolset,
-    fake: Fake,
+    serve: Serve,
     method: str,
     path: str,
     key: str,
     words: str,
 ) -> None:
     """Clients print `error_description`, which is OAuth's name for a message."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": key})
+    served = await serve(settings={"api_key": key})
     async with http.request(method, served.base + path, json={}) as response:
         assert response.status == 404
         answer = await response.json()
@@ -65,10 +63,9 @@ async def test_where_a_client_looks_for_oauth_it_learns_which_header_to_send(
 
 
 async def test_the_root_and_wrong_methods_are_answered_in_json(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve
 ) -> None:
-    """A hint for people with a browser; 405 with Allow."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     async with http.get(served.base) as response:
         assert (await response.json())["mcp"] == ["/mcp", "/mcp/fake"]
     async with http.post(f"{served.base}/healthz") as response:
@@ -77,16 +74,14 @@ async def test_the_root_and_wrong_methods_are_answered_in_json(
         assert (await response.json())["error"] == "method_not_allowed"
 
 
-async def test_probes_tell_alive_from_ready(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
+async def test_probes_tell_alive_from_ready(http: aiohttp.ClientSession, serve: Serve) -> None:
     """Under any Host, as a cluster asks; not ready is 503 with the reason."""
     state = [Readiness(False, "the engine at http://engine:8000 is unreachable"), Readiness(True)]
 
     async def ready() -> Readiness:
         return state.pop(0)
 
-    served = await serve_toolset(fake.toolset, ready=ready)
+    served = await serve(ready=ready)
     pod = {"Host": "10.1.2.3:3000"}
     async with http.get(f"{served.base}/health", headers=pod) as response:
         assert (response.status, await response.json()) == (200, {"status": "ok"})
@@ -100,10 +95,10 @@ async def test_probes_tell_alive_from_ready(
 
 
 async def test_metrics_count_calls_and_want_the_key_from_elsewhere(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve
 ) -> None:
     """A peer on this machine needs none, unless a proxy speaks through it."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    served = await serve(settings={"api_key": KEY})
     headers = {**PLAIN, "Authorization": f"Bearer {KEY}"}
     async with http.post(served.mcp, json=call("echo", text="a"), headers=headers) as response:
         assert response.status == 200
@@ -114,17 +109,14 @@ async def test_metrics_count_calls_and_want_the_key_from_elsewhere(
         assert response.status == 401
 
 
-async def test_metrics_can_be_turned_off(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
-    """`ENABLE_METRICS=false`: there is no such path."""
-    served = await serve_toolset(fake.toolset, settings={"enable_metrics": False})
+async def test_metrics_can_be_turned_off(http: aiohttp.ClientSession, serve: Serve) -> None:
+    served = await serve(settings={"enable_metrics": False})
     async with http.get(f"{served.base}/metrics") as response:
         assert response.status == 404
 
 
 async def test_routes_of_other_parts_carry_their_own_credentials(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
     """They are asked without the key, but never by a stranger's page; a fault in one tells no words."""
 
@@ -133,9 +125,7 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
             raise RuntimeError("words within")
         return web.Response(text=str(len(await request.read())))
 
-    served = await serve_toolset(
-        fake.toolset, settings={"api_key": KEY}, routes=[web.put("/upload/{token}", put)]
-    )
+    served = await serve(fake.toolset, settings={"api_key": KEY}, routes=[web.put("/upload/{token}", put)])
     url = f"{served.base}/upload/t"
     async with http.put(url, data=b"12345") as response:
         assert (response.status, await response.text()) == (200, "5")
@@ -147,13 +137,13 @@ async def test_routes_of_other_parts_carry_their_own_credentials(
 
 
 async def test_a_refusal_and_a_fault_are_logged_by_their_route(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, caplog: pytest.LogCaptureFixture
+    http: aiohttp.ClientSession, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def put(request: web.Request) -> web.Response:
         raise RuntimeError("within")
 
     caplog.set_level("INFO")
-    served = await serve_toolset(fake.toolset, routes=[web.put("/upload/{token}", put)])
+    served = await serve(routes=[web.put("/upload/{token}", put)])
     for headers in ({}, {"Host": "evil.example"}):
         async with http.put(f"{served.base}/upload/one-time-token", headers=headers):
             pass
@@ -171,10 +161,9 @@ async def test_the_lifespan_of_a_toolset_is_entered_once_and_left_at_the_end(fak
 
 
 async def test_a_call_in_flight_ends_before_the_server_does(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
-    """No new connection is taken meanwhile."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": BOUND})
+    served = await serve(serve_options={"drain_seconds": BOUND})
     slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
     await fake.slow.started.wait()
     served.stop.set()
@@ -198,10 +187,9 @@ async def _until_refused(port: int) -> None:
 
 
 async def test_a_call_that_does_not_end_is_cancelled_in_time(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
-    """Stopping is bounded."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.1})
+    served = await serve(serve_options={"drain_seconds": 0.1})
     slow = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
     await fake.slow.started.wait()
     served.stop.set()
@@ -222,14 +210,13 @@ async def test_a_signal_stops_the_server(fake: Fake, number: signal.Signals) -> 
 
 
 async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
-    """One line for people, with the address; the lifespan that was entered is left."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
         with pytest.raises(PortInUse) as caught:
-            await serve(app, "127.0.0.1", port)
+            await serve_app(app, "127.0.0.1", port)
     assert str(caught.value) == f"cannot listen on 127.0.0.1:{port}: another process listens there already"
     assert (caught.value.host, caught.value.port) == ("127.0.0.1", port)
     assert fake.left == 1
@@ -238,11 +225,10 @@ async def test_a_port_in_use_is_an_error_of_its_own(fake: Fake) -> None:
 async def test_an_address_of_another_machine_cannot_be_listened_on(fake: Fake) -> None:
     app = build_app(ServerSettings(), mount([fake.toolset], ["fake"]))
     with pytest.raises(CannotListen, match=r"cannot listen on 192\.0\.2\.1:0"):
-        await serve(app, "192.0.2.1", 0)
+        await serve_app(app, "192.0.2.1", 0)
 
 
 async def test_a_server_without_a_key_warns_at_start(fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
-    """An empty key counts as not set."""
     build_app(ServerSettings(api_key=""), mount([fake.toolset], ["fake"]))
     assert "KB_MCP_API_KEY is not set" in caplog.text
     caplog.clear()

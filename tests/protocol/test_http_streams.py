@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from kb_server.tool import Call, NoArguments
-from tests.protocol.conftest import BOUND, ServeToolset
+from tests.protocol.conftest import BOUND, Serve
 from tests.support.fake_toolset import Empty, Fake
 from tests.support.mcp_messages import BOTH, PLAIN, call, events, modern, modern_headers
 
@@ -30,9 +30,9 @@ def steps(era: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_progress_turns_the_answer_into_a_stream(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, era: str
+    http: aiohttp.ClientSession, serve: Serve, era: str
 ) -> None:
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     message, headers = steps(era)
     async with http.post(served.mcp, json=message, headers=headers) as response:
         assert response.content_type == "text/event-stream"
@@ -61,10 +61,10 @@ async def test_progress_turns_the_answer_into_a_stream(
     ],
 )
 async def test_an_answer_streams_only_where_the_client_takes_a_stream(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, accept: str | None, streams: bool
+    http: aiohttp.ClientSession, serve: Serve, accept: str | None, streams: bool
 ) -> None:
     """JSON alone is enough for every answer; its progress is then left out."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     headers = {**PLAIN, **({"Accept": accept} if accept else {})}
     skip = None if accept else ["Accept"]
     async with http.post(
@@ -74,19 +74,9 @@ async def test_an_answer_streams_only_where_the_client_takes_a_stream(
         assert response.content_type == ("text/event-stream" if streams else "application/json")
 
 
-async def test_a_call_without_a_token_stays_plain(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
-    served = await serve_toolset(fake.toolset)
-    async with http.post(served.mcp, json=call("steps"), headers=BOTH) as response:
-        assert response.content_type == "application/json"
-
-
-async def test_a_token_that_is_none_is_not_used(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
+async def test_a_token_that_is_none_is_not_used(http: aiohttp.ClientSession, serve: Serve) -> None:
     """A boolean is an integer to Python, not to the protocol: the request is refused."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     async with http.post(
         served.mcp, json=call("steps", meta={"progressToken": []}), headers=BOTH
     ) as response:
@@ -96,10 +86,10 @@ async def test_a_token_that_is_none_is_not_used(
 
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_a_silent_call_is_kept_alive_with_comments(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, era: str
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake, era: str
 ) -> None:
     """After a while the answer becomes a stream, so that no proxy takes it for dead."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT)
+    served = await serve(keep_alive=SHORT)
     message = call("slow")
     headers = BOTH
     if era == "modern":
@@ -114,10 +104,10 @@ async def test_a_silent_call_is_kept_alive_with_comments(
 
 
 async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_long_it_takes(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
     """curl sends `*/*` and cannot read events."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT)
+    served = await serve(keep_alive=SHORT)
     posted = asyncio.ensure_future(
         http.post(served.mcp, json=call("slow"), headers={**PLAIN, "Accept": "*/*"})
     )
@@ -129,10 +119,10 @@ async def test_a_client_that_did_not_name_the_stream_gets_plain_json_however_lon
 
 
 async def test_a_fault_after_the_stream_began_is_its_last_event(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
     """The status has been sent; the error has not."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT)
+    served = await serve(keep_alive=SHORT)
 
     async def broken_late(arguments: NoArguments, call: Call) -> Empty:
         await fake.slow.release.wait()
@@ -147,10 +137,9 @@ async def test_a_fault_after_the_stream_began_is_its_last_event(
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_closing_a_modern_answer_cancels_the_work(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, streaming: bool
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
 ) -> None:
-    """Whether it has begun to stream or not; the server goes on serving."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT if streaming else 15.0)
+    served = await serve(keep_alive=SHORT if streaming else 15.0)
     message = modern(call("slow"))
     posted = asyncio.ensure_future(http.post(served.mcp, json=message, headers=modern_headers(message)))
     await fake.slow.started.wait()
@@ -164,31 +153,11 @@ async def test_closing_a_modern_answer_cancels_the_work(
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_closing_a_handshake_answer_lets_the_work_end(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, streaming: bool
-) -> None:
-    """In that era a disconnect says nothing: the client may come back for more."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT if streaming else 15.0)
-    posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
-    await fake.slow.started.wait()
-    if streaming:
-        (await posted).close()
-    else:
-        posted.cancel()
-        await asyncio.gather(posted, return_exceptions=True)
-    async with http.post(served.mcp, json=call("echo", text="on"), headers=PLAIN) as response:
-        assert response.status == 200
-    fake.slow.release.set()
-    await asyncio.wait_for(fake.slow.finished.wait(), BOUND)
-    assert not fake.slow.cancelled.is_set()
-
-
-@pytest.mark.parametrize("streaming", [True, False])
 async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, streaming: bool
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
 ) -> None:
-    """The work of a handshake-era call goes on without its client, reports and all."""
-    served = await serve_toolset(fake.toolset, keep_alive=SHORT if streaming else 15.0)
+    """A disconnect says nothing in the handshake era: the work goes on without its client."""
+    served = await serve(keep_alive=SHORT if streaming else 15.0)
     ended = asyncio.Event()
 
     async def reporting(arguments: NoArguments, call: Call) -> Empty:
@@ -214,11 +183,11 @@ async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
 
 
 async def test_a_client_that_stops_reading_holds_up_no_work(
-    serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as gone after a while: a tool's reports must not wait for it for ever."""
     monkeypatch.setattr("mcp_aiohttp.transport.endpoint.STALLED_SECONDS", 0.05)
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     ended = asyncio.Event()
 
     async def chatting(arguments: NoArguments, call: Call) -> Empty:
@@ -237,10 +206,10 @@ async def test_a_client_that_stops_reading_holds_up_no_work(
 
 
 async def test_calls_without_listeners_end_before_the_server_does(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
     """Stopping waits for them, and cancels what does not end; the lifespan is left last."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.1})
+    served = await serve(serve_options={"drain_seconds": 0.1})
     posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
     await fake.slow.started.wait()
     posted.cancel()

@@ -14,9 +14,8 @@ from mcp import Client
 from kb_server.settings import ServerSettings
 from kb_server.tool import Call, ToolError
 from kb_simulator import AfterTime, Stuck
-from tests.protocol.conftest import BOUND, Served, ServeToolset
+from tests.protocol.conftest import BOUND, Serve, Served
 from tests.protocol.test_official_client import MODES, Mode
-from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Fake
 from tests.support.knowledge import SEVEN, Knowledge
 from tests.support.mcp_messages import (
@@ -36,9 +35,9 @@ Post = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture
-async def served(serve_toolset: ServeToolset, knowledge: Knowledge) -> Served:
+async def served(serve: Serve, knowledge: Knowledge) -> Served:
     """The toolset, chosen alone: at `/mcp` and at `/mcp/knowledge`."""
-    return await serve_toolset(knowledge.toolset)
+    return await serve(knowledge.toolset)
 
 
 @pytest.fixture
@@ -70,7 +69,6 @@ def text_of(answer: dict[str, Any]) -> dict[str, Any]:
 async def test_the_handshake_tells_name_version_and_capabilities(
     http: aiohttp.ClientSession, served: Served, path: str
 ) -> None:
-    """At its own path, and at `/mcp` where it is chosen alone; on port 3000 by default."""
     assert ServerSettings().port == 3000
     async with http.post(served.base + path, json=initialize("2025-06-18"), headers=BOTH) as response:
         result = (await response.json())["result"]
@@ -106,27 +104,8 @@ async def test_the_official_client_adds_finds_and_removes(
 # --- a bare caller --------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("N78", "N79")
-async def test_a_bare_post_is_answered_in_plain_json(
-    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
-) -> None:
-    """No Accept, no session, no handshake before it; the id is a string."""
-    await knowledge.added("auth.html", "<p>Configure authentication first.</p>")
-    message = call("knowledge-search", "1", query="authentication", top_k=5)
-    headers = {"Content-Type": "application/json"}
-    async with http.post(
-        served.mcp, data=json.dumps(message), headers=headers, skip_auto_headers=["Accept", "User-Agent"]
-    ) as response:
-        assert (response.status, response.content_type) == (200, "application/json")
-        answer = await response.json()
-    assert (answer["jsonrpc"], answer["id"]) == ("2.0", "1")
-    assert answer["result"]["content"][0]["type"] == "text"
-    assert text_of(answer)["total_results"] == 1
-
-
 @pytest.mark.requirement("N18", "N88", "N89", "N90")
 async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) -> None:
-    """A task for a document; an error without a path; an error for another format, file or no file."""
     valid = text_of(await post(call("knowledge-add", file_path=knowledge.file("doc.pdf"), **{"async": True})))
     assert valid["success"] is True
     assert "task_id" in valid
@@ -144,7 +123,6 @@ async def test_the_three_calls_of_the_example(post: Post, knowledge: Knowledge) 
 async def test_progress_is_streamed_under_the_callers_token(
     http: aiohttp.ClientSession, served: Served, knowledge: Knowledge, era: str
 ) -> None:
-    """The answer becomes a stream of events: notifications first, the response last."""
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
     arguments = {"file_path": knowledge.file("bees.html"), "async": False}
     message = call("knowledge-add", meta={"progressToken": "task-uuid"}, **arguments)
@@ -159,21 +137,6 @@ async def test_progress_is_streamed_under_the_callers_token(
     assert {each["params"]["total"] for each in told} == {1.0}
     assert told[-1]["params"]["progress"] == 1.0
     assert "Generating embeddings" in [each["params"]["message"] for each in told]
-
-
-async def test_a_stream_that_its_reader_closes_cancels_the_task(
-    http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
-) -> None:
-    """In 2026-07-28 that is how a call is given up; what it began ends with it."""
-    knowledge.engine.set_policy(Stuck())
-    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
-    message = modern(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
-    async with http.post(served.mcp, json=message, headers=modern_headers(message)) as response:
-        await response.content.readuntil(b"\n\n")
-        response.close()
-    await eventually_async(
-        lambda: states(knowledge), lambda seen: seen == ["cancelled"], seconds=BOUND, what="the cancel"
-    )
 
 
 # --- errors of the protocol -----------------------------------------------------------------------
@@ -225,14 +188,12 @@ async def stuck(knowledge: Knowledge) -> str:
 
 
 def states(knowledge: Knowledge) -> list[str]:
-    """How the tasks stand."""
     return [job.status for job in knowledge.engine.state().jobs]
 
 
 @pytest.mark.requirement("N75")
 @pytest.mark.parametrize("era", ["handshake", "modern"])
 async def test_a_task_is_cancelled_by_a_request(post: Post, knowledge: Knowledge, era: str) -> None:
-    """Answered with an empty result once it is done."""
     message = request("tools/cancel", {"taskId": await stuck(knowledge)})
     answer = await post(modern(message) if era == "modern" else message)
     assert answer["id"] == "1"
@@ -256,7 +217,6 @@ async def test_a_task_is_cancelled_by_a_notification(
 async def test_a_task_is_cancelled_within_a_batch(
     http: aiohttp.ClientSession, served: Served, knowledge: Knowledge
 ) -> None:
-    """In order: what comes after it sees it cancelled."""
     task_id = await stuck(knowledge)
     cancel = {"jsonrpc": "2.0", "method": "tools/cancel", "params": {"taskId": task_id}}
     batch = [cancel, call("knowledge-task-status", 2, task_id=task_id)]
@@ -295,25 +255,21 @@ async def test_a_notification_that_cancels_nothing_is_accepted_all_the_same(
         assert response.status == 202
 
 
-async def test_without_tasks_there_is_no_such_method(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
-) -> None:
+async def test_without_tasks_there_is_no_such_method(http: aiohttp.ClientSession, serve: Serve) -> None:
     """A toolset declares it; of several at one endpoint, one is enough."""
-    plain = await serve_toolset(fake.toolset)
+    plain = await serve()
     message = request("tools/cancel", {"taskId": NOBODY})
     async with http.post(plain.mcp, json=message, headers=PLAIN) as response:
         assert (await response.json())["error"]["code"] == -32601
 
 
 async def test_a_cancel_that_breaks_is_an_internal_error(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
-    """Without its words, and as a notification without an answer; the server goes on."""
-
     async def broken(_task_id: str, _call: Call) -> None:
         raise RuntimeError("ours alone")
 
-    served = await serve_toolset(replace(fake.toolset, cancel=broken))
+    served = await serve(replace(fake.toolset, cancel=broken))
     message = request("tools/cancel", {"taskId": NOBODY})
     async with http.post(served.mcp, json=message, headers=PLAIN) as response:
         error = (await response.json())["error"]
@@ -324,7 +280,7 @@ async def test_a_cancel_that_breaks_is_an_internal_error(
 
 
 async def test_of_several_toolsets_the_one_with_tasks_cancels(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake
+    http: aiohttp.ClientSession, serve: Serve, fake: Fake
 ) -> None:
     asked: list[str] = []
 
@@ -333,7 +289,7 @@ async def test_of_several_toolsets_the_one_with_tasks_cancels(
         raise ToolError("task_not_found", "There is none.")
 
     other = replace(fake.toolset, name="other", tools=(), cancel=cancel)
-    served = await serve_toolset(fake.toolset, other)
+    served = await serve(fake.toolset, other)
     message = request("tools/cancel", {"taskId": NOBODY})
     for path, code in (("/mcp", -32000), ("/mcp/other", -32000), ("/mcp/fake", -32601)):
         async with http.post(served.base + path, json=message, headers=PLAIN) as response:

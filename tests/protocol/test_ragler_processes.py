@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import string
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,17 +29,6 @@ pytestmark = pytest.mark.process
 
 BIN = Path(sys.executable).parent
 AGENT = "claude-code/1.0"
-
-AVERAGE = """\
-rate(mcp_request_duration_seconds_sum{tool="search_knowledge"}[5m])
-/
-rate(mcp_request_duration_seconds_count{tool="search_knowledge"}[5m])"""
-SUCCESS = """\
-rate(mcp_requests_total{status="success"}[5m])
-/
-rate(mcp_requests_total[5m])"""
-TOP = "topk(10, sum by (collection_id) (increase(mcp_search_results_count[1h])))"
-"""The queries of RAGler's document, to the letter."""
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +169,6 @@ def test_a_search_leaves_one_line_with_all_the_fields(
 
 @pytest.mark.requirement("R59", "R60", "R61", "R62", "R63")
 def test_a_failure_leaves_one_line_with_its_error(stack: Stack, caller: Caller) -> None:
-    """And what it was for; nothing was counted."""
     traced(caller, "req-lost", "search_knowledge", query="x", collection_id=NOWHERE)
     line = entry(stack, "req-lost")
     assert (line["error"], line["collection_id"], line["user_agent"]) == ("not_found", NOWHERE, AGENT)
@@ -240,7 +225,6 @@ def divided(above: Vector, below: Vector) -> Vector:
 
 
 def of(vector: Vector, **labels: str) -> float:
-    """The one series that has these labels."""
     (value,) = [value for key, value in vector.items() if labels.items() <= set(key)]
     return value
 
@@ -312,68 +296,6 @@ def test_the_three_queries_have_what_they_ask_for(
     assert [dict(labels)["collection_id"] for labels, _ in top[:2]] == ["all", collections["api-docs"]]
 
 
-@pytest.mark.requirement("R68")
-def test_prometheus_itself_evaluates_the_three_queries(
-    stack: Stack, caller: Caller, collections: dict[str, str], tmp_path: Path
-) -> None:
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("there is no prometheus on the path")
-    with prometheus(binary, stack.server_url, tmp_path) as query:
-        eventually(lambda: query(TOP), bool, seconds=30, what="two scrapes")
-        busy(caller, collections)
-        average = eventually(lambda: finite(query(AVERAGE)), bool, seconds=30, what="an average")
-        assert 0 < of(average, tool="search_knowledge") < 10
-        success = eventually(lambda: finite(query(SUCCESS)), bool, seconds=30, what="a rate of success")
-        assert of(success, tool="search_knowledge", status="success") == 1.0
-
-        def counted() -> Vector:
-            top = query(TOP)
-            return top if of(top, collection_id="all") > 7 else {}
-
-        top = eventually(counted, bool, seconds=30, what="results by collection")
-        ranked = sorted(top, key=lambda labels: -top[labels])
-        assert [dict(labels)["collection_id"] for labels in ranked[:2]] == ["all", collections["api-docs"]]
-
-
-def finite(vector: Vector) -> Vector:
-    """Nothing happened within the range: 0 / 0."""
-    return {labels: value for labels, value in vector.items() if value == value}
-
-
-@contextmanager
-def prometheus(binary: str, target: str, folder: Path) -> Iterator[Callable[[str], Vector]]:
-    """A Prometheus that scrapes the server each second; what evaluates a query."""
-    address = f"127.0.0.1:{free_port()}"
-    config = folder / "prometheus.yml"
-    scraping = {"job_name": "kb", "static_configs": [{"targets": [target.removeprefix("http://")]}]}
-    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scraping]}))
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
-                f"--web.listen-address={address}",
-            ],
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-        )
-
-    def query(expression: str) -> Vector:
-        try:
-            answer = httpx.get(f"http://{address}/api/v1/query", params={"query": expression}, timeout=5)
-        except httpx.TransportError:
-            return {}
-        found = answer.raise_for_status().json()["data"]["result"]
-        return {frozenset(each["metric"].items()): float(each["value"][1]) for each in found}
-
-    try:
-        yield query
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 # --- from .mcp.json -------------------------------------------------------------------------------
 
 
@@ -411,7 +333,6 @@ async def test_the_command_of_mcp_json_serves_the_three_tools_over_stdio(
 async def test_over_stdio_the_log_names_the_client_of_the_protocol(
     start: Start, tmp_path: Path, era: str
 ) -> None:
-    """There are no headers there."""
     environment = {**stdio_environment(), "KB_HOME": str(tmp_path), "LOG_LEVEL": "info"}
     process = await start(
         command=("-m", "kb_cli.main", "stdio", "--toolset", "ragler"), environment=environment
@@ -426,10 +347,3 @@ async def test_over_stdio_the_log_names_the_client_of_the_protocol(
     (line,) = [json.loads(each) for each in err.splitlines() if b"response_time" in each]
     assert (line["user_agent"], line["correlation_id"]) == ("test/1", "req-stdio")
     assert (line["query"], line["error"]) == ("call ***", "not_configured")
-
-
-def test_both_endpoints_say_who_they_are(stack: Stack, caller: Caller) -> None:
-    """RAGler's name at `/mcp` and at its own path, beside the others."""
-    for path, name in (("/mcp", "ragler"), ("/mcp/ragler", "ragler"), ("/mcp/kb", "kb")):
-        answer = caller.http.post(f"{stack.server_url}{path}", json=initialize("2025-06-18"))
-        assert answer.json()["result"]["serverInfo"]["name"] == name

@@ -17,8 +17,8 @@ from kb_server.hosting.http import build_app
 from kb_server.settings import ServerSettings
 from kb_server.tool import Annotations, Call, Tool, Toolset
 from mcp_aiohttp.protocol.kernel import HostedServer
-from tests.protocol.conftest import BOUND, ServeToolset, serving
-from tests.protocol.test_official_client_sessions import over_websocket
+from tests.protocol.conftest import BOUND, Serve, serving
+from tests.protocol.test_official_client import over_websocket
 from tests.support.mcp_messages import call, modern, modern_headers
 
 _ROUTED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
@@ -45,14 +45,10 @@ def _server() -> Server[None]:
 
 
 class Routed(msgspec.Struct, forbid_unknown_fields=True):
-    """The arguments of a tool that asks for a header."""
-
     region: Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})] = "here"
 
 
 class RoutedTool(Tool[Routed, Routed]):
-    """Asks for a header."""
-
     name = "routed"
     title = "Routed"
     description = "Answers from a region."
@@ -73,25 +69,19 @@ async def ready() -> AsyncIterator[str]:
 
 
 @pytest.fixture(params=["an SDK server", "a toolset"])
-async def routed(request: pytest.FixtureRequest, ready: str, serve_toolset: ServeToolset) -> str:
+async def routed(request: pytest.FixtureRequest, ready: str, serve: Serve) -> str:
     """The URL of a server whose tool `routed` asks for the header `Mcp-Param-Region`."""
     if request.param == "an SDK server":
         return ready
     toolset = Toolset("routed", "routed", "1", "Routed", "", (RoutedTool(),))
-    return (await serve_toolset(toolset)).mcp
+    return (await serve(toolset)).mcp
 
 
+@pytest.mark.parametrize("transport", [str, over_websocket])
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any) -> None:
+async def test_a_server_of_the_sdk_is_served_as_it_is(ready: str, mode: Any, transport: Any) -> None:
     """What a toolset cannot say, such as a prompt, reaches the client of either era."""
-    async with Client(ready, mode=mode, read_timeout_seconds=2 * BOUND) as session:
-        listed = await session.list_prompts()
-    assert [prompt.name for prompt in listed.prompts] == ["greet"]
-
-
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_server_of_the_sdk_is_served_over_websocket_too(ready: str, mode: Any) -> None:
-    async with Client(over_websocket(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
+    async with Client(transport(ready), mode=mode, read_timeout_seconds=2 * BOUND) as session:
         listed = await session.list_prompts()
     assert [prompt.name for prompt in listed.prompts] == ["greet"]
 

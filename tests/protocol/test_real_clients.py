@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,29 @@ from fastmcp import Client as FastMCP
 from pydantic_ai.mcp import MCPToolset
 
 from kb_server.toolsets import build_toolset
-from tests.protocol.conftest import Served, ServeToolset
-from tests.protocol.real_clients import TOOLS, CallTool, round_of_kb, round_of_knowledge
-from tests.support.knowledge import Knowledge
+from tests.protocol.conftest import Serve, Served
+from tests.support.knowledge import SEVEN, Knowledge
 
 pytestmark = pytest.mark.process
+
+NINE = (
+    "kb_search",
+    "kb_addnote",
+    "kb_upload_start",
+    "kb_upload_chunk",
+    "kb_upload_finish",
+    "kb_update_note",
+    "kb_get",
+    "kb_status",
+    "kb_jobs",
+)
+TOOLS = {"kb": NINE, "knowledge": SEVEN}
+"""By toolset, all that a round calls."""
+
+CallTool = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Calls a tool through a client, and gives the members of its result as the client's caller has them."""
+
+CONTENT = b"# Granite\n\nGranite is an igneous rock.\n"
 
 KEY = "a-key-for-agents"
 FREE = {"kb_addnote", "kb_upload_start", "knowledge-add"}
@@ -32,20 +52,18 @@ Connect = Callable[[str, str | None], AbstractAsyncContextManager[CallTool]]
 
 @pytest.fixture(params=[None, KEY], ids=["open", "with a key"])
 def key(request: pytest.FixtureRequest) -> str | None:
-    """What callers must send."""
     found: str | None = request.param
     return found
 
 
 @pytest.fixture
-async def served(serve_toolset: ServeToolset, knowledge: Knowledge, key: str | None) -> Served:
+async def served(serve: Serve, knowledge: Knowledge, key: str | None) -> Served:
     """The toolsets `kb`, at `/mcp`, and `knowledge` in front of a simulated engine."""
     kb = build_toolset("kb", knowledge.services)
-    return await serve_toolset(kb, knowledge.toolset, settings={"api_key": key or ""})
+    return await serve(kb, knowledge.toolset, settings={"api_key": key or ""})
 
 
 def headers_of(key: str | None) -> dict[str, str]:
-    """The headers that a client is configured with."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
@@ -139,10 +157,10 @@ async def test_openai_agents_strict_mode_takes_every_schema_without_a_free_objec
 
 @pytest.mark.parametrize("connect", CLIENTS)
 async def test_without_the_key_no_client_gets_in(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect
+    serve: Serve, knowledge: Knowledge, connect: Connect
 ) -> None:
     """Each gives its caller the server's own words, which say what is wrong."""
-    served = await serve_toolset(build_toolset("kb", knowledge.services), settings={"api_key": KEY})
+    served = await serve(build_toolset("kb", knowledge.services), settings={"api_key": KEY})
     with pytest.raises(Exception) as refused:
         async with connect(served.mcp, "another key") as call:
             await call("kb_status", {})
@@ -155,3 +173,45 @@ def messages(error: BaseException) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from messages(each)
+
+
+async def round_of_kb(call: CallTool) -> None:
+    """A note and a file are added, found, read, changed and followed."""
+    added = await call("kb_addnote", {"text": "Bees keep warm by shivering", "wait_seconds": 30})
+    assert (added["status"], added["error"], added["collection"]) == ("completed", None, "documents")
+    note = added["document_id"]
+    found = await call("kb_search", {"query": "how do bees keep warm"})
+    assert found["results"][0]["document_id"] == note
+    assert (await call("kb_get", {"document_id": note}))["chunks"][0]["text"] == "Bees keep warm by shivering"
+    changed = await call("kb_update_note", {"document_id": note, "text": "Bees keep warm in a ball"})
+    assert (changed["id"], changed["source_path"]) == (note, None)
+    begun = await call(
+        "kb_upload_start", {"filename": "g.md", "total_size": len(CONTENT), "source_path": "g"}
+    )
+    chunk = {"upload_id": begun["upload_id"], "chunk_index": 0, "data": base64.b64encode(CONTENT).decode()}
+    assert (await call("kb_upload_chunk", chunk))["complete"] is True
+    finished = await call("kb_upload_finish", {"upload_id": begun["upload_id"], "wait_seconds": 30})
+    assert (finished["status"], finished["error"]) == ("completed", None)
+    assert (await call("kb_get", {"source_path": "g"}))["total"] == 1
+    assert (await call("kb_jobs", {}))["jobs"][0]["id"] == finished["job_id"]
+    assert (await call("kb_jobs", {"job_id": added["job_id"]}))["jobs"][0]["error"] is None
+    assert (await call("kb_status", {}))["documents"]["total"] == 2
+
+
+async def round_of_knowledge(call: CallTool, root: Path) -> None:
+    """A file is added, found, listed and removed, and the base is cleared."""
+    path = root / "granite.html"
+    path.write_text("<h1>Granite</h1><p>Granite is an igneous rock.</p>")
+    task = (await call("knowledge-add", {"file_path": str(path)}))["task_id"]
+    whole = await call("knowledge-add", {"file_path": str(path), "async": False})
+    assert (await call("knowledge-task-status", {"task_id": task}))["status"] == "completed"
+    assert (await call("knowledge-search", {"query": "granite"}))["results"][0]["metadata"][
+        "page_num"
+    ] is None
+    shown = await call("knowledge-show", {})
+    assert shown["documents"][0]["filename"] == path.name
+    assert (await call("knowledge-status", {}))["knowledge_base"]["document_count"] == shown["total_count"]
+    removal = {"document_id": whole["document_id"], "confirm": True}
+    assert (await call("knowledge-remove", removal))["success"] is True
+    clearing = {"confirm": True, "confirmation_phrase": "DELETE ALL"}
+    assert (await call("knowledge-clear", clearing))["success"] is True

@@ -18,7 +18,7 @@ from kb_server.toolsets import build_toolset
 from kb_simulator import AtOnce
 from kb_simulator.engine.documents import note
 from kb_simulator.engine.jobs import JobRecord
-from tests.protocol.conftest import Served, ServeToolset
+from tests.protocol.conftest import Serve, Served
 from tests.support.mcp_messages import PLAIN, call, modern, modern_headers, request
 from tests.support.server_fixtures import MOMENT
 from tests.support.simulated_engine import SimulatedEngine, simulated_engine
@@ -33,17 +33,13 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 
 @pytest.fixture
-async def served(
-    serve_toolset: ServeToolset, engine: SimulatedEngine, tmp_path: Path
-) -> AsyncIterator[Served]:
-    """The default toolset in front of it."""
+async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
     settings = ServerSettings(engine_url=engine.url, home=tmp_path)
     async with Services(settings, http_base="http://127.0.0.1:3000") as services:
-        yield await serve_toolset(build_toolset("kb", services))
+        yield await serve(build_toolset("kb", services))
 
 
 async def bytes_of(http: aiohttp.ClientSession, served: Served, message: dict[str, Any]) -> bytes:
-    """The body of an answer."""
     headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
     async with http.post(served.mcp, json=message, headers=headers) as response:
         assert response.status == 200
@@ -110,7 +106,6 @@ async def test_the_jobs_are_under_4_kb_in_a_base_of_10_000(
 async def test_a_job_by_its_id_is_whole(
     http: aiohttp.ClientSession, served: Served, engine: SimulatedEngine
 ) -> None:
-    """What the list cut is there."""
     failed = job(0)
     keep(engine, [failed])
     body = await bytes_of(http, served, call("kb_jobs", job_id=failed.id))

@@ -13,25 +13,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from kb_server.hosting.http import build_app
-from kb_server.hosting.toolset_server import mount
-from kb_server.settings import ServerSettings
-from kb_server.toolsets.textfile import TextFile, build_over
+from tests.protocol.sockets import INITIALIZED
+from tests.support.mcp_messages import call, initialize
 from tests.support.stack import clean_environment
 
 pytestmark = pytest.mark.process
 
 TEXT = "Azure Managed Grafana\r\nzażółć €\n"
-HANDSHAKE = ["2025-03-26", "2025-06-18", "2025-11-25"]
+FIRST = initialize("2025-11-25")
 
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """A file with content."""
     path = tmp_path / "notes.txt"
     path.write_bytes(TEXT.encode())
     return path
@@ -75,33 +71,9 @@ def conversation(
     )
 
 
-def initialize(version: str = "2025-11-25") -> dict[str, Any]:
-    """The first message of a handshake-era client."""
-    return {
-        "jsonrpc": "2.0",
-        "id": 0,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": version,
-            "capabilities": {},
-            "clientInfo": {"name": "test", "version": "1"},
-        },
-    }
-
-
-def tool_call(number: int, tool: str, **arguments: Any) -> dict[str, Any]:
-    """A `tools/call`."""
-    params = {"name": tool, "arguments": arguments}
-    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-
-
-READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-
-
 @pytest.mark.requirement("F25", "F28", "F40", "F49")
 @pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
 async def test_the_official_client_finds_and_calls_both_tools(notes: Path, mode: str) -> None:
-    """In both protocol eras: discovery, the figures, and the whole text in both forms of a result."""
     async with connected(notes.parent, "--file", str(notes), "--description", "Sizes", mode=mode) as client:
         listed = await client.list_tools()
         info = await client.call_tool("get_kb_info", {})
@@ -126,46 +98,13 @@ async def test_a_server_without_its_file_serves_on_and_says_what_is_wrong(tmp_pa
     assert content.structured_content == {"status": "error", "error": "missing.txt does not exist."}
 
 
-@pytest.mark.requirement("F26")
-@pytest.mark.parametrize("version", HANDSHAKE)
-def test_the_handshake_agrees_on_each_published_version(notes: Path, version: str) -> None:
-    """The server answers in the version asked for, with the capability `tools`."""
-    [answer], _ = conversation(notes.parent, initialize(version), arguments=("--file", str(notes)))
-    assert answer["result"]["protocolVersion"] == version
-    assert "tools" in answer["result"]["capabilities"]
-    assert answer["result"]["serverInfo"]["name"] == "kb-textfile"
-
-
-@pytest.mark.requirement("F27", "F34")
-def test_protocol_faults_are_json_rpc_errors_and_the_server_serves_on(notes: Path) -> None:
-    """An unknown tool, an argument too many, an unknown method, a line that is no JSON; then a good call."""
-    messages, _ = conversation(
-        notes.parent,
-        initialize(),
-        READY,
-        tool_call(1, "get_kb_secrets"),
-        tool_call(2, "get_kb_info", path="/etc/passwd"),
-        {"jsonrpc": "2.0", "id": 3, "method": "kb/nothing"},
-        "{",
-        tool_call(4, "get_kb_info"),
-        arguments=("--file", str(notes)),
-    )
-    by_id = {message.get("id"): message for message in messages}
-    assert by_id[1]["error"]["code"] == -32602
-    assert by_id[2]["result"]["isError"] is True or "error" in by_id[2]
-    assert by_id[3]["error"]["code"] == -32601
-    assert by_id[None]["error"]["code"] == -32700
-    assert by_id[4]["result"]["structuredContent"]["status"] == "available"
-
-
 @pytest.mark.requirement("F29", "F30", "F31", "F32", "F38")
 def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
-    """stdout holds messages only; the log has the file, its sizes, and both forms of the tool's name."""
     messages, log = conversation(
         notes.parent,
-        initialize(),
-        READY,
-        tool_call(1, "get_kb_content"),
+        FIRST,
+        INITIALIZED,
+        call("get_kb_content", 1),
         arguments=("--file", str(notes), "--log-level", "info"),
     )
     assert all(message["jsonrpc"] == "2.0" for message in messages)
@@ -184,7 +123,7 @@ def test_the_log_is_on_stderr_and_tells_start_and_calls(notes: Path) -> None:
 @pytest.mark.requirement("F31")
 def test_a_failed_start_is_an_error_in_the_log(tmp_path: Path) -> None:
     """At level error, so that it stays when the rest is turned off."""
-    _, log = conversation(tmp_path, initialize(), arguments=("--file", "gone.txt", "--log-level", "error"))
+    _, log = conversation(tmp_path, FIRST, arguments=("--file", "gone.txt", "--log-level", "error"))
     assert [(line["level"], line["message"]) for line in log] == [
         ("error", "Reading the knowledge base text failed: gone.txt does not exist.")
     ]
@@ -204,22 +143,13 @@ def test_the_level_of_the_log_is_a_setting(
     notes: Path, flags: tuple[str, ...], environment: dict[str, str], told: bool
 ) -> None:
     """By variable, and by a flag that stands over it; unasked, nothing that a client shows as an error."""
-    _, log = conversation(notes.parent, initialize(), arguments=("--file", str(notes), *flags), **environment)
+    _, log = conversation(notes.parent, FIRST, arguments=("--file", str(notes), *flags), **environment)
     assert any(line["level"] == "info" for line in log) is told
-
-
-def test_a_call_before_the_handshake_is_answered(notes: Path) -> None:
-    messages, log = conversation(
-        notes.parent, tool_call(1, "get_kb_content"), arguments=("--file", str(notes))
-    )
-    assert messages[0]["result"]["structuredContent"]["content"] == TEXT
-    assert log == []
 
 
 @pytest.mark.requirement("F40")
 def test_the_file_is_named_by_variable_or_by_a_file_of_settings(notes: Path) -> None:
-    """`KB_TEXT_FILE` in the environment, or in the kb.toml of the folder."""
-    ask = (initialize(), READY, tool_call(1, "get_kb_content"))
+    ask = (FIRST, INITIALIZED, call("get_kb_content", 1))
     by_variable, _ = conversation(notes.parent, *ask, KB_TEXT_FILE=str(notes))
     (notes.parent / "kb.toml").write_text(f'KB_TEXT_FILE = "{notes}"\nKB_TEXT_DESCRIPTION = "Sizes"\n')
     by_file, _ = conversation(notes.parent, *ask)
@@ -235,9 +165,9 @@ def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Pat
     began = time.monotonic()
     messages, log = conversation(
         tmp_path,
-        initialize(),
-        READY,
-        tool_call(1, "get_kb_content"),
+        FIRST,
+        INITIALIZED,
+        call("get_kb_content", 1),
         arguments=("--file", str(path), "--log-level", "info"),
     )
     seconds = time.monotonic() - began
@@ -249,7 +179,6 @@ def test_ten_mebibytes_are_loaded_and_returned_within_five_seconds(tmp_path: Pat
 
 
 def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> None:
-    """A stdio server starts for every conversation: what it does not need, it does not load."""
     script = (
         "import sys\n"
         "from kb_cli.main import main\n"
@@ -260,7 +189,7 @@ def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> No
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        input=json.dumps(initialize()) + "\n",
+        input=json.dumps(FIRST) + "\n",
         capture_output=True,
         text=True,
         env=clean_environment(),
@@ -270,14 +199,3 @@ def test_starting_imports_no_http_and_no_client_of_the_engine(notes: Path) -> No
     )
     assert done.stderr.split() == []
     assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "kb-textfile"
-
-
-@pytest.mark.requirement("F45")
-async def test_the_same_toolset_is_served_over_http(notes: Path) -> None:
-    """The tools know nothing of their transport."""
-    toolset = build_over(TextFile(str(notes)), "Sizes")
-    app = build_app(ServerSettings(), mount([toolset], ["textfile"]))
-    async with TestClient(TestServer(app)) as client:
-        response = await client.post("/mcp/textfile", json=tool_call(1, "get_kb_content"))
-        answer = await response.json()
-    assert answer["result"]["structuredContent"]["content"] == TEXT

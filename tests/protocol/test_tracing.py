@@ -19,7 +19,7 @@ from kb_config.installing import install_command
 from tests.support.collector import ERROR, SERVER, Collector, SeenSpan, collecting
 from tests.support.engines import API_KEY, engine
 from tests.support.eventually import eventually
-from tests.support.mcp_messages import BOTH
+from tests.support.mcp_messages import BOTH, call, initialize
 from tests.support.stack import Process, clean_environment, free_port, wait_until_ready
 
 pytestmark = pytest.mark.process
@@ -33,7 +33,6 @@ KEY = "mcp-key-that-nobody-may-see"
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """One that listens."""
     with collecting() as listening:
         yield listening
 
@@ -47,8 +46,6 @@ class Asked:
 
     @property
     def middleware(self) -> Any:
-        """Notes the headers of every operation."""
-
         @web.middleware
         async def note(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,7 +57,6 @@ class Asked:
         return note
 
     def traces(self) -> set[str | None]:
-        """The traceparents that came with them."""
         return {headers.get("traceparent") for headers in self.headers}
 
 
@@ -89,11 +85,7 @@ class Served:
         headers: dict[str, str] | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
-        """What a call is answered."""
-        params: dict[str, Any] = {"name": tool, "arguments": arguments}
-        if meta is not None:
-            params["_meta"] = meta
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        message = call(tool, meta=meta, **arguments)
         return dict(self.http.post("/mcp", json=message, headers=headers or {}).json())
 
 
@@ -130,7 +122,6 @@ def spans(collector: Collector, tool: str, count: int = 1) -> list[SeenSpan]:
 def test_a_call_is_a_span_that_goes_on_in_the_engine(
     asked: Asked, collector: Collector, variable: str
 ) -> None:
-    """Below the caller's, by the conventions; by the short way and by the kernel's alike, each once."""
     path = "/v1/traces" if "TRACES" in variable else ""
     with served(asked, **{variable: collector.url + path}) as server:
         server.call("kb_search", {"traceparent": TRACEPARENT}, query="honey bees")
@@ -180,7 +171,6 @@ def test_an_error_is_told_by_its_code_alone(asked: Asked, collector: Collector) 
 
 
 def test_no_text_and_no_key_is_in_what_is_sent(asked: Asked, collector: Collector) -> None:
-    """Neither queries nor notes nor arguments that are refused."""
     with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as server:
         server.call("kb_search", query="secretquery")
         server.call("kb_addnote", text="secretnote", tags=["secrettag"], wait_seconds=10)
@@ -215,7 +205,6 @@ def test_a_collector_that_fails_slows_and_fails_no_call(
 
 
 def test_spans_that_wait_are_sent_at_the_end(asked: Asked, collector: Collector) -> None:
-    """A server that stops loses none."""
     with served(asked, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="60000") as server:
         server.call("kb_search", query="honey bees")
         assert collector.spans == []
@@ -255,7 +244,6 @@ def test_without_the_packages_the_server_says_so_and_serves(asked: Asked, tmp_pa
 
 
 def test_a_wrong_variable_keeps_nobody_from_serving(asked: Asked) -> None:
-    """The log says that no spans are sent."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_BSP_MAX_QUEUE_SIZE": "1"}
     with served(asked, **environment) as server:
         assert "result" in server.call("kb_search", query="a")
@@ -264,25 +252,10 @@ def test_a_wrong_variable_keeps_nobody_from_serving(asked: Asked) -> None:
 
 def test_stdio_makes_spans_too(asked: Asked, collector: Collector) -> None:
     """The trace comes in `_meta`, for there are no headers."""
-    meta = {"traceparent": TRACEPARENT}
     messages = [
-        {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {},
-                "clientInfo": {"name": "test", "version": "1"},
-            },
-        },
+        initialize("2025-11-25"),
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "kb_search", "arguments": {"query": "bees"}, "_meta": meta},
-        },
+        call("kb_search", "2", meta={"traceparent": TRACEPARENT}, query="bees"),
     ]
     done = subprocess.run(
         [sys.executable, "-m", "kb_cli.main", "stdio"],
@@ -295,7 +268,7 @@ def test_stdio_makes_spans_too(asked: Asked, collector: Collector) -> None:
         timeout=SECONDS,
         check=True,
     )
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"]
     (span,) = collector.spans
     assert (span.name, span.trace_id, span.parent_id) == ("tools/call kb_search", TRACE, PARENT)
     assert f"00-{TRACE}-{span.span_id}-01" in asked.traces()

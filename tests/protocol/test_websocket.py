@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
-import aiohttp
 import pytest
 
 from kb_config.logs import fields_of
 from kb_server.observability.metrics import Metrics
 from kb_server.tool import Call, NoArguments
-from kb_simulator import AfterTime
 from mcp_aiohttp.fastpath import FastPath, FastRequest
 from mcp_aiohttp.protocol.caller import Caller
-from tests.protocol.conftest import BOUND, ServeToolset
+from tests.protocol.conftest import BOUND, Serve
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, given_up, opened, text_frame
 from tests.protocol.sockets import connect as connect
-from tests.protocol.test_knowledge import NOBODY, states, stuck, text_of
+from tests.protocol.test_knowledge import states, stuck
 from tests.support.eventually import eventually_async
 from tests.support.fake_toolset import Empty, Fake
-from tests.support.knowledge import SEVEN, Knowledge
-from tests.support.mcp_messages import PLAIN, call, initialize, modern, request
+from tests.support.knowledge import Knowledge
+from tests.support.mcp_messages import call, initialize, modern, request
 
 KEY = "a-secret-key"
 
@@ -30,72 +27,13 @@ KEY = "a-secret-key"
 # --- what it carries -------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("N80")
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/knowledge"])
-async def test_the_knowledge_server_speaks_over_websocket(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, path: str
-) -> None:
-    """The first page of its document, message by message: who it is, its tools, and a call of each kind."""
-    wire = await connect(await serve_toolset(knowledge.toolset), path)
-    result = await wire.greet("2025-06-18")
-    assert result["protocolVersion"] == "2025-06-18"
-    assert result["capabilities"]["tools"] == {"listChanged": True}
-    assert result["capabilities"]["prompts"] == {"listChanged": False}
-    assert (result["serverInfo"]["name"], result["serverInfo"]["version"]) == ("knowledge-server", "1.0.0")
-    tools = (await wire.ask(request("tools/list")))["result"]["tools"]
-    assert tuple(tool["name"] for tool in tools) == SEVEN
-    assert (await wire.ask(request("prompts/list")))["result"]["prompts"] == []
-
-    path_of_file = knowledge.file("bees.html", "<p>Bees keep warm in a cluster.</p>")
-    added = text_of(await wire.ask(call("knowledge-add", file_path=path_of_file, **{"async": False})))
-    assert added["success"] is True
-    found = await wire.ask(call("knowledge-search", "1", query="cluster", top_k=5))
-    assert (found["jsonrpc"], found["id"]) == ("2.0", "1")
-    assert text_of(found)["results"][0]["document_id"] == added["document_id"]
-    for name in ("knowledge-show", "knowledge-status"):
-        assert text_of(await wire.ask(call(name)))["success"] is True
-    assert text_of(await wire.ask(call("knowledge-task-status", task_id=NOBODY)))["error"] == "task_not_found"
-    assert text_of(await wire.ask(call("knowledge-add")))["error"] == "missing_required_parameter"
-    gone = {"document_id": added["document_id"], "confirm": True}
-    assert text_of(await wire.ask(call("knowledge-remove", **gone)))["success"] is True
-    assert (
-        text_of(await wire.ask(call("knowledge-clear", confirm=True, confirmation_phrase="DELETE ALL")))[
-            "success"
-        ]
-        is True
-    )
-    assert (await wire.ask(request("tools/forget")))["error"]["code"] == -32601
-
-
-@pytest.mark.requirement("N74", "N80", "N87")
-@pytest.mark.parametrize("era", ERAS)
-async def test_progress_comes_before_the_answer(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, era: str
-) -> None:
-    wire = await connect(await serve_toolset(knowledge.toolset))
-    shape = await opened(wire, era)
-    knowledge.engine.set_policy(AfterTime(seconds=3.0))
-    arguments = {"file_path": knowledge.file("bees.html"), "async": False}
-    await wire.send(shape(call("knowledge-add", 7, meta={"progressToken": "task-uuid"}, **arguments)))
-    seen = [await wire.receive()]
-    while "id" not in seen[-1]:
-        seen.append(await wire.receive())
-    *told, answer = seen
-    assert (answer["id"], text_of(answer)["success"]) == (7, True)
-    assert {each["method"] for each in told} == {"notifications/progress"}
-    assert {each["params"]["progressToken"] for each in told} == {"task-uuid"}
-    assert told[-1]["params"]["progress"] == 1.0
-    assert "Generating embeddings" in [each["params"]["message"] for each in told]
-
-
 @pytest.mark.requirement("N75", "N80")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("form", ["request", "notification"])
 async def test_a_task_is_cancelled_by_its_id(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect, era: str, form: str
+    serve: Serve, knowledge: Knowledge, connect: Connect, era: str, form: str
 ) -> None:
-    """In both forms of `tools/cancel`."""
-    wire = await connect(await serve_toolset(knowledge.toolset))
+    wire = await connect(await serve(knowledge.toolset))
     shape = await opened(wire, era)
     message = shape(request("tools/cancel", {"taskId": await stuck(knowledge)}, 5))
     if form == "request":
@@ -109,11 +47,8 @@ async def test_a_task_is_cancelled_by_its_id(
         )
 
 
-async def test_messages_of_2026_07_28_need_no_handshake(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """Discovery, the list, a call; a handshake is refused afterwards with the versions there are."""
-    wire = await connect(await serve_toolset(fake.toolset))
+async def test_messages_of_2026_07_28_need_no_handshake(serve: Serve, connect: Connect) -> None:
+    wire = await connect(await serve())
     discovered = (await wire.ask(modern(request("server/discover"))))["result"]
     assert "2026-07-28" in discovered["supportedVersions"]
     assert (await wire.ask(modern(request("tools/list"))))["result"]["tools"][0]["name"] == "echo"
@@ -123,11 +58,9 @@ async def test_messages_of_2026_07_28_need_no_handshake(
 
 
 @pytest.mark.requirement("N80")
-async def test_a_bare_call_is_answered_without_a_handshake(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
+async def test_a_bare_call_is_answered_without_a_handshake(serve: Serve, connect: Connect) -> None:
     """As over HTTP; the handshake may come later, and an envelope belongs to a connection of its own."""
-    wire = await connect(await serve_toolset(fake.toolset))
+    wire = await connect(await serve())
     answer = await wire.ask(call("echo", "1", text="bare"))
     assert (answer["id"], answer["result"]["structuredContent"]["said"]) == ("1", "bare")
     assert (await wire.greet("2025-03-26"))["protocolVersion"] == "2025-03-26"
@@ -136,9 +69,9 @@ async def test_a_bare_call_is_answered_without_a_handshake(
 
 @pytest.mark.parametrize(("offered", "agreed"), [((), None), (("mcp",), "mcp"), (("x", "mcp"), "mcp")])
 async def test_the_subprotocol_is_agreed_where_it_is_offered(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, offered: tuple[str, ...], agreed: str | None
+    serve: Serve, connect: Connect, offered: tuple[str, ...], agreed: str | None
 ) -> None:
-    wire = await connect(await serve_toolset(fake.toolset), protocols=offered)
+    wire = await connect(await serve(), protocols=offered)
     assert wire.socket.protocol == agreed
     assert (await wire.ask(request("ping")))["id"] == "1"
 
@@ -149,9 +82,8 @@ async def test_the_subprotocol_is_agreed_where_it_is_offered(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_hundred_calls_run_at_once_on_one_connection(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
+    serve: Serve, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
-    """All of them begin before one ends; each is answered once, under its id."""
     running, all_running = 0, asyncio.Event()
 
     async def meeting(arguments: NoArguments, call: Call) -> Empty:
@@ -163,7 +95,7 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
         return Empty()
 
     fake.slow.run = meeting  # type: ignore[method-assign]
-    wire = await connect(await serve_toolset(fake.toolset))
+    wire = await connect(await serve())
     shape = await opened(wire, era, way)
     await wire.send(*(shape(call("slow", number)) for number in range(100)))
     answers = [await wire.receive() for _ in range(100)]
@@ -171,37 +103,12 @@ async def test_a_hundred_calls_run_at_once_on_one_connection(
     assert not any(answer["result"]["isError"] for answer in answers)
 
 
-async def test_a_quick_call_does_not_wait_for_a_slow_one(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """Answers come as they are ready, ids of both kinds apart."""
-    wire = await connect(await serve_toolset(fake.toolset))
-    await wire.send(call("slow", 1))
-    assert (await wire.ask(call("echo", "1", text="x")))["id"] == "1"
-    fake.slow.release.set()
-    assert (await wire.receive())["id"] == 1
-
-
-async def test_an_id_that_is_in_flight_is_not_taken_again(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """Its answer could not be told from the other; afterwards it may be."""
-    wire = await connect(await serve_toolset(fake.toolset))
-    await wire.send(call("slow", 1))
-    refused = await wire.ask(call("echo", 1, text="x"))
-    assert (refused["id"], refused["error"]["code"]) == (1, -32600)
-    fake.slow.release.set()
-    assert (await wire.receive())["result"]["isError"] is False
-    assert (await wire.ask(call("echo", 1, text="x")))["result"]["isError"] is False
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_ends_the_call_that_it_names(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
+    serve: Serve, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
-    """The tool's coroutine is cancelled, nothing is answered for it, and others go on."""
-    wire = await connect(await serve_toolset(fake.toolset))
+    wire = await connect(await serve())
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 7)))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
@@ -211,11 +118,9 @@ async def test_a_cancel_ends_the_call_that_it_names(
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_given_up_before_it_began_is_not_answered(
-    serve_toolset: ServeToolset, fake: Fake, era: str
-) -> None:
+async def test_a_call_given_up_before_it_began_is_not_answered(serve: Serve, fake: Fake, era: str) -> None:
     """Both messages come in one piece; an id is told by its words, a string or a number."""
-    bare = await Bare.open(await serve_toolset(fake.toolset))
+    bare = await Bare.open(await serve())
     shape = modern if era == "modern" else dict
     bare.writer.write(text_frame(shape(request("tools/list", request_id=0))))
     await bare.message()
@@ -230,7 +135,7 @@ async def test_a_call_given_up_before_it_began_is_not_answered(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, connect: Connect, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not before: what is sent together with the handshake waits for its version."""
     taken: list[Any] = []
@@ -241,7 +146,7 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
         return await answer(fast_path, request, caller)
 
     monkeypatch.setattr(FastPath, "answer", noted)
-    wire = await connect(await serve_toolset(fake.toolset))
+    wire = await connect(await serve())
     first = modern(call("echo", 1, text="x")) if era == "modern" else initialize("2025-06-18")
     shape = modern if era == "modern" else dict
     await wire.send(first, shape(call("echo", 2, text="x")))
@@ -254,11 +159,9 @@ async def test_a_plain_call_takes_the_fast_path_once_the_era_is_settled(
     assert 5 not in taken
 
 
-async def test_a_second_handshake_settles_the_version_anew(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
+async def test_a_second_handshake_settles_the_version_anew(serve: Serve, connect: Connect) -> None:
     """Whatever came before it; one that fails leaves the connection as it was."""
-    wire = await connect(await serve_toolset(fake.toolset))
+    wire = await connect(await serve())
     for version in ("2025-11-25", "2024-11-05", "2025-06-18"):
         assert (await wire.greet(version))["protocolVersion"] == version
         said = (await wire.ask(call("echo", text="x")))["result"]
@@ -267,10 +170,8 @@ async def test_a_second_handshake_settles_the_version_anew(
     assert (await wire.ask(call("echo", text="x")))["result"] == said
 
 
-async def test_a_cancel_of_nothing_is_passed_over(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    served = await serve_toolset(fake.toolset)
+async def test_a_cancel_of_nothing_is_passed_over(serve: Serve, fake: Fake, connect: Connect) -> None:
+    served = await serve()
     busy, other = await connect(served), await connect(served)
     await busy.send(call("slow", 1))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
@@ -292,12 +193,11 @@ async def test_a_cancel_of_nothing_is_passed_over(
 
 
 async def test_a_call_is_logged_and_counted_as_any(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, caplog: pytest.LogCaptureFixture
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line, its correlation id, one count; neither the key nor what was said."""
     caplog.set_level("INFO")
     metrics = Metrics()
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY}, metrics=metrics)
+    served = await serve(settings={"api_key": KEY}, metrics=metrics)
     headers = {"Authorization": f"Bearer {KEY}", "User-Agent": "agent/1"}
     wire = await connect(served, headers=headers, protocols=("token-of-a-client",))
     await wire.ask(call("echo", text="words of a document", meta={"correlation_id": "abc"}))
@@ -318,24 +218,3 @@ async def test_a_call_is_logged_and_counted_as_any(
     said = caplog.text + "".join(str(fields_of(record)) for record in caplog.records)
     for secret in (KEY, "words of a document", "token-of-a-client"):
         assert secret not in said
-
-
-async def test_a_fault_is_told_without_its_words(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """-32603, as over HTTP, and the connection goes on."""
-    wire = await connect(await serve_toolset(fake.toolset))
-    answer = await wire.ask(call("broken"))
-    assert answer["error"]["code"] == -32603
-    assert "ours alone" not in json.dumps(answer)
-    assert (await wire.ask(request("ping")))["id"] == "1"
-
-
-async def test_posts_are_answered_beside_it(
-    http: aiohttp.ClientSession, serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    served = await serve_toolset(fake.toolset)
-    wire = await connect(served)
-    async with http.post(served.mcp, json=call("echo", text="a"), headers=PLAIN) as response:
-        assert response.status == 200
-    assert (await wire.ask(request("ping")))["id"] == "1"

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from kb_simulator import Stuck
 from mcp_aiohttp.options import SocketLimits
 from mcp_aiohttp.transport.websocket import WebSockets
-from tests.protocol.conftest import BOUND, ServeToolset
+from tests.protocol.conftest import BOUND, Serve
 from tests.protocol.sockets import ERAS, WAYS, Bare, Connect, frame, opened, text_frame, upgrade
 from tests.protocol.sockets import connect as connect
 from tests.protocol.test_http_refusals import raw
@@ -43,18 +43,14 @@ def _count(kind: type) -> int:
 
 
 async def _until_none_is_left(kind: type) -> None:
-    """Wait until all objects of a kind are garbage."""
     await eventually_async(lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
 
 
 # --- how many --------------------------------------------------------------------------------------
 
 
-async def test_websockets_past_the_bound_are_refused_on_all_endpoints(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """503 that says the number; a place that is free is taken, and POST goes on."""
-    served = await serve_toolset(fake.toolset, settings={"max_websockets": 2})
+async def test_websockets_past_the_bound_are_refused_on_all_endpoints(serve: Serve, connect: Connect) -> None:
+    served = await serve(settings={"max_websockets": 2})
     first, _ = [await connect(served, path) for path in ("/mcp", "/mcp/fake")]
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await connect(served)
@@ -67,23 +63,18 @@ async def test_websockets_past_the_bound_are_refused_on_all_endpoints(
     await (await connect(served)).ask(call("echo", text="x"))
 
 
-async def test_websockets_take_at_most_half_of_the_connections(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
+async def test_websockets_take_at_most_half_of_the_connections(serve: Serve, connect: Connect) -> None:
     """They stay in use for as long as they are open: requests need the rest."""
-    served = await serve_toolset(fake.toolset, settings={"max_connections": 4})
+    served = await serve(settings={"max_connections": 4})
     for _ in range(2):
         await connect(served)
     with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
         await connect(served)
 
 
-async def test_a_proxys_clients_have_a_bound_each(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
-) -> None:
-    """By the address that the proxy names; programs of this machine have none."""
+async def test_a_proxys_clients_have_a_bound_each(serve: Serve, connect: Connect) -> None:
     settings = {"max_websockets_per_address": 1, "trusted_proxies": ["127.0.0.1"]}
-    served = await serve_toolset(fake.toolset, settings=settings)
+    served = await serve(settings=settings)
     for client in ("192.0.2.1", "192.0.2.2"):
         await connect(served, headers={"X-Forwarded-For": client})
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
@@ -94,10 +85,8 @@ async def test_a_proxys_clients_have_a_bound_each(
 
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("greeted", [False, True])
-async def test_a_websocket_that_is_dropped_leaves_nothing(
-    serve_toolset: ServeToolset, fake: Fake, greeted: bool
-) -> None:
-    served = await serve_toolset(fake.toolset)
+async def test_a_websocket_that_is_dropped_leaves_nothing(serve: Serve, greeted: bool) -> None:
+    served = await serve()
     for _ in range(10):
         bare = await Bare.open(served)
         if greeted:
@@ -114,10 +103,9 @@ async def test_a_websocket_that_is_dropped_leaves_nothing(
 @pytest.mark.requirement("K9", "K11")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/fake"])
 async def test_without_the_key_no_websocket_is_opened(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, path: str
+    serve: Serve, fake: Fake, connect: Connect, path: str
 ) -> None:
-    """401 with a challenge, before anything else is looked at; with it, it is."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    served = await serve(settings={"api_key": KEY})
     wrong: list[dict[str, str]] = [{}, {"Authorization": "Bearer wrong"}, {"Origin": "http://evil.example"}]
     for headers in wrong:
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
@@ -142,19 +130,17 @@ async def test_without_the_key_no_websocket_is_opened(
     ],
 )
 async def test_a_page_of_a_stranger_opens_no_websocket(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, headers: dict[str, str], status: int
+    serve: Serve, connect: Connect, headers: dict[str, str], status: int
 ) -> None:
     """Browsers ask nobody before they connect across sites: the Origin decides."""
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-        await connect(await serve_toolset(fake.toolset), headers=headers)
+        await connect(await serve(), headers=headers)
     assert caught.value.status == status
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:6274", "https://app.example"])
-async def test_an_admitted_page_opens_one(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, origin: str
-) -> None:
-    served = await serve_toolset(fake.toolset, settings={"allowed_origins": ["https://app.example"]})
+async def test_an_admitted_page_opens_one(serve: Serve, connect: Connect, origin: str) -> None:
+    served = await serve(settings={"allowed_origins": ["https://app.example"]})
     wire = await connect(served, headers={"Origin": origin})
     assert (await wire.ask(request("ping")))["id"] == "1"
 
@@ -174,21 +160,18 @@ async def test_an_admitted_page_opens_one(
     ],
 )
 async def test_what_is_no_handshake_is_refused(
-    serve_toolset: ServeToolset, fake: Fake, changed: dict[str, str | None], status: bytes
+    serve: Serve, changed: dict[str, str | None], status: bytes
 ) -> None:
-    """With the version that is spoken; a plain GET as ever."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     answer = await raw(served.port, upgrade(**changed))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert status != b"426" or b"Sec-WebSocket-Version: 13" in answer
 
 
 @pytest.mark.parametrize(("path", "status"), [("/mcp", b"401"), ("/elsewhere", b"404")])
-async def test_a_refused_upgrade_ends_its_connection(
-    serve_toolset: ServeToolset, fake: Fake, path: str, status: bytes
-) -> None:
+async def test_a_refused_upgrade_ends_its_connection(serve: Serve, path: str, status: bytes) -> None:
     """What comes after it would be taken for HTTP by one side, and for frames by the other."""
-    served = await serve_toolset(fake.toolset, settings={"api_key": KEY})
+    served = await serve(settings={"api_key": KEY})
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade(path))
     answer = await asyncio.wait_for(reader.read(), BOUND)
@@ -197,13 +180,13 @@ async def test_a_refused_upgrade_ends_its_connection(
 
 
 async def test_an_upgrade_that_breaks_ends_its_connection(
-    serve_toolset: ServeToolset, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def breaking(*_: object) -> None:
         raise RuntimeError("words of ours")
 
     monkeypatch.setattr(WebSockets, "serve", breaking)
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(upgrade())
     answer = await asyncio.wait_for(reader.read(), BOUND)
@@ -219,10 +202,10 @@ async def test_an_upgrade_that_breaks_ends_its_connection(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_end_of_the_connection_cancels_its_calls(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, end: str, way: str, era: str
+    serve: Serve, fake: Fake, connect: Connect, end: str, way: str, era: str
 ) -> None:
     """The work, not only the waiting; other connections go on."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     wire, other = await connect(served), await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
@@ -239,10 +222,10 @@ async def test_the_end_of_the_connection_cancels_its_calls(
 
 
 async def test_what_a_lost_call_began_ends_with_it(
-    serve_toolset: ServeToolset, knowledge: Knowledge, connect: Connect
+    serve: Serve, knowledge: Knowledge, connect: Connect
 ) -> None:
     """A task that nobody could ask about any more."""
-    wire = await connect(await serve_toolset(knowledge.toolset))
+    wire = await connect(await serve(knowledge.toolset))
     knowledge.engine.set_policy(Stuck())
     arguments = {"file_path": knowledge.file("bees.html"), "async": False}
     await wire.send(call("knowledge-add", meta={"progressToken": "p"}, **arguments))
@@ -254,10 +237,9 @@ async def test_what_a_lost_call_began_ends_with_it(
 
 
 async def test_an_idle_connection_is_closed_when_the_server_stops(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+    serve: Serve, fake: Fake, connect: Connect
 ) -> None:
-    """With 1001, at once, and the lifespan is left after it."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 4 * BOUND})
+    served = await serve(serve_options={"drain_seconds": 4 * BOUND})
     wires = [await connect(served) for _ in range(3)]
     await wires[0].greet()
     served.stop.set()
@@ -269,10 +251,9 @@ async def test_an_idle_connection_is_closed_when_the_server_stops(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_in_flight_is_answered_before_the_server_stops(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, era: str, way: str
+    serve: Serve, fake: Fake, connect: Connect, era: str, way: str
 ) -> None:
-    """Then the connection is closed; what is sent meanwhile is not begun."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 2 * BOUND})
+    served = await serve(serve_options={"drain_seconds": 2 * BOUND})
     wire = await connect(served)
     shape = await opened(wire, era, way)
     await wire.send(shape(call("slow", 1)))
@@ -291,10 +272,9 @@ async def test_a_call_in_flight_is_answered_before_the_server_stops(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect, way: str
+    serve: Serve, fake: Fake, connect: Connect, way: str
 ) -> None:
-    """Stopping is bounded; the client learns that there is no result."""
-    served = await serve_toolset(fake.toolset, serve_options={"drain_seconds": 0.5})
+    served = await serve(serve_options={"drain_seconds": 0.5})
     wire = await connect(served)
     shape = await opened(wire, "handshake", way)
     await wire.send(shape(call("slow", 1)))
@@ -306,10 +286,9 @@ async def test_a_call_that_does_not_end_is_cancelled_and_told_so(
     assert fake.slow.cancelled.is_set()
 
 
-async def test_a_peer_that_answers_no_ping_is_given_up(serve_toolset: ServeToolset, fake: Fake) -> None:
-    """Its calls with it; one that answers stays."""
+async def test_a_peer_that_answers_no_ping_is_given_up(serve: Serve, fake: Fake) -> None:
     limits = SocketLimits(heartbeat=0.2)
-    served = await serve_toolset(fake.toolset, sockets=limits)
+    served = await serve(sockets=limits)
     dead, alive = await Bare.open(served), await Bare.open(served)
     dead.writer.write(text_frame(call("slow", 1)))
     await asyncio.wait_for(fake.slow.started.wait(), BOUND)
@@ -330,10 +309,8 @@ async def test_a_peer_that_answers_no_ping_is_given_up(serve_toolset: ServeTools
         each.writer.close()
 
 
-async def test_a_ping_of_the_clients_is_answered_with_its_words(
-    serve_toolset: ServeToolset, fake: Fake
-) -> None:
-    bare = await Bare.open(await serve_toolset(fake.toolset))
+async def test_a_ping_of_the_clients_is_answered_with_its_words(serve: Serve) -> None:
+    bare = await Bare.open(await serve())
     text = json.dumps(request("ping", request_id=3)).encode()
     bare.writer.write(frame(WSMsgType.TEXT, text[:9], final=False) + frame(WSMsgType.PING, b"there?"))
     assert await bare.receive() == (WSMsgType.PONG, b"there?")
@@ -343,10 +320,9 @@ async def test_a_ping_of_the_clients_is_answered_with_its_words(
 
 
 async def test_nothing_is_left_of_connections_that_have_ended(
-    serve_toolset: ServeToolset, fake: Fake, connect: Connect
+    serve: Serve, fake: Fake, connect: Connect
 ) -> None:
-    """No task that waits for anything."""
-    served = await serve_toolset(fake.toolset)
+    served = await serve()
     before = len(asyncio.all_tasks())
     for number in range(20):
         wire = await connect(served)

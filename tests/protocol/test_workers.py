@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -16,7 +17,10 @@ import psutil
 import pytest
 
 from kb_cli.output import Exit
-from tests.support.eventually import eventually
+from tests.protocol.conftest import BOUND, Served
+from tests.protocol.sockets import Connect
+from tests.protocol.sockets import connect as connect
+from tests.support.eventually import eventually, eventually_async
 from tests.support.mcp_messages import BOTH, call
 from tests.support.stack import Process, Stack, free_port, running_stack
 
@@ -48,7 +52,6 @@ def two(stack: Stack) -> Iterator[list[httpx.Client]]:
 
 
 def workers(stack: Stack) -> list[psutil.Process]:
-    """The workers that run."""
     children = psutil.Process(stack.process.pid).children(recursive=True)
     return [child for child in children if _is_worker(child)]
 
@@ -61,7 +64,6 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def connections(process: psutil.Process, port: int) -> int:
-    """How many clients the process serves."""
     found = process.net_connections(kind="tcp")
     return len([each for each in found if each.status == "ESTABLISHED" and each.laddr.port == port])
 
@@ -90,7 +92,6 @@ def test_connections_are_shared_out_evenly(stack: Stack, two: list[httpx.Client]
 
 
 def test_an_upload_whose_chunks_reach_both_workers_comes_out_whole(two: list[httpx.Client]) -> None:
-    """Started at one, chunks at either, finished at the other; the engine's checksum is the file's."""
     text = "".join(f"Line {number}: bees keep warm in winter.\n" for number in range(4000)).encode()
     size = -(-len(text) // 5)
     started = ask(two[0], "kb_upload_start", filename="bees.txt", total_size=len(text))
@@ -141,7 +142,6 @@ def test_a_worker_that_dies_is_started_again(stack: Stack) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_all_end_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    """Exit status 0, and nobody is left behind."""
     port = free_port()
     process = Process.start(
         *("-m", "kb_cli.main", "serve", "--workers", "2", "--port", str(port), "--home", str(tmp_path)),
@@ -158,10 +158,38 @@ def test_told_to_stop_all_end_in_order(tmp_path: Path, number: signal.Signals) -
 
 
 def test_what_no_worker_can_start_with_is_told_once() -> None:
-    """A port that is taken ends the command with its status and a line that says so."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = Process.start("-m", "kb_cli.main", "serve", "--workers", "2", "--port", port)
         assert process.popen.wait(60) == Exit.FAILED
         process.stop()
     assert "another process listens there already" in process.output()
+
+
+@pytest.mark.requirement("N80")
+async def test_each_worker_keeps_its_websockets_and_closes_them_when_told_to_stop(
+    tmp_path: Path, connect: Connect
+) -> None:
+    port = free_port()
+    process = Process.start(
+        *("-m", "kb_cli.main", "serve", "--workers", "2", "--port", str(port), "--home", str(tmp_path)),
+        *("--toolsets", "knowledge"),
+        LOG_LEVEL="info",
+    )
+    try:
+        await eventually_async(
+            process.output, lambda said: '"workers":2' in said, seconds=60.0, what="listening"
+        )
+        served = Served(f"http://127.0.0.1:{port}", asyncio.Event(), asyncio.ensure_future(asyncio.sleep(0)))
+        wires = [await connect(served) for _ in range(4)]
+        for wire in wires:
+            assert (await wire.greet())["serverInfo"]["name"] == "knowledge-server"
+        children = psutil.Process(process.pid).children(recursive=True)
+        held = [connections(worker, port) for worker in children if _is_worker(worker)]
+        assert held == [2, 2]
+        await asyncio.gather(*(wire.ask(call("knowledge-status", 1)) for wire in wires))
+        process.popen.send_signal(signal.SIGTERM)
+        assert [await wire.closed() for wire in wires] == [1001] * 4
+        assert await asyncio.to_thread(process.popen.wait, 4 * BOUND) == Exit.OK
+    finally:
+        process.stop()

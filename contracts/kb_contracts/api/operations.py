@@ -40,8 +40,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Method(StrEnum):
-    """HTTP methods in use."""
-
     GET = "GET"
     POST = "POST"
     PUT = "PUT"
@@ -65,8 +63,6 @@ class NoQuery(m.Request):
 
 
 class PageQuery(m.Request):
-    """The query parameters of a list."""
-
     limit: Limit = 100
     offset: Offset = 0
 
@@ -378,6 +374,19 @@ PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
     errors=("queue_full", "document_not_found", "not_a_note", "version_conflict", "embedder_unavailable"),
     example={"text": "Updated preference: user prefers bullet points"},
     links=(_READ, *_DOCUMENT_LINKS),
+)
+
+SET_METADATA: Operation[m.MetadataRequest, m.Document] = Operation(
+    "setMetadata",
+    Method.PUT,
+    f"{_DOCUMENT}/metadata",
+    "Replace a document's metadata",
+    m.Document,
+    body=m.MetadataRequest,
+    if_match=True,
+    errors=("document_not_found", "version_conflict"),
+    example={"metadata": {"source_type": "wiki", "reviewed": "2026-01-31"}},
+    links=(_READ,),
 )
 
 ADD_TAGS = _post(

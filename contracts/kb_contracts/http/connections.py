@@ -190,7 +190,6 @@ class ConnectionTable:
         """Since when a connection must be AWAITING for another to take its place."""
 
     def __call__(self) -> Connection:
-        """The protocol of a connection that was just accepted."""
         return Connection(self, self._make())
 
     def add(self, connection: Connection, address: str) -> None:
@@ -217,7 +216,6 @@ class ConnectionTable:
         return max(0, min(found, most))
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
         if connection.state is State.CLOSED:
             return
         self.release_client(connection)
@@ -341,11 +339,9 @@ class Intake:
         self._resuming: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Take connections from now on."""
         asyncio.get_running_loop().add_reader(self._source.fileno(), self._turn)
 
     def stop(self) -> None:
-        """Take no more, and close the socket."""
         asyncio.get_running_loop().remove_reader(self._source.fileno())
         if self._resuming is not None:
             self._resuming.cancel()
@@ -398,7 +394,6 @@ class Listener:
             self._intakes[-1].start()
 
     def close(self) -> None:
-        """Accept no more."""
         for intake in self._intakes:
             intake.stop()
 

@@ -57,6 +57,10 @@ _KEY_CHARS = 255
 _ONCE = (hdrs.AUTHORIZATION, hdrs.ORIGIN)
 _ALSO = {"/healthz": ("/health",)}
 """What many probes call a path; answered beside it, and promised by nobody."""
+_PROBES = frozenset(
+    path for each in OPERATIONS if each.public for path in (each.path, *_ALSO.get(each.path, ()))
+)
+"""The paths that are answered without a key."""
 _encode = msgspec.json.Encoder().encode
 
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -89,13 +93,13 @@ class Incoming:
 Handler = Callable[[Incoming], Awaitable[msgspec.Struct]]
 
 
-def handlers_of(*sources: object, operations: tuple[AnyOperation, ...] = OPERATIONS) -> Mapping[str, Handler]:
+def handlers_of(*sources: object) -> Mapping[str, Handler]:
     """The handlers by operation id: attributes of `sources` that have the ids in snake case for their names.
 
     An operation without a handler is left out; `build_application` refuses that.
     """
     handlers: dict[str, Handler] = {}
-    for operation in operations:
+    for operation in OPERATIONS:
         name = re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", operation.id)
         for source in sources:
             if hasattr(source, name):
@@ -128,50 +132,25 @@ def build_application(
         raise LookupError(
             f"operations without a handler: {missing}; handlers without an operation: {surplus}"
         )
-    app = web.Application(middlewares=[_rim(api_key, host, operations)], client_max_size=JSON_BODY_BYTES)
+    app = web.Application(middlewares=[_rim(api_key, host)], client_max_size=JSON_BODY_BYTES)
     for operation in operations:
-        handler = _adapt(operation, _guarded(operation, handlers[operation.id], keys, rates))
+        handler = _adapt(operation, handlers[operation.id], keys, rates)
         for path in (operation.path, *_ALSO.get(operation.path, ())):
             app.router.add_route(operation.method, path, handler)
     return app
 
 
-def open_paths(operations: tuple[AnyOperation, ...] = OPERATIONS) -> frozenset[str]:
-    """The paths that are answered without a key."""
-    paths = [operation.path for operation in operations if operation.public]
-    return frozenset(paths).union(*(_ALSO.get(path, ()) for path in paths))
-
-
-_PROBES = open_paths()
-
-
-def _guarded(
+def _adapt(
     operation: AnyOperation, handler: Handler, keys: KeysInUse | None, rates: RateWindows | None
-) -> Handler:
-    """The handler behind the idempotency keys in use and the limits of RAGler's operations."""
-    if rates is not None and operation.id in LIMITS:
-
-        async def limited(incoming: Incoming) -> msgspec.Struct:
-            rates.count(operation.id, incoming.user, incoming.credential)
-            return await handler(incoming)
-
-        return limited
-    if keys is not None and operation.excludes_retries:
-
-        async def exclusive(incoming: Incoming) -> msgspec.Struct:
-            with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
-                return await handler(incoming)
-
-        return exclusive
-    return handler
-
-
-def _adapt(operation: AnyOperation, handler: Handler) -> AiohttpHandler:
+) -> AiohttpHandler:
     has_role = operation.surface is ApiSurface.RAGLER
+    rates = rates if operation.id in LIMITS else None
+    keys = keys if operation.excludes_retries else None
 
     async def serve(request: web.Request) -> web.StreamResponse:
         # In the order in which a misfit is reported: URL, headers about the caller, body, other headers.
         pairs = list(request.query.items())
+        presented = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         incoming = Incoming(
             operation=operation,
             path=convert_path(request.match_info, types) if (types := operation.path_parameters) else {},
@@ -181,10 +160,16 @@ def _adapt(operation: AnyOperation, handler: Handler) -> AiohttpHandler:
             body=await _body(operation, request),
             if_match=_if_match(request) if operation.if_match else None,
             idempotency_key=_idempotency_key(request) if operation.mutates else None,
-            credential=_credential(request),
+            credential=hashlib.sha256(presented).hexdigest()[:16],
             http=request,
         )
-        answer = await handler(incoming)
+        if rates is not None:
+            rates.count(operation.id, incoming.user, incoming.credential)
+        if keys is None:
+            answer = await handler(incoming)
+        else:
+            with keys.hold(incoming.credential, operation.id, incoming.idempotency_key):
+                answer = await handler(incoming)
         is_accepted = operation.accepted is not None and isinstance(answer, operation.accepted)
         version = getattr(answer, "version", None)
         return web.Response(
@@ -252,30 +237,33 @@ def _caller_header(request: web.Request, name: str, max_chars: int) -> str | Non
     return value
 
 
-def _credential(request: web.Request) -> str:
-    presented = request.headers.get("Authorization", "")
-    return hashlib.sha256(presented.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _rim(api_key: str, host: str | None, operations: tuple[AnyOperation, ...]) -> Any:
+def _rim(api_key: str, host: str | None) -> Any:
     """The middleware that checks the key, or the origin, and makes every failure a problem document."""
     expected = api_key.encode()
-    unguarded = open_paths(operations)
 
     @web.middleware
     async def rim(request: web.Request, handler: AiohttpHandler) -> web.StreamResponse:
         try:
-            if request.path not in unguarded:
+            if request.path not in _PROBES:
                 check_unrepeated(request.headers)
                 if api_key:
-                    _check_key(request, expected)
+                    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+                    presented = token.strip().encode("utf-8", "surrogateescape")
+                    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
+                        raise EngineError(
+                            "unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY."
+                        )
             if host is not None and not api_key:
                 check_origin(request.headers, host)
             return await handler(request)
         except EngineError as error:
             return problem_response(error)
         except web.HTTPNotFound:
-            return problem_response(EngineError("route_not_found", _near(request)))
+            near = get_close_matches(request.path, sorted({each.path for each in OPERATIONS}), n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            return problem_response(
+                EngineError("route_not_found", f"There is no {request.path[:200]}.{hint}")
+            )
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
             response = problem_response(EngineError("method_not_allowed", f"This path takes {allowed}."))
@@ -292,15 +280,7 @@ def _rim(api_key: str, host: str | None, operations: tuple[AnyOperation, ...]) -
     return rim
 
 
-def _check_key(request: web.Request, expected: bytes) -> None:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    presented = token.strip().encode("utf-8", "surrogateescape")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(presented, expected):
-        raise EngineError("unauthorized", "Send Authorization: Bearer with the engine's KB_API_KEY.")
-
-
 def problem_response(error: EngineError) -> web.Response:
-    """The HTTP answer for an error."""
     response = web.Response(
         body=_encode(error.problem()), status=error.kind.status, content_type=PROBLEM_JSON
     )
@@ -331,13 +311,6 @@ def is_probe(request: web.Request) -> bool:
     return request.path in _PROBES
 
 
-def _near(request: web.Request) -> str:
-    known = sorted({operation.path for operation in OPERATIONS})
-    near = get_close_matches(request.path, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"There is no {request.path[:200]}.{hint}"
-
-
 # --- parsing --------------------------------------------------------------------------------------
 
 
@@ -366,20 +339,16 @@ def decode_body(raw: bytes, model: type[S]) -> S:
     if holds_too_many_values(raw):
         raise EngineError("invalid_request", f"The body holds {TOO_MANY_VALUES}.")
     try:
-        return _decode(raw, model)
+        try:
+            return msgspec.json.decode(raw, type=model)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            return msgspec.convert(_WHOLE_NUMBERS.decode(raw), model)
     except msgspec.ValidationError as error:
         raise misfit(error, model) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError("invalid_request", f"The body is not valid JSON: {error}") from error
-
-
-def _decode(raw: bytes, model: type[S]) -> S:
-    try:
-        return msgspec.json.decode(raw, type=model)
-    except msgspec.ValidationError as error:
-        if "got `float`" not in str(error):
-            raise
-        return msgspec.convert(_WHOLE_NUMBERS.decode(raw), model)
 
 
 def _number(text: str) -> int | float:
@@ -437,18 +406,14 @@ def _converted(values: Mapping[str, str], types: Mapping[str, Any], where: str) 
         try:
             converted[name] = msgspec.convert(value, types[name], strict=False)
         except msgspec.ValidationError as error:
+            # What the value is to be: in the contract's words where msgspec has only a pattern.
+            metas = getattr(types[name], "__metadata__", ())
+            words = next((meta.description for meta in metas if meta.pattern and meta.description), None)
+            wanted = f" takes {words}" if words and "regex" in str(error) else f": {error}"
             raise EngineError(
-                "invalid_parameter",
-                f"{where} parameter {name!r}{_wanted(types[name], error)}.",
-                parameter=name,
+                "invalid_parameter", f"{where} parameter {name!r}{wanted}.", parameter=name
             ) from error
     return converted
-
-
-def _wanted(hint: Any, error: msgspec.ValidationError) -> str:
-    """What the value is to be: in the contract's words where msgspec has only a pattern."""
-    descriptions = [meta.description for meta in getattr(hint, "__metadata__", ()) if meta.pattern]
-    return f" takes {descriptions[0]}" if "regex" in str(error) and any(descriptions) else f": {error}"
 
 
 def misfit(error: msgspec.ValidationError, model: Any = None) -> EngineError:

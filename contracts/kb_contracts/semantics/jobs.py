@@ -41,11 +41,6 @@ TRANSITIONS: Mapping[tuple[JobStatus, Event], JobStatus] = {
 """Every transition there is."""
 
 
-def after(status: JobStatus, event: Event) -> JobStatus | None:
-    """The state that follows; None where the event is not allowed."""
-    return TRANSITIONS.get((status, event))
-
-
 def sources(event: Event) -> tuple[JobStatus, ...]:
     """The states that the event may leave."""
     return tuple(status for status, happening in TRANSITIONS if happening is event)

@@ -46,7 +46,9 @@ class SearchApi:
             explain=request.explain,
         )
         found = await self._store.search(query)
-        results, omitted = within_budget(found.results, request.max_chars)
+        results, omitted = found.results, 0
+        if request.max_chars is not None:
+            results, omitted = within_budget(results, request.max_chars)
         return m.SearchResponse(
             results=results,
             total=found.total,
@@ -60,7 +62,7 @@ class SearchApi:
 def selection_of(request: m.SearchRequest) -> Selection:
     """Which documents may answer. Raises EngineError as `date_window`."""
     filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters)
+    date_from, date_to = date_window(filters) if request.filters else (None, None)
     return Selection(
         tags=request.tags,
         tags_any=request.tags_any,

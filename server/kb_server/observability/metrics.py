@@ -20,7 +20,7 @@ import mmap
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
@@ -36,8 +36,6 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 _BOUNDS = (*(str(bound) for bound in BUCKETS), "+Inf")
 _REQUESTS, _ERRORS, _RESULTS = "requests", "errors", "results"
 _BUCKET, _SECONDS = "bucket", "seconds"
-
-Labels = tuple[tuple[str, str], ...]
 
 Name = tuple[str, ...]
 
@@ -77,44 +75,36 @@ class Metrics:
 
     def render(self) -> str:
         """All families in the Prometheus text format."""
-        return "".join(f"{line}\n" for line in _lines(self._counters.totals()))
+        totals = self._counters.totals()
+        lines: list[str] = []
 
+        def announce(family: str, kind: str, words: str) -> None:
+            lines.extend((f"# HELP {family} {words}", f"# TYPE {family} {kind}"))
 
-def _lines(totals: Mapping[Name, float]) -> Iterator[str]:
-    yield from _heading("mcp_requests_total", "counter", "Tool calls that ended.")
-    yield from _samples("mcp_requests_total", totals, _REQUESTS, ("tool", "status"))
-    yield from _heading("mcp_request_duration_seconds", "histogram", "Duration of tool calls.")
-    for name in totals:
-        if name[0] == _SECONDS:
-            yield from _histogram("mcp_request_duration_seconds", totals, name[1])
-    yield from _heading("mcp_errors_total", "counter", "Tool calls that failed.")
-    yield from _samples("mcp_errors_total", totals, _ERRORS, ("tool", "error_type"))
-    # Not `_total`: the name is promised as it is, and queried with increase().
-    yield from _heading("mcp_search_results_count", "counter", "Search results returned.")
-    yield from _samples("mcp_search_results_count", totals, _RESULTS, ("collection_id",))
+        def sample(name: str, labels: Sequence[str], values: Sequence[str], value: float) -> None:
+            written = [f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True)]
+            lines.append(f"{name}{{{','.join(written)}}} {value}")
 
+        def counter(family: str, words: str, kind: str, labels: Sequence[str]) -> None:
+            announce(family, "counter", words)
+            for (each, *values), value in totals.items():
+                if each == kind:
+                    sample(family, labels, values, value)
 
-def _histogram(family: str, totals: Mapping[Name, float], tool: str) -> Iterator[str]:
-    counts = [int(totals.get((_BUCKET, tool, bound), 0)) for bound in _BOUNDS]
-    for bound, count in zip(_BOUNDS, accumulate(counts), strict=True):
-        yield _sample(f"{family}_bucket", (("tool", tool), ("le", bound)), count)
-    yield _sample(f"{family}_sum", (("tool", tool),), totals[_SECONDS, tool])
-    yield _sample(f"{family}_count", (("tool", tool),), sum(counts))
-
-
-def _samples(family: str, totals: Mapping[Name, float], kind: str, labels: tuple[str, ...]) -> Iterator[str]:
-    for name, value in totals.items():
-        if name[0] == kind:
-            yield _sample(family, tuple(zip(labels, name[1:], strict=True)), value)
-
-
-def _heading(name: str, kind: str, words: str) -> Iterable[str]:
-    return (f"# HELP {name} {words}", f"# TYPE {name} {kind}")
-
-
-def _sample(name: str, labels: Labels, value: float) -> str:
-    written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-    return f"{name}{{{written}}} {value}"
+        counter("mcp_requests_total", "Tool calls that ended.", _REQUESTS, ("tool", "status"))
+        family = "mcp_request_duration_seconds"
+        announce(family, "histogram", "Duration of tool calls.")
+        for each, *tool in totals:
+            if each == _SECONDS:
+                counts = [int(totals.get((_BUCKET, *tool, bound), 0)) for bound in _BOUNDS]
+                for bound, count in zip(_BOUNDS, accumulate(counts), strict=True):
+                    sample(f"{family}_bucket", ("tool", "le"), (*tool, bound), count)
+                sample(f"{family}_sum", ("tool",), tool, totals[_SECONDS, *tool])
+                sample(f"{family}_count", ("tool",), tool, sum(counts))
+        counter("mcp_errors_total", "Tool calls that failed.", _ERRORS, ("tool", "error_type"))
+        # Not `_total`: the name is promised as it is, and queried with increase().
+        counter("mcp_search_results_count", "Search results returned.", _RESULTS, ("collection_id",))
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _escaped(text: str) -> str:
@@ -151,13 +141,15 @@ class MmapCounters:
 
     def __init__(self, folder: Path, slot: int) -> None:
         self._folder = folder
-        _drop_torn_line(folder / f"{slot}.names")
-        self._names = (folder / f"{slot}.names").open("ab", buffering=0)
+        names = folder / f"{slot}.names"
+        if names.exists():  # the last line may be torn, of a worker that died while it wrote a name
+            os.truncate(names, names.read_bytes().rfind(b"\n") + 1)
+        self._names = names.open("ab", buffering=0)
         with (folder / f"{slot}.values").open("a+b") as file:
             file.truncate(_BYTES)
             self._mapped = mmap.mmap(file.fileno(), _BYTES)
         self._values = memoryview(self._mapped).cast("d")
-        self._index = {name: index for index, name in enumerate(_names(folder / f"{slot}.names"))}
+        self._index = {name: index for index, name in enumerate(_names(names))}
 
     def add(self, name: Name, amount: float) -> None:
         """Add to one number."""
@@ -187,22 +179,14 @@ class MmapCounters:
 
 def counters_by_slot(folder: Path) -> dict[str, dict[Name, float]]:
     """The numbers in `folder`, by the slot of the worker that counted them."""
-    return {path.stem: _read(path) for path in sorted(folder.glob("*.names"))}
+    found = {}
+    for path in sorted(folder.glob("*.names")):
+        values = memoryview(path.with_suffix(".values").read_bytes()).cast("d")
+        found[path.stem] = dict(zip(_names(path), values, strict=False))
+    return found
 
 
-def _read(path: Path) -> dict[Name, float]:
-    values = memoryview(path.with_suffix(".values").read_bytes()).cast("d")
-    return dict(zip(_names(path), values, strict=False))
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Of a worker that died while it wrote a name."""
-    if path.exists():
-        whole = path.read_bytes().rfind(b"\n") + 1
-        os.truncate(path, whole)
-
-
-def _names(path: Path) -> Iterable[Name]:
+def _names(path: Path) -> list[Name]:
     # A line without its end is being written just now.
     *whole, _ = path.read_bytes().split(b"\n")
     return [tuple(msgspec.json.decode(line, type=list[str])) for line in whole]

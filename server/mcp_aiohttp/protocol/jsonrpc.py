@@ -63,6 +63,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """How many values a message may hold, counted by its commas and opening brackets."""
 
+_TOO_DEEP = f"the message is nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset((dict, list))
 _MAX_INTEGER_DIGITS = 19
 _INTEGER_BOUND = 2**63
@@ -195,11 +196,15 @@ def _read_carefully(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise ParseError(f"the message is not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise _too_deep() from None
-    if _openings(body, MAX_DEPTH) > MAX_DEPTH:  # counting is cheaper than walking
-        _check_depth(value)
+        raise ParseError(_TOO_DEEP) from None
+    # Counting is cheaper than walking.
+    if _openings(body, MAX_DEPTH) > MAX_DEPTH and _is_too_deep(value):
+        raise ParseError(_TOO_DEEP)
     if b"\\u" in body and _HALF_PAIR.search(body):
-        _check_encodable(value)
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ParseError("the message holds half a surrogate pair") from None
     return value
 
 
@@ -250,29 +255,14 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _check_depth(value: Any) -> None:
+def _is_too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
+        inside = [node.values() if type(node) is dict else node for node in level]
+        level = [child for children in inside for child in children if type(child) in _CONTAINERS]
         if not level:
-            return
-    raise _too_deep()
-
-
-def _children(node: Any) -> list[Any]:
-    inside = node.values() if type(node) is dict else node
-    return [child for child in inside if type(child) in _CONTAINERS]
-
-
-def _check_encodable(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ParseError("the message holds half a surrogate pair") from None
-
-
-def _too_deep() -> ParseError:
-    return ParseError(f"the message is nested deeper than {MAX_DEPTH} levels")
+            return False
+    return True
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -333,8 +323,6 @@ class InvalidRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request: it is owed an answer under `id`."""
-
     id: RequestId
     method: str
     params: dict[str, Any] | None
@@ -342,8 +330,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification: nobody waits for an answer."""
-
     method: str
     params: dict[str, Any] | None
 
@@ -365,7 +351,7 @@ def as_message(value: Any) -> Message:
     if not isinstance(value, dict):
         raise InvalidRequestError("the message must be one JSON-RPC 2.0 object")
     request_id = value.get("id")
-    if not _usable(request_id):
+    if isinstance(request_id, bool) or not isinstance(request_id, str | int):
         request_id = None
     if value.get("jsonrpc") != "2.0":
         raise InvalidRequestError('`jsonrpc` must be "2.0"', request_id)
@@ -384,7 +370,6 @@ def as_message(value: Any) -> Message:
 
 
 def result_bytes(request_id: RequestId, result: Mapping[str, Any]) -> bytes:
-    """A response that carries `result`."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
@@ -410,12 +395,7 @@ def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any
 
 
 def notification_bytes(method: str, params: Mapping[str, Any] | None) -> bytes:
-    """A notification to the client."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params is not None:
         message["params"] = params
     return msgspec.json.encode(message)
-
-
-def _usable(request_id: object) -> bool:
-    return isinstance(request_id, str | int) and not isinstance(request_id, bool)

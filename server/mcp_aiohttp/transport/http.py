@@ -38,7 +38,6 @@ class Stopping:
     deadline: float | None = None
 
     def seconds_left(self) -> float:
-        """How long calls may still take."""
         if self.deadline is None:
             return 0.0
         return max(0.0, self.deadline - asyncio.get_running_loop().time())
@@ -57,7 +56,6 @@ class Readiness:
 
 
 async def always_ready() -> Readiness:
-    """The readiness of a server that depends on nothing."""
     return Readiness(True)
 
 

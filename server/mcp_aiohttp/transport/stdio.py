@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import cast
+from io import StringIO
 
 import anyio
 from mcp.server.stdio import stdio_server
@@ -49,7 +49,7 @@ async def serve_stdio(server: HostedServer, *, max_line_bytes: int = MAX_MESSAGE
 async def _serve(server: HostedServer, max_line_bytes: int) -> None:
     # The SDK's own reader gets nothing to read: it drops what it cannot parse, of any length.
     with _private_stdin() as stdin:
-        async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _Nothing())) as (unread, write):
+        async with stdio_server(stdin=anyio.wrap_file(StringIO())) as (unread, write):
             await unread.aclose()
             async with session(server, write) as client:
                 async for line in _lines(_pieces(stdin), max_line_bytes):
@@ -59,16 +59,6 @@ async def _serve(server: HostedServer, max_line_bytes: int) -> None:
                     else:
                         await client.take(line)
                 await client.settled(LAST_ANSWERS_SECONDS)
-
-
-class _Nothing:
-    """An input that has ended before it began."""
-
-    def __aiter__(self) -> _Nothing:
-        return self
-
-    async def __anext__(self) -> str:
-        raise StopAsyncIteration
 
 
 async def _lines(pieces: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes | None]:
@@ -91,12 +81,21 @@ async def _lines(pieces: AsyncIterator[bytes], limit: int) -> AsyncIterator[byte
 async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
     """What `descriptor` gives until it ends, without a thread and without making it non-blocking."""
     loop = asyncio.get_running_loop()
+
+    def read(piece: asyncio.Future[bytes]) -> None:
+        if piece.done():
+            return  # reported readable a second time before the first was looked at
+        try:
+            piece.set_result(os.read(descriptor, _PIECE_BYTES))
+        except OSError:
+            piece.set_result(b"")  # a terminal that went away reads as the end
+
     while True:
         piece: asyncio.Future[bytes] = loop.create_future()
         try:
-            loop.add_reader(descriptor, _read_into, descriptor, piece)
+            loop.add_reader(descriptor, read, piece)
         except PermissionError:
-            _read_into(descriptor, piece)  # a regular file: it cannot be waited for, and never blocks
+            read(piece)  # a regular file: it cannot be waited for, and never blocks
         try:
             data = await piece
         finally:
@@ -104,15 +103,6 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
         if not data:
             return
         yield data
-
-
-def _read_into(descriptor: int, piece: asyncio.Future[bytes]) -> None:
-    if piece.done():
-        return  # reported readable a second time before the first was looked at
-    try:
-        piece.set_result(os.read(descriptor, _PIECE_BYTES))
-    except OSError:
-        piece.set_result(b"")  # a terminal that went away reads as the end
 
 
 @contextmanager

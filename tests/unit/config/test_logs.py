@@ -1,17 +1,18 @@
-"""Structured logs: one line of JSON, with what it is about and without what it must not hold."""
+"""Structured logs: a line of JSON without what it must not hold, written by a thread that holds up nobody."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from kb_config.logs import JsonFormatter, configure_logging
+from kb_config.logs import BackgroundHandler, JsonFormatter, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,6 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 def formatted(message: str, *, secrets: tuple[str, ...] = (), **given: Any) -> dict[str, Any]:
-    """The record as the formatter writes it, read back."""
     fault = given.pop("fault", None)
     record = logging.LogRecord(
         "kb.test",
@@ -46,7 +46,6 @@ def formatted(message: str, *, secrets: tuple[str, ...] = (), **given: Any) -> d
 
 
 def test_a_record_says_when_how_bad_and_what() -> None:
-    """The timestamp is ISO 8601 in UTC, the level one of debug, info, warn and error."""
     entry = formatted("Watch out")
     assert datetime.fromisoformat(entry["timestamp"]).utcoffset() is not None
     assert entry["timestamp"].endswith("Z")
@@ -55,7 +54,6 @@ def test_a_record_says_when_how_bad_and_what() -> None:
 
 
 def test_fields_stand_beside_and_never_in_place_of_the_standing_ones() -> None:
-    """A field called `level` does not change the level."""
     entry = formatted("x", tool="kb_search", response_time=1.5, level="none")
     assert (entry["tool"], entry["response_time"], entry["level"]) == ("kb_search", 1.5, "warn")
 
@@ -89,7 +87,6 @@ def test_an_exception_tells_where_and_only_the_start_of_its_words() -> None:
 
 
 def test_the_cause_of_an_exception_is_told_too() -> None:
-    """A mapped fault keeps where it came from."""
     fault = RuntimeError("outer")
     fault.__cause__ = KeyError("inner")
     assert formatted("x", fault=fault)["exception"]["cause"]["type"] == "KeyError"
@@ -97,7 +94,6 @@ def test_the_cause_of_an_exception_is_told_too() -> None:
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, object(), b"\xff", float("nan")])
 def test_an_odd_value_still_makes_a_line(value: object) -> None:
-    """Half a surrogate pair, a number past 64 bits, an object of no JSON type."""
     assert formatted("odd", value=value)["level"] in ("warn", "'warn'")
 
 
@@ -105,7 +101,6 @@ def test_an_odd_value_still_makes_a_line(value: object) -> None:
     ("level", "shown"), [("debug", "dit"), ("info", "it"), ("warn", "t"), ("warning", "t"), ("ERROR", "")]
 )
 def test_the_level_decides_what_is_written(level: str, shown: str) -> None:
-    """`LOG_LEVEL` takes debug, info, warn and error, in any case."""
     stream = io.StringIO()
     configure_logging(level, part="server", stream=stream)
     log = logging.getLogger("kb_server.test")
@@ -116,10 +111,7 @@ def test_the_level_decides_what_is_written(level: str, shown: str) -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says that a person reads it."""
-
     def isatty(self) -> bool:
-        """Always."""
         return True
 
 
@@ -135,7 +127,6 @@ def test_a_person_at_a_terminal_gets_words() -> None:
 
 
 def test_a_line_for_a_person_cannot_steer_the_terminal() -> None:
-    """Control characters, newlines and half surrogate pairs are shown as their escapes."""
     stream = Terminal()
     configure_logging("info", part="server", stream=stream)
     logging.getLogger("kb_server.test").info("a\nb", extra={"file": "\x1b[2J\u202e\ud800\x9b"})
@@ -163,3 +154,74 @@ def test_other_libraries_stay_quiet_below_a_warning() -> None:
     logging.getLogger("mcp.server.runner").debug("a whole document")
     logging.getLogger("aiohttp.access").info("GET /upload/one-time-token")
     assert stream.getvalue() == ""
+
+
+BOUND = 15.0
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("t", logging.INFO, __file__, 1, message, (), None)
+
+
+def fill(writing: int) -> int:
+    """Fill the pipe up; the number of bytes it took."""
+    os.set_blocking(writing, False)
+    filled = 0
+    try:
+        while True:
+            filled += os.write(writing, b"." * 1024)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    return filled
+
+
+def test_lines_are_written_whole_and_in_order(pipe: tuple[int, int]) -> None:
+    handler = BackgroundHandler(pipe[1])
+    for number in range(100):
+        handler.emit(record(f"line {number}"))
+    handler.flush()
+    assert os.read(pipe[0], 1 << 16).decode().splitlines() == [f"line {number}" for number in range(100)]
+
+
+def test_a_full_pipe_holds_up_nobody_and_what_was_dropped_is_counted(pipe: tuple[int, int]) -> None:
+    """The caller goes on; when there is room again, the log says how much is missing."""
+    reading, writing = pipe
+    filled = fill(writing)
+    handler = BackgroundHandler(writing, waiting=10)
+    for _ in range(1000):
+        handler.emit(record("x"))
+    while filled:
+        filled -= len(os.read(reading, filled))
+    handler.flush()
+    handler.emit(record("after"))
+    handler.flush()
+    rest = os.read(reading, 1 << 16).decode().splitlines()
+    assert rest[-1] == "after"
+    assert rest[-2].endswith("log lines were dropped: nobody read them")
+
+
+def test_half_a_surrogate_pair_does_not_end_the_log(pipe: tuple[int, int]) -> None:
+    handler = BackgroundHandler(pipe[1])
+    handler.emit(record("\ud800"))
+    handler.emit(record("next"))
+    handler.flush()
+    assert os.read(pipe[0], 1 << 16).decode().splitlines() == ["\\ud800", "next"]
+
+
+def test_a_closed_stderr_does_not_end_the_thread() -> None:
+    """There is nowhere left to say so, and nothing else is hurt."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    handler = BackgroundHandler(writing)
+    handler.emit(record("lost"))
+    handler.emit(record("lost too"))
+    handler.close()
+    os.close(writing)

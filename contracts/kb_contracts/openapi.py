@@ -1,0 +1,452 @@
+"""The OpenAPI 3.1 documents of the engine API and of RAGler's operations, made from the one table.
+
+    python -m kb_contracts.openapi            write contracts/engine.openapi.yaml and ragler.openapi.yaml
+    python -m kb_contracts.openapi --check    fail when one that is written lags
+
+Everything about an operation comes from the table and the models. This module knows how OpenAPI writes it,
+which failures the adapter of `mount` adds to every operation, and what the documents hold beside the
+operations: their heads, headers, and conditions between members.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec.structs import fields
+
+from kb_contracts.api import models, ragler
+from kb_contracts.api.errors import ERRORS, PROBLEM_JSON, Problem, Retry
+from kb_contracts.api.operations import (
+    API_VERSION,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    OPERATIONS,
+    AnyOperation,
+    ApiSurface,
+    ClearQuery,
+    NoQuery,
+    of_surface,
+)
+
+Json = dict[str, Any]
+
+_SCHEMA = "#/components/schemas/{name}"
+_JSON = "application/json"
+FOLDER = Path(__file__).resolve().parents[1]
+"""Where the documents are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a document says of itself, and the name of its file."""
+
+    filename: str
+    title: str
+    summary: str
+    description: str
+
+
+ABOUT: Mapping[ApiSurface, About] = {
+    ApiSurface.ENGINE: About(
+        "engine.openapi.yaml",
+        "kb engine API",
+        "Search, ingestion and documents of a knowledge base",
+        """\
+What every engine of kb answers. Times are RFC 3339 in UTC. Offsets and lengths of text count Unicode
+code points; sizes of files are bytes. Requests refuse what they do not know; answers may gain members.
+Every failure is a problem document (RFC 9457) with a stable `code`.""",
+    ),
+    ApiSurface.RAGLER: About(
+        "ragler.openapi.yaml",
+        "RAGler's operations of a kb engine",
+        "Vector search over collections, at the root of the URL",
+        f"""\
+What an engine of kb answers to RAGler's clients, where it serves them. A collection is what carries the
+tag `collection:<name>`; it has an id from then on, and a description once somebody has put one. Times are
+RFC 3339 in UTC. Requests refuse what they do not know; answers may gain members. Every failure is a
+problem document (RFC 9457) with a stable `code`.
+
+Limits are kept for each `X-User-ID`, in fixed windows of {ragler.WINDOW_SECONDS} seconds:
+{", ".join(f"{limit} calls of `{id_}`" for id_, limit in ragler.LIMITS.items())}.""",
+    ),
+}
+
+ETAG: Json = {
+    "description": "the document's version, for If-Match",
+    "required": True,
+    "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$'},
+}
+RETRY_AFTER: Json = {
+    "description": "seconds to wait before the same request may succeed",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
+def _header(name: str, description: str, pattern: str, **bounds: int) -> Json:
+    schema = {"type": "string", "pattern": pattern, **bounds}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
+HEADERS: Mapping[str, Json] = {
+    header["name"]: header
+    for header in (
+        _header(
+            IDEMPOTENCY_KEY,
+            "the same key with the same request gives the same answer and no second effect",
+            "^[\\x20-\\x7e]+$",
+            minLength=1,
+            maxLength=255,
+        ),
+        _header(IF_MATCH, "the version that the document must have, as its ETag", '^"?[1-9][0-9]{0,17}"?$'),
+        _header(
+            ragler.USER_ID,
+            "on whose behalf the call is made; limits are kept by it and jobs take turns by it, "
+            "or by the key without it",
+            ragler.CALLER_TEXT,
+            minLength=1,
+            maxLength=ragler.MAX_USER_CHARS,
+        ),
+        _header(
+            ragler.USER_ROLE,
+            f"the caller's role; `{ragler.SERVICE}` may read and no more",
+            ragler.CALLER_TEXT,
+            minLength=1,
+            maxLength=ragler.MAX_ROLE_CHARS,
+        ),
+    )
+}
+"""The headers that operations look at beside the key, as parameters."""
+_DATE = {
+    "anyOf": [
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "date-time"},
+        {"type": "null"},
+    ]
+}
+_DATES = {"allOf": [{"properties": {name: _DATE}} for name in ("date_from", "date_to")]}
+# What stands between members, or inside a text: no member's type can say it, and an engine refuses it.
+REFINED: Mapping[type[msgspec.Struct], Json] = {
+    models.NotePatch: {
+        "anyOf": [
+            {"required": [name], "properties": {name: {"type": "string"}}} for name in ("text", "title")
+        ]
+    },
+    models.SearchRequest: {
+        "not": {
+            "required": ["mode", "fts_only"],
+            "anyOf": [
+                {"properties": {"fts_only": {"const": True}, "mode": {"enum": ["hybrid", "vector"]}}},
+                {"properties": {"fts_only": {"const": False}, "mode": {"const": "fts"}}},
+            ],
+        }
+    },
+    models.Filters: _DATES,
+    ragler.VectorFilters: _DATES,
+    # It has a default so that its absence has a code of its own; it is required all the same.
+    ClearQuery: {
+        "properties": {"confirm": {"type": "boolean", "const": True, "description": "must be true"}},
+        "required": ["confirm"],
+    },
+}
+
+
+# --- the documents ------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None, *, folder: Path = FOLDER) -> int:
+    """Write the documents into `folder`, or with `--check` say which lag; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kb_contracts.openapi", description="Write the contract.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file lags")
+    checking = parser.parse_args(arguments).check
+    status = 0
+    for surface in ApiSurface:
+        path, text = folder / ABOUT[surface].filename, written(surface)
+        if path.is_file() and path.read_text("utf-8") == text:
+            continue
+        if checking:
+            status = 1
+            sys.stderr.write(f"{path.name} lags behind the operations; write it with {parser.prog}\n")
+        else:
+            path.write_text(text, "utf-8")
+    return status
+
+
+def written(part: ApiSurface) -> str:
+    """The text of one document as it is committed: YAML in its own order, each part written out in full."""
+    value = document(of_surface(part), ABOUT[part])
+    text: str = yaml.dump(value, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=110)
+    return "# Generated by python -m kb_contracts.openapi; not edited by hand.\n" + text
+
+
+def document(
+    operations: Sequence[AnyOperation] = OPERATIONS, about: About = ABOUT[ApiSurface.ENGINE]
+) -> Json:
+    """An OpenAPI 3.1 document for `operations`, as JSON values; by default for all of them."""
+    paths: Json = {}
+    failures = {kind for operation in operations for kind in _by_status(operation).items()}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": about.title,
+            "version": API_VERSION.removeprefix("v"),
+            "summary": about.summary,
+            "description": about.description,
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "http://127.0.0.1:8000", "description": "an engine with default settings"}],
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(operations),
+            "parameters": {
+                name: HEADERS[name]
+                for name in HEADERS
+                if any(name in _headers(operation) for operation in operations)
+            },
+            "responses": {".".join(codes): _failure(status, codes) for status, codes in sorted(failures)},
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "KB_API_KEY, where the engine has one set. Two headers `Authorization`, "
+                    "or two `Origin`, are refused as `unauthorized`.",
+                }
+            },
+        },
+    }
+
+
+class _Plain(yaml.SafeDumper):
+    """A dumper without anchors: a reader need not look elsewhere for what a part says."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Several lines as a block, so that they stay lines."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _Plain.represent_text)
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+def _operation(operation: AnyOperation) -> Json:
+    entry: Json = {"operationId": operation.id, "summary": operation.summary}
+    if operation.public:
+        entry["security"] = []
+    if parameters := _parameters(operation):
+        entry["parameters"] = parameters
+    if operation.body is not None:
+        content: Json = {_JSON: {"schema": _reference(operation.body)}}
+        if operation.example is not None:
+            content[_JSON]["example"] = dict(operation.example)
+        if operation.multipart is not None:
+            content["multipart/form-data"] = _multipart(operation.multipart)
+        entry["requestBody"] = {"required": True, "content": content}
+    responses = {str(int(operation.status)): _success(operation)}
+    if operation.accepted is not None:
+        responses[str(int(HTTPStatus.ACCEPTED))] = {
+            "description": "The work goes on; this is its job.",
+            "content": {_JSON: {"schema": _reference(operation.accepted)}},
+        }
+    for status, codes in _by_status(operation).items():
+        responses[str(status)] = {"$ref": f"#/components/responses/{'.'.join(codes)}"}
+    entry["responses"] = responses
+    return entry
+
+
+def _parameters(operation: AnyOperation) -> list[Json]:
+    parameters = [
+        _parameter(name, "path", msgspec.json.schema(kind), required=True)
+        for name, kind in operation.path_parameters.items()
+    ]
+    if operation.query is not NoQuery:
+        schema = _own_schema(operation.query)
+        parameters += [
+            _parameter(name, "query", _without_null(part), required=name in schema["required"])
+            for name, part in schema["properties"].items()
+        ]
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _headers(operation)]
+    return parameters
+
+
+def _headers(operation: AnyOperation) -> list[str]:
+    """The headers that an operation looks at, beside the key."""
+    used = {
+        ragler.USER_ID: operation.names_user,
+        ragler.USER_ROLE: operation.surface is ApiSurface.RAGLER,
+        IF_MATCH: operation.if_match,
+        IDEMPOTENCY_KEY: operation.mutates,
+    }
+    return [name for name, is_used in used.items() if is_used]
+
+
+def _parameter(name: str, place: str, schema: Json, *, required: bool) -> Json:
+    schema = dict(schema)
+    description = schema.pop("description", None)
+    head = {"name": name, "in": place, "required": required}
+    return {**head, **({"description": description} if description else {}), "schema": schema}
+
+
+def _multipart(model: type[msgspec.Struct]) -> Json:
+    schema = _own_schema(model)
+    schema["properties"] = {
+        "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+        **{name: _form_field(part) for name, part in schema["properties"].items()},
+    }
+    schema["required"] = ["file", *schema["required"]]
+    disposition = {
+        "description": "carries the file's name, whose extension says the format",
+        "required": True,
+        "schema": {"type": "string"},
+        "example": 'form-data; name="file"; filename="report.txt"',
+    }
+    return {"schema": schema, "encoding": {"file": {"headers": {"Content-Disposition": disposition}}}}
+
+
+def _form_field(schema: Json) -> Json:
+    """A field of a form: text as it is, a boolean as its word, anything else as a JSON text."""
+    schema = _without_null(schema)
+    if schema["type"] == "string":
+        return schema
+    if schema["type"] == "boolean":
+        default = msgspec.json.encode(schema["default"]).decode()
+        return {**schema, "type": "string", "enum": ["false", "true"], "default": default}
+    del schema["default"]
+    example = [schema["items"]["examples"][0]] if schema["type"] == "array" else {}
+    return {
+        "type": "string",
+        "contentMediaType": _JSON,
+        "contentSchema": schema,
+        "examples": [msgspec.json.encode(example).decode()],
+    }
+
+
+def _success(operation: AnyOperation) -> Json:
+    response: Json = {"description": (operation.response_model.__doc__ or operation.summary).splitlines()[0]}
+    # A document's version is an integer, and the engine's is not.
+    if any(part.name == "version" and part.type is int for part in fields(operation.response_model)):
+        response["headers"] = {"ETag": ETAG}
+    response["content"] = {_JSON: {"schema": _reference(operation.response_model)}}
+    if operation.links:
+        response["links"] = {
+            link.operation: {
+                "operationId": link.operation,
+                "parameters": {
+                    name: f"$response.body#{pointer}" for name, pointer in link.parameters.items()
+                },
+            }
+            for link in operation.links
+        }
+    return response
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def possible_errors(operation: AnyOperation) -> list[str]:
+    """The codes that `operation` may answer with: its own, and those of the adapter, in the table's order."""
+    codes = {"invalid_parameter", "unknown_parameter", "internal", *operation.errors}
+    if not operation.public:
+        codes |= {"unauthorized", "not_ready"}
+    if operation.mutates:
+        codes |= {"idempotency_mismatch", "in_progress", "storage_full"}
+    if operation.path_parameters:
+        codes.add("route_not_found")
+    if operation.body is not None:
+        codes |= {"invalid_request", "missing_parameter", "payload_too_large", "unsupported_media_type"}
+    return [code for code in ERRORS if code in codes]
+
+
+def _by_status(operation: AnyOperation) -> dict[int, tuple[str, ...]]:
+    codes = possible_errors(operation)
+    statuses = sorted({int(ERRORS[code].status) for code in codes})
+    return {status: tuple(code for code in codes if ERRORS[code].status == status) for status in statuses}
+
+
+def _failure(status: int, codes: tuple[str, ...]) -> Json:
+    narrowed = {"properties": {"status": {"const": status}, "code": {"enum": list(codes)}}}
+    headers: Json = {}
+    if "unauthorized" in codes:
+        headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string", "const": "Bearer"}}
+    if any(ERRORS[code].retry is Retry.LATER for code in codes):
+        headers["Retry-After"] = RETRY_AFTER
+    return {
+        "description": "; ".join(f"`{code}`: {ERRORS[code].title}" for code in codes),
+        **({"headers": headers} if headers else {}),
+        "content": {PROBLEM_JSON: {"schema": {"allOf": [_reference(Problem), narrowed]}}},
+    }
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
+def _schemas(operations: Iterable[AnyOperation]) -> Json:
+    used: dict[type[msgspec.Struct], None] = {Problem: None}
+    for operation in operations:
+        used[operation.response_model] = None
+        if operation.accepted is not None:
+            used[operation.accepted] = None
+        if operation.body is not None:
+            used[operation.body] = None
+    _, components = msgspec.json.schema_components(list(used), ref_template=_SCHEMA)
+    # A response always carries every member but those that it may leave unset: no default ever applies.
+    for model in _descendants(models.Response):
+        if (schema := components.get(model.__name__)) is not None:
+            for part in schema["properties"].values():
+                part.pop("default", None)
+            optional = {part.encode_name for part in fields(model) if part.default is msgspec.UNSET}
+            schema["required"] = [name for name in schema["properties"] if name not in optional]
+    for model, beside in REFINED.items():
+        components.get(model.__name__, {}).update(beside)
+    problem = components[Problem.__name__]
+    problem["properties"] = {name: _without_null(part) for name, part in problem["properties"].items()}
+    return {name: components[name] for name in sorted(components)}
+
+
+def _descendants(parent: type[Any]) -> Iterable[type[Any]]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+def _own_schema(model: type[msgspec.Struct]) -> Json:
+    """The schema of `model` written out in place."""
+    _, components = msgspec.json.schema_components([model], ref_template=_SCHEMA)
+    schema: Json = components[model.__name__]
+    del schema["title"]
+    refined = REFINED.get(model, {})
+    properties = schema["properties"] | refined.get("properties", {})
+    return schema | refined | {"properties": properties}
+
+
+def _without_null(schema: Json) -> Json:
+    """The schema of a value that is absent rather than null."""
+    if "anyOf" not in schema:
+        return schema
+    options = [option for option in schema["anyOf"] if option != {"type": "null"}]
+    kept = {
+        key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)
+    }
+    return {**options[0], **kept} if len(options) == 1 else {**kept, "anyOf": options}
+
+
+def _reference(model: type[msgspec.Struct]) -> Json:
+    return {"$ref": _SCHEMA.format(name=model.__name__)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

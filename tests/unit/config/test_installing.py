@@ -1,0 +1,50 @@
+"""What an error text recommends to install."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib import metadata
+
+import pytest
+
+from kb_config import installing
+from kb_config.installing import install_command
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    known = installing.distribution
+
+    def distribution(name: str) -> metadata.Distribution:
+        if name in missing:
+            raise metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(installing, "distribution", distribution)
+
+
+def test_the_command_names_what_is_missing_for_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "rapidocr")
+    assert shlex.split(install_command("ocr")) == [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "rapidocr<4,>=3.10",
+    ]
+
+
+def test_the_packages_of_several_extras_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "uvloop", "mcp")
+    assert shlex.split(install_command("server", "engine"))[4:] == ["uvloop>=0.21", "mcp<3,>=2.3"]
+
+
+def test_where_nothing_is_missing_all_are_named() -> None:
+    """One of them may be damaged."""
+    assert shlex.split(install_command("postgres"))[4:] == ["asyncpg>=0.30"]
+
+
+def test_the_name_of_kb_itself_is_never_looked_for_in_an_index() -> None:
+    """It need not be there."""
+    for extra in ("server", "engine", "ocr", "otel", "postgres", "sim", "verify"):
+        assert "kb-for-agents" not in install_command(extra)

@@ -1,0 +1,386 @@
+"""Connections on real sockets: which are kept, which are closed, who is answered, and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+
+from kb_contracts.http.admission import Admission
+from kb_contracts.http.connections import (
+    ConnectionLimits,
+    ConnectionTable,
+    connection_log,
+    is_loopback,
+    listen,
+    owner_of,
+)
+from tests.support.eventually import eventually_async
+
+BOUND = 10.0
+HEAD = "GET {path} HTTP/1.1\r\nHost: a\r\n"
+HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
+
+
+class Peer:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def request(self, path: str = "/", *headers: str) -> None:
+        lines = "".join(f"{header}\r\n" for header in headers)
+        self.send(f"{HEAD.format(path=path)}{lines}\r\n".encode())
+
+    async def response(self) -> tuple[int, str]:
+        async with asyncio.timeout(BOUND):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+            return int(head.split(" ")[1]), (await self._reader.readexactly(length)).decode()
+
+    async def status_of(self, path: str = "/", *headers: str) -> int:
+        self.request(path, *headers)
+        return (await self.response())[0]
+
+    async def closed(self) -> bytes:
+        async with asyncio.timeout(BOUND):
+            try:
+                return await self._reader.read()
+            except ConnectionResetError:
+                return b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Site:
+    """A server: `/` answers at once, `/slow` when it is released, `/probe` is for probes."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.release = asyncio.Event()
+        self.slow = asyncio.Semaphore(0)
+        self.cancelled: list[int] = []
+        """Of each request that was cancelled, in which turn of the loop."""
+        self.turn = 0
+        self.port = 0
+
+    async def start(self, limits: ConnectionLimits) -> None:
+        app = web.Application()
+        admission = Admission(
+            lambda _request: web.Response(status=503, text="no room"),
+            lambda _request: web.Response(status=503, text="unfinished"),
+            is_probe=lambda request: request.path == "/probe",
+            client_of=lambda request: request.headers.get("X-Client"),
+        )
+        admission.install(app)
+        app.add_routes([web.get(path, self._fast) for path in ("/", "/probe")])
+        app.add_routes([web.get("/slow", self._slow)])
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        listener = await listen(ConnectionTable(runner.server, limits), "127.0.0.1", 0)
+        self._stack.callback(listener.close)
+        self.port = listener.address[1]
+
+    async def connect(self, address: str = "127.0.0.1") -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
+        peer = Peer(reader, writer)
+        self._stack.callback(peer.close)
+        return peer
+
+    async def busy(self, count: int, address: str = "127.0.0.1", *headers: str) -> list[Peer]:
+        peers = [await self.connect(address) for _ in range(count)]
+        for peer in peers:
+            peer.request("/slow", *headers)
+        async with asyncio.timeout(BOUND):
+            for _ in peers:
+                await self.slow.acquire()
+        return peers
+
+    async def _fast(self, _request: web.Request) -> web.Response:
+        return web.Response(text="good")
+
+    async def _slow(self, _request: web.Request) -> web.Response:
+        self.slow.release()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(self.turn)
+            raise
+        return web.Response(text="good")
+
+
+Serve = Callable[..., Awaitable[Site]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts a server with these limits, where all addresses have a bound."""
+    async with AsyncExitStack() as stack:
+
+        async def start(connections: int = 100, per_address: int = 100, header_seconds: float = 60.0) -> Site:
+            site = Site(stack)
+            await site.start(ConnectionLimits(connections, per_address, header_seconds, lambda _: True))
+            return site
+
+        yield start
+
+
+@pytest.mark.parametrize("sent", [b"", HALF])
+async def test_a_header_that_does_not_end_is_waited_for_some_seconds(serve: Serve, sent: bytes) -> None:
+    peer = await (await serve(header_seconds=0.01)).connect()
+    peer.send(sent)
+    assert await peer.closed() == b""
+
+
+async def test_the_header_of_a_later_request_has_its_time_too(serve: Serve) -> None:
+    peer = await (await serve(header_seconds=0.01)).connect()
+    assert await peer.status_of() == 200
+    peer.send(HALF)
+    assert await peer.closed() == b""
+
+
+async def test_a_request_that_is_being_answered_has_all_the_time(serve: Serve) -> None:
+    """As has the connection that waits for its next one: those others are closed meanwhile."""
+    site = await serve(header_seconds=0.01)
+    idle = await site.connect()
+    assert await idle.status_of() == 200
+    (peer,) = await site.busy(1)
+    half = await site.connect()
+    assert await half.closed() == b""
+    site.release.set()
+    assert await peer.response() == (200, "good")
+    assert await idle.status_of() == 200
+
+
+async def test_the_oldest_half_open_connection_gives_way(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kb_contracts.http.connections.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kb_contracts.http.connections._TURNS", 1)
+    site = await serve(connections=4)
+    idle = await site.connect()
+    assert await idle.status_of() == 200
+    (peer,) = await site.busy(1)
+    oldest, younger = [await site.connect() for _ in range(2)]
+    for half in (oldest, younger):
+        half.send(HALF)
+    assert await (await site.connect()).status_of() == 200
+    assert await oldest.closed() == b""
+    site.release.set()
+    assert await peer.response() == (200, "good")
+    younger.send(b"x\r\n\r\n")
+    assert await younger.response() == (200, "good")
+    assert await idle.status_of() == 200
+
+
+async def test_any_number_of_half_open_connections_keeps_nobody_out(serve: Serve) -> None:
+    site = await serve(connections=5)
+    for _ in range(200):
+        (await site.connect()).send(HALF)
+    for _ in range(5):
+        peer = await site.connect()
+        assert await peer.status_of() == 200
+
+
+async def test_of_idle_connections_the_one_unused_for_longest_gives_way(serve: Serve) -> None:
+    """A client finds it closed, and connects again."""
+    site = await serve(connections=2)
+    first, second = [await site.connect() for _ in range(2)]
+    for peer in (first, second, first):
+        assert await peer.status_of() == 200
+    assert await (await site.connect()).status_of() == 200
+    assert await second.closed() == b""
+    assert await first.status_of() == 200
+
+
+async def test_where_all_are_in_use_a_request_is_refused_and_a_probe_answered(serve: Serve) -> None:
+    """Each on a connection that ends with it; once there is room all are served."""
+    site = await serve(connections=3)
+    peers = await site.busy(3)
+    for path, expected in (("/", (503, "no room")), ("/probe", (200, "good"))):
+        surplus = await site.connect()
+        surplus.request(path)
+        assert await surplus.response() == expected
+        assert await surplus.closed() == b""
+    site.release.set()
+    for peer in peers:
+        assert await peer.response() == (200, "good")
+    assert await (await site.connect()).status_of() == 200
+
+
+async def test_surplus_connections_are_bounded_too(serve: Serve) -> None:
+    site = await serve(connections=1)
+    await site.busy(1)
+    oldest = await site.connect()
+    for _ in range(100):
+        await site.connect()
+    assert await oldest.closed() == b""
+    assert await (await site.connect()).status_of("/probe") == 200
+
+
+async def test_an_address_at_its_bound_is_refused_and_others_are_served(serve: Serve) -> None:
+    """Its own connections give way to its new ones, not those of others."""
+    site = await serve(per_address=2)
+    other = await site.connect("127.0.0.2")
+    assert await other.status_of() == 200
+    half = await site.connect()
+    (peer,) = await site.busy(1)
+    assert await (await site.connect()).status_of() == 200
+    assert await half.closed() == b""
+    await site.busy(1)
+    assert await (await site.connect()).status_of() == 503
+    assert await other.status_of() == 200
+    assert await (await site.connect("127.0.0.3")).status_of() == 200
+    site.release.set()
+    assert await peer.response() == (200, "good")
+    assert await (await site.connect()).status_of() == 200
+
+
+async def test_a_proxys_clients_are_bounded_each_by_its_requests(serve: Serve) -> None:
+    """However many connections the proxy has of its own; a place is given back with the answer."""
+    site = await serve(per_address=10)
+    peers = await site.busy(9, "127.0.0.1", "X-Client: 10.0.0.1")
+    peers += await site.busy(1, "127.0.0.2", "X-Client: 10.0.0.1")
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.1") == 503
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.2") == 200
+    site.release.set()
+    for peer in peers:
+        assert await peer.response() == (200, "good")
+    assert await (await site.connect("127.0.0.3")).status_of("/", "X-Client: 10.0.0.1") == 200
+
+
+async def test_a_client_that_leaves_gives_its_place_back(serve: Serve) -> None:
+    site = await serve(connections=2)
+
+    async def places_again() -> bool:
+        return await (await site.connect()).status_of() == 200
+
+    for _ in range(20):
+        for peer in await site.busy(2):
+            peer.close()
+        await eventually_async(places_again, what="a place")
+    assert await (await site.connect()).status_of() == 200
+
+
+async def test_connections_that_end_at_once_are_ended_a_few_in_a_turn(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kb_contracts.http.connections._AT_ONCE", 3)
+    site = await serve()
+    for peer in await site.busy(30):
+        peer.close()
+    async with asyncio.timeout(BOUND):
+        while len(site.cancelled) < 30:
+            site.turn += 1
+            await asyncio.sleep(0)
+    assert max(Counter(site.cancelled).values()) == 3
+
+
+COUNTED = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from kb_contracts.http.connections import connections_within_descriptors
+print(connections_within_descriptors({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "expected"),
+    [
+        (1024, 4096, 2000, (2000, 2768)),
+        (1024, 4096, 4000, (3328, 4096)),
+        (1024, 1024, 4096, (384, 1024)),
+        (256, 300, 4096, (22, 300)),
+        (64, 64, 4096, (1, 64)),
+        (4096, 4096, 100, (100, 4096)),
+    ],
+)
+def test_the_soft_limit_is_raised_and_descriptors_are_kept_for_the_rest(
+    soft: int, hard: int, wanted: int, expected: tuple[int, int]
+) -> None:
+    program = COUNTED.format(soft=soft, hard=hard, wanted=wanted)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert tuple(map(int, done.stdout.split())) == expected
+
+
+def test_a_network_of_ipv6_is_counted_as_one() -> None:
+    """A host chooses freely among the addresses of its own; an address of IPv4 is one host's."""
+    assert owner_of("2001:db8::1") == owner_of("2001:db8::ffff:1%eth0") != owner_of("2001:db8:0:1::1")
+    assert owner_of("10.0.0.1") == owner_of("::ffff:10.0.0.1") != owner_of("10.0.0.2")
+    assert owner_of("no address") == "no address"
+
+
+def test_loopback_is_known_by_its_form() -> None:
+    assert all(is_loopback(name) for name in ("localhost", "127.0.0.1", "127.9.9.9", "::1", "::1%lo"))
+    assert not any(is_loopback(name) for name in ("", "unix", "10.0.0.1", "localhost.example"))
+
+
+POST = b"POST /unread HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+NO_HTTP = {
+    "a NUL in a header": POST + b"Authorization: Bearer secret\x00\r\n\r\n",
+    "a broken request line": b"GET /?secret HTTP/9.1\r\nHost: a\r\n\r\n",
+    "a header without end": POST + b"X: " + b"secret" * 2_000,
+    "a URL that is none": b"GET http://[::secret/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a length and chunks": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "a body that is no gzip": POST + b"Content-Encoding: gzip\r\nContent-Length: 6\r\n\r\nsecret",
+}
+
+
+async def unread(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def faulty(_: web.Request) -> web.Response:
+    raise LookupError("a real fault")
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    app = web.Application()
+    app.add_routes([web.post("/unread", unread), web.get("/faulty", faulty)])
+    runner = web.AppRunner(app, access_log=None, logger=connection_log())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
+
+
+async def answered(port: int, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        writer.write(data)
+        answer = await reader.read()
+        writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("data", NO_HTTP.values(), ids=NO_HTTP)
+async def test_what_is_no_http_is_one_line_without_what_was_sent(
+    port: int, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """At info, without a traceback, and without the key or the URL that may have been in it."""
+    with caplog.at_level(logging.INFO):
+        await answered(port, data)
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert record.getMessage().startswith("Refused a request that is not HTTP: ")
+    assert "secret" not in caplog.text
+
+
+async def test_a_fault_of_a_handler_keeps_its_traceback(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await answered(port, b"GET /faulty HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info is not None) == ("ERROR", True)
+    assert "LookupError: a real fault" in caplog.text

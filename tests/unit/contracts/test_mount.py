@@ -1,0 +1,139 @@
+"""The adapter: bodies that JSON Schema takes and a strict decoder would not; ids, names, and Retry-After."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import NoteRequest, SearchRequest
+from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, Method, of_surface
+from kb_contracts.api.ragler import (
+    LIMITS,
+    PREFIX,
+    CollectionName,
+    VectorSearchRequest,
+    collection_id,
+    may_have_id,
+    names_in,
+)
+from kb_contracts.http.mount import convert_path, decode_body, problem_response
+
+
+@pytest.mark.parametrize("written", ["4", "4.0", "0.4e1"])
+def test_a_whole_number_is_an_integer_however_it_is_written(written: str) -> None:
+    """JSON knows one kind of number, and JSON Schema calls 4.0 an integer."""
+    body = f'{{"query": "x", "min_score": 0.5, "top": {written}}}'.encode()
+    assert decode_body(body, SearchRequest) == SearchRequest(query="x", min_score=0.5, top=4)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
+    crowd = b'{"text": "a", "metadata": {"a": [' + b"1," * 100_000 + b"1]}}"
+    with pytest.raises(EngineError, match="more than 100000 commas") as refused:
+        decode_body(crowd, NoteRequest)
+    assert refused.value.code == "invalid_request"
+    text = 'a, [b], {"c"}\\\\", ' * 50_000
+    assert decode_body(json.dumps({"text": text}).encode(), NoteRequest).text == text
+
+
+@pytest.mark.parametrize("written", ["4.5", "1e400", "1e30", "-1.0"])
+def test_any_other_number_in_its_place_is_refused_by_name(written: str) -> None:
+    with pytest.raises(EngineError) as refused:
+        decode_body(f'{{"query": "x", "top": {written}}}'.encode(), SearchRequest)
+    assert (refused.value.code, refused.value.members["parameter"]) == ("invalid_parameter", "top")
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        (Meta(pattern="^a$", description="the letter a"), "Path parameter 'x' takes the letter a."),
+        (Meta(pattern="^a$"), "Path parameter 'x': Expected `str` matching regex '^a$'."),
+        (Meta(max_length=1, description="a letter"), "Path parameter 'x': Expected `str` of length <= 1."),
+    ],
+)
+def test_what_a_pattern_wants_is_said_in_words(meta: Meta, words: str) -> None:
+    """A caller is not asked to read a regular expression where the contract has words."""
+    with pytest.raises(EngineError) as refused:
+        convert_path({"x": "bb"}, {"x": Annotated[str, meta]})
+    assert refused.value.detail == words
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ('{"query": "x", "collection_name": "a"}', "unknown_parameter", "Did you mean 'collectionName'?"),
+        (
+            '{"query": "x", "zz": 1}',
+            "unknown_parameter",
+            "query, collectionName, collectionId, limit, filters,",
+        ),
+        (
+            '{"query": "x", "filters": {"dateFrom": "a"}}',
+            "unknown_parameter",
+            "Did you mean 'filters.date_from'?",
+        ),
+        ('{"collectionName": "a"}', "missing_parameter", "'query'"),
+        ('{"query": "x", "collectionId": 5}', "invalid_parameter", "'collectionId'"),
+    ],
+)
+def test_members_are_told_by_their_names_on_the_wire(body: str, code: str, words: str) -> None:
+    with pytest.raises(EngineError) as refused:
+        decode_body(body.encode(), VectorSearchRequest)
+    assert refused.value.code == code
+    assert words in refused.value.detail
+
+
+def test_an_id_is_derived_from_the_name_alone() -> None:
+    """The same on every engine, for ever: clients may keep it."""
+    assert collection_id("documents") == "abb825c1-876b-5092-8385-2428449cf392"
+    assert UUID(collection_id("größe & co")).version == 5
+    assert collection_id("a") != collection_id("A")
+
+
+def test_only_its_own_derived_id_belongs_to_a_name() -> None:
+    assert may_have_id("a", collection_id("a"))
+    assert not may_have_id("a", collection_id("b"))
+    assert may_have_id("a", "00000000-0000-4000-8000-000000000000")
+
+
+def test_names_are_what_follows_the_prefix() -> None:
+    tags = ["x", "collection:b", "collection:", "collections:c", "collection:collection:a"]
+    assert names_in(tags) == ["b", "collection:a"]
+
+
+@pytest.mark.parametrize("name", ["a", " a", "API Documentation", "..", "x" * 189, "a:b", "日本語"])
+def test_a_name_is_whatever_makes_a_tag(name: str) -> None:
+    assert msgspec.convert(name, CollectionName) == name
+    assert msgspec.convert(PREFIX + name, m.Tag)
+
+
+@pytest.mark.parametrize("name", ["", "a ", "a,b", "a/b", "a\n", "a\x00", "x" * 190])
+def test_what_makes_no_tag_is_no_name(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(name, CollectionName)
+    if name:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(PREFIX + name, m.Tag)
+
+
+@pytest.mark.parametrize(("wait", "seconds"), [(0.001, "1"), (30.0, "30"), (30.4, "31"), (59.983, "60")])
+def test_retry_after_is_never_too_early(wait: float, seconds: str) -> None:
+    response = problem_response(EngineError("rate_limited", "Wait.", retry_after=wait))
+    assert response.headers["Retry-After"] == seconds
+
+
+def test_every_operation_is_in_one_document_and_says_whether_it_changes_anything() -> None:
+    """A search is a POST that changes nothing; whatever else is no GET honours an idempotency key."""
+    assert sorted(entry.id for part in ApiSurface for entry in of_surface(part)) == sorted(BY_ID)
+    searches = {entry.id for entry in OPERATIONS if entry.reads}
+    assert searches == {"search", "vectorSearch"}
+    for entry in OPERATIONS:
+        assert entry.mutates == (entry.method is not Method.GET and entry.id not in searches)
+    assert LIMITS.keys() == {entry.id for entry in of_surface(ApiSurface.RAGLER) if not entry.mutates}
+    assert BY_ID["putCollection"].mutates

@@ -1,0 +1,153 @@
+"""What a search asks for, and the bound on the characters of its answer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kb_contracts.api import models as m
+from kb_contracts.api.errors import EngineError
+from kb_contracts.api.models import Filters, Mode, SearchRequest
+from kb_contracts.semantics.search import date_window, longest_prefix, mode_of, within_budget
+
+
+@pytest.mark.parametrize(
+    ("mode", "fts_only", "expected"),
+    [
+        (None, None, "hybrid"),
+        (None, True, "fts"),
+        (None, False, "hybrid"),
+        ("fts", True, "fts"),
+        ("vector", False, "vector"),
+        ("vector", None, "vector"),
+        ("fts", None, "fts"),
+    ],
+)
+def test_either_decides_and_both_may_agree(mode: Mode | None, fts_only: bool | None, expected: Mode) -> None:
+    assert mode_of(SearchRequest(query="x", mode=mode, fts_only=fts_only)) == expected
+
+
+@pytest.mark.parametrize(("mode", "fts_only"), [("vector", True), ("hybrid", True), ("fts", False)])
+def test_both_may_not_contradict_each_other(mode: Mode, fts_only: bool) -> None:
+    with pytest.raises(EngineError) as refused:
+        mode_of(SearchRequest(query="x", mode=mode, fts_only=fts_only))
+    assert (refused.value.code, refused.value.members["parameter"]) == ("contradiction", "fts_only")
+
+
+def test_a_date_is_a_whole_utc_day() -> None:
+    assert date_window(Filters(date_from="2025-01-31", date_to="2025-01-31")) == (
+        datetime(2025, 1, 31, tzinfo=UTC),
+        datetime(2025, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    )
+
+
+def test_a_time_is_that_moment_wherever_it_was_told() -> None:
+    start, end = date_window(Filters(date_from="2025-01-01t01:30:00+02:00", date_to="2025-01-01 00:00:00.5z"))
+    assert start == datetime(2024, 12, 31, 23, 30, tzinfo=UTC)
+    assert end == datetime(2025, 1, 1, microsecond=500_000, tzinfo=UTC)
+
+
+def test_nothing_asked_is_no_bound() -> None:
+    assert date_window(Filters()) == (None, None)
+
+
+@given(
+    moment=st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1)),
+    offset=st.integers(-23, 23),
+)
+def test_every_rfc_3339_time_is_understood(moment: datetime, offset: int) -> None:
+    aware = moment.replace(tzinfo=timezone(timedelta(hours=offset)))
+    start, _ = date_window(Filters(date_from=aware.isoformat()))
+    assert start == aware
+
+
+@given(text=st.text(max_size=30))
+def test_other_text_is_refused_by_name(text: str) -> None:
+    assume(not text[:4].isdigit())
+    with pytest.raises(EngineError) as raised:
+        date_window(Filters(date_to=text))
+    assert raised.value.code == "invalid_parameter"
+    assert raised.value.members["parameter"] == "filters.date_to"
+
+
+def test_an_end_before_the_start_is_told() -> None:
+    """The same moment for both is a span."""
+    date_window(Filters(date_from="2025-01-01T00:00:00Z", date_to="2025-01-01T00:00:00Z"))
+    with pytest.raises(EngineError, match="before"):
+        date_window(Filters(date_from="2025-01-02", date_to="2025-01-01"))
+
+
+DOCUMENT = m.DocumentSummary(
+    id=1,
+    uid="u",
+    title="t",
+    doc_type="note",
+    format=None,
+    filename=None,
+    source_path=None,
+    metadata={},
+    version=1,
+    created_at="",
+    updated_at="",
+)
+
+
+def chunk(length: int) -> m.Chunk:
+    return m.Chunk(id=1, uid="u", index=0, text="x" * length, page=None, heading=None, start=0, end=length)
+
+
+def result(length: int, before: int = 0, after: int = 0) -> m.SearchResult:
+    return m.SearchResult(
+        chunk=chunk(length),
+        score=0.5,
+        document=DOCUMENT,
+        tags=[],
+        before=[chunk(before)] if before else [],
+        after=[chunk(after)] if after else [],
+    )
+
+
+def size(one: m.SearchResult) -> int:
+    return sum(len(piece.text) for piece in (one.chunk, *one.before, *one.after))
+
+
+results = st.lists(
+    st.builds(result, st.integers(1, 300), st.integers(0, 300), st.integers(0, 300)), max_size=8
+)
+
+
+def test_without_a_budget_nothing_is_left_out() -> None:
+    found = [result(1_000), result(2_000)]
+    assert within_budget(found, None) == (found, 0)
+
+
+def test_neighbours_go_before_the_text_itself() -> None:
+    """The passage that was found is what counts."""
+    (kept,), omitted = within_budget([result(80, before=50)], 100)
+    assert (len(kept.chunk.text), kept.before, kept.truncated, omitted) == (80, [], True, 0)
+
+
+def test_a_first_result_over_the_budget_is_cut_and_not_left_out() -> None:
+    """A budget never makes an answer empty."""
+    (kept,), omitted = within_budget([result(500), result(10)], 100)
+    assert (len(kept.chunk.text), kept.truncated, omitted) == (100, True, 1)
+
+
+@given(found=results, budget=st.integers(100, 1_500))
+def test_the_budget_holds_and_nothing_is_cut_in_silence(found: list[m.SearchResult], budget: int) -> None:
+    kept, omitted = within_budget(found, budget)
+    assert sum(size(one) for one in kept) <= budget
+    assert len(kept) + omitted == len(found)
+    for one, original in zip(kept, found, strict=False):
+        assert one.truncated == (size(one) < size(original))
+
+
+@given(sizes=st.lists(st.integers(0, 50)), budget=st.integers(0, 200))
+def test_as_many_are_kept_as_fit_together(sizes: list[int], budget: int) -> None:
+    kept = longest_prefix(sizes, lambda size: size, budget)
+    assert kept == sizes[: len(kept)]
+    assert sum(kept) <= budget
+    assert len(kept) == len(sizes) or sum(sizes[: len(kept) + 1]) > budget

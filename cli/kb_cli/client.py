@@ -149,23 +149,19 @@ class EngineClient:
             problem = msgspec.json.decode(response.content, type=Problem)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return self._no_engine(f"its problem document does not fit: {error}")
-        return _error(problem)
+        match problem.code:
+            case "queue_full":
+                return QueueFull(Exit.FAILED, problem.detail)
+            case "unsupported_format":
+                return UnsupportedFormat(Exit.FAILED, problem.detail)
+            case "unauthorized":
+                return CliError(
+                    Exit.FAILED, "the engine refuses the key; set KB_API_KEY (or --api-key) to its own"
+                )
+            case code if code.endswith("_not_found"):
+                return CliError(Exit.NOT_FOUND, problem.detail)
+            case _:
+                return CliError(Exit.FAILED, problem.detail)
 
     def _no_engine(self, why: str) -> CliError:
         return CliError(Exit.FAILED, f"what answers at {self._url} is no engine of this version: {why}")
-
-
-def _error(problem: Problem) -> CliError:
-    match problem.code:
-        case "queue_full":
-            return QueueFull(Exit.FAILED, problem.detail)
-        case "unsupported_format":
-            return UnsupportedFormat(Exit.FAILED, problem.detail)
-        case "unauthorized":
-            return CliError(
-                Exit.FAILED, "the engine refuses the key; set KB_API_KEY (or --api-key) to its own"
-            )
-        case code if code.endswith("_not_found"):
-            return CliError(Exit.NOT_FOUND, problem.detail)
-        case _:
-            return CliError(Exit.FAILED, problem.detail)

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 
 _SHORT_CHARS = 400
+_MOVE_STATUSES = {
+    "document_not_found": Exit.NOT_FOUND,
+    "engine_unreachable": Exit.UNREACHABLE,
+    "invalid_collection": Exit.USAGE,
+}
 _LISTED = 1_000
 _CHUNKS = 200
 
@@ -141,7 +146,48 @@ def get(options: argparse.Namespace, out: Output) -> None:
         query = DocumentQuery(
             chunks=not options.no_text, chunk_offset=options.offset, chunk_limit=options.limit or _CHUNKS
         )
-        _show_document(client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query), out)
+        document = client.call(GET_DOCUMENT, path={"document_id": options.document}, query=query)
+    if out.answered(document):
+        return
+    collection, others = collection_and_tags(document.tags)
+    out.facts(
+        [
+            ("document", document.id),
+            ("title", document.title),
+            ("type", document.doc_type),
+            ("status", document.status),
+            ("reason", document.status_reason),
+            ("collection", collection),
+            ("tags", others),
+            ("source", ", ".join(document.source_paths)),
+            ("file", document.filename),
+            ("bytes", document.size_bytes),
+            ("pages", document.pages),
+            ("chunks", document.chunk_count),
+            ("version", document.version),
+            ("created", document.created_at),
+            ("updated", document.updated_at),
+            ("uid", document.uid),
+        ]
+    )
+    for chunk in document.chunks:
+        out.text("\n" + chunk.text)
+    end = document.chunk_offset + len(document.chunks)
+    if document.chunks and end < document.chunk_count:
+        out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
+
+
+def _show_list(found: m.DocumentList, out: Output) -> None:
+    if out.answered(found):
+        return
+    rows = [
+        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
+        for one in found.documents
+    ]
+    out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
+    end = found.offset + len(rows)
+    if rows and end < found.total:
+        out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
 
 
 def remove(options: argparse.Namespace, out: Output) -> int:
@@ -181,29 +227,18 @@ async def _move(options: argparse.Namespace) -> m.Document:
     from kb_server.engine_client.client import HttpEngine
     from kb_server.engine_client.errors import EngineFault
     from kb_server.engine_faults import tool_error
-    from kb_server.tool import ToolError
 
     settings = read(ClientSettings, options)
     port = HttpEngine(settings.engine_url, settings.api_key)
     try:
         document = await port.call(GET_DOCUMENT, path={"document_id": options.document}, query=WITHOUT_CHUNKS)
         return await collection_moves.move(port, document, options.to)
-    except ToolError as error:
-        raise CliError(_status(error.code), error.message) from error
-    except EngineFault as fault:
-        refused = tool_error(fault, document_id=options.document)
-        raise CliError(_status(refused.code), refused.message) from fault
+    except (ToolError, EngineFault) as error:
+        words = error if isinstance(error, ToolError) else tool_error(error, document_id=options.document)
+        status = _MOVE_STATUSES.get(words.code, Exit.FAILED)
+        raise CliError(status, words.message) from error
     finally:
         await port.close()
-
-
-def _status(code: str) -> Exit:
-    known = {
-        "document_not_found": Exit.NOT_FOUND,
-        "engine_unreachable": Exit.UNREACHABLE,
-        "invalid_collection": Exit.USAGE,
-    }
-    return known.get(code, Exit.FAILED)
 
 
 def _confirmed(client: EngineClient, key: str) -> bool:
@@ -213,50 +248,6 @@ def _confirmed(client: EngineClient, key: str) -> bool:
     out = Output(stdout=sys.stderr)
     out.note(f"Remove document {document.id}, {document.title!r}, {document.chunk_count} chunks? [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _show_list(found: m.DocumentList, out: Output) -> None:
-    if out.answered(found):
-        return
-    rows = [
-        [one.id, one.title, one.doc_type, *collection_and_tags(one.tags), one.chunk_count, one.updated_at]
-        for one in found.documents
-    ]
-    out.table(["id", "title", "type", "collection", "tags", "chunks", "updated"], rows)
-    end = found.offset + len(rows)
-    if rows and end < found.total:
-        out.note(f"{end} of {found.total} documents, the newest first; go on with --offset {end}")
-
-
-def _show_document(document: m.DocumentDetail, out: Output) -> None:
-    if out.answered(document):
-        return
-    collection, tags = collection_and_tags(document.tags)
-    out.facts(
-        [
-            ("document", document.id),
-            ("title", document.title),
-            ("type", document.doc_type),
-            ("status", document.status),
-            ("reason", document.status_reason),
-            ("collection", collection),
-            ("tags", tags),
-            ("source", ", ".join(document.source_paths)),
-            ("file", document.filename),
-            ("bytes", document.size_bytes),
-            ("pages", document.pages),
-            ("chunks", document.chunk_count),
-            ("version", document.version),
-            ("created", document.created_at),
-            ("updated", document.updated_at),
-            ("uid", document.uid),
-        ]
-    )
-    for chunk in document.chunks:
-        out.text("\n" + chunk.text)
-    end = document.chunk_offset + len(document.chunks)
-    if document.chunks and end < document.chunk_count:
-        out.note(f"{end} of {document.chunk_count} chunks; go on with --offset {end}")
 
 
 def add_note(options: argparse.Namespace, out: Output) -> int:

@@ -4,7 +4,7 @@
        └─ failed, cut off, cancelled ──▶ removed         kill -9 ──▶ kept, or swept at the next start
 
 A file belongs to the job of the same name. Only `sweep` looks for files that belong to none. Here they lie in
-a folder; where engines share a database they lie there, see `kb_engine.store.postgres.spool`.
+a folder; where engines share a database they lie there, see `kb_engine.store.postgres.store`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -36,12 +32,22 @@ class SpoolFile(Protocol):
         """Append bytes. Raises `storage_full`."""
 
 
-class Spool(Protocol):
-    """The uploads that wait for, or are in, their job."""
+class Spool(ABC):
+    """The uploads that wait for, or are in, their job; `held` are those whose job is not accepted yet."""
 
-    def hold(self, name: str) -> AbstractContextManager[None]:
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
         """Keep `sweep` away from a file whose job is not accepted yet."""
+        self.held.add(name)
+        try:
+            yield
+        finally:
+            self.held.discard(name)
 
+    @abstractmethod
     def receive(self, name: str) -> AbstractAsyncContextManager[SpoolFile]:
         """A new file to write; durable when the block ends well, gone when it does not.
 
@@ -49,21 +55,26 @@ class Spool(Protocol):
             EngineError: `storage_full`.
         """
 
+    @abstractmethod
     def open(self, name: str) -> AbstractAsyncContextManager[Path]:
         """The file on this machine's disk, for the length of a block. Raises FileNotFoundError."""
 
+    @abstractmethod
     async def has(self, name: str) -> bool:
         """Whether there is a file of that name."""
 
+    @abstractmethod
     async def remove(self, name: str) -> None:
         """Delete the file of that name, if there is one and no job has it."""
 
+    @abstractmethod
     async def sweep(self, needed: Callable[[], Awaitable[set[str]]]) -> int:
         """Delete the files that no job needs; how many.
 
         `needed` is asked after the folder was read: a file accepted in between is then among the needed.
         """
 
+    @abstractmethod
     async def size(self) -> int:
         """Bytes of all files."""
 
@@ -84,24 +95,8 @@ class _FolderFile:
         os.fsync(self._file.fileno())
 
 
-class HeldFiles:
-    """The files whose jobs are not accepted yet, a part of every `Spool`."""
-
-    def __init__(self) -> None:
-        self.held: set[str] = set()
-
-    @contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Keep `sweep` away from a file whose job is not accepted yet."""
-        self.held.add(name)
-        try:
-            yield
-        finally:
-            self.held.discard(name)
-
-
-class FolderSpool(HeldFiles):
-    """A folder of uploads; a `Spool`."""
+class FolderSpool(Spool):
+    """A folder of uploads."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

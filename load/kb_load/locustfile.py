@@ -138,7 +138,6 @@ class Agent(FastHttpUser):
             self._posted(method, message, result_of)
 
     def on_stop(self) -> None:
-        """Remove what this agent has added."""
         base = LoadedBase(self.host or "", KEY)
         try:
             base.remove(self._notes, self._uploaded.values())
@@ -175,7 +174,6 @@ class Agent(FastHttpUser):
 
     @task(5)
     def remember(self) -> None:
-        """Add a note, and see it indexed."""
         if len(self._notes) == _NOTES:
             self.correct()
             return
@@ -186,7 +184,6 @@ class Agent(FastHttpUser):
 
     @task(2)
     def correct(self) -> None:
-        """Replace the text of a note of one's own."""
         if self._notes:
             note = self.content.random.choice(self._notes)
             self._call("kb_update_note", {"document_id": note, "text": self.content.note()})

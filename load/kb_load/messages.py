@@ -63,7 +63,6 @@ def request(
 def tool_call(
     era: Era, tool: str, arguments: Mapping[str, Any], *, request_id: int = 1, key: str = ""
 ) -> Message:
-    """A call of `tool`."""
     return request(era, "tools/call", {"name": tool, "arguments": arguments}, request_id=request_id, key=key)
 
 
@@ -117,7 +116,6 @@ class LoadedBase:
         self._key = key
 
     def documents(self) -> int:
-        """How many documents it holds."""
         with self._connected() as http:
             return int(self._call(http, "/mcp/kb", "kb_status", {})["documents"]["total"])
 

@@ -126,7 +126,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calls(self) -> int:
-        """All calls."""
         return sum(entry.calls for entry in self.entries)
 
     @property

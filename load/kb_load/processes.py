@@ -52,7 +52,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe() -> Machine:
-    """This machine, now."""
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -117,11 +116,9 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.popen.pid
 
     def tail(self, lines: int = 20) -> str:
-        """The end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
@@ -130,7 +127,6 @@ class Running:
         return self._total(lambda process: sum(process.cpu_times()[:2]))
 
     def resident_bytes(self) -> float:
-        """Resident memory of it and its children."""
         return self._total(lambda process: process.memory_info().rss)
 
     def _total(self, read: Callable[[psutil.Process], float]) -> float:

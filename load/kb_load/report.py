@@ -177,7 +177,6 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_history(path: Path) -> list[Moment]:
-    """The moments in Locust's `*_stats_history.csv`, in order."""
     with path.open(newline="", encoding="utf-8") as file:
         return moments(csv.DictReader(file))
 
@@ -311,7 +310,6 @@ def html(run: Run, picture: bytes) -> str:
 
 
 def summary(figures: Figures) -> str:
-    """The run in one line."""
     calls = f"{figures.calls} calls in {figures.seconds:.0f} s, {figures.rate:.1f} a second"
     return f"{calls}; {figures.failures} failed"
 

@@ -83,8 +83,6 @@ class PlainTools(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FastRequest:
-    """A request that the fast path answers."""
-
     id: RequestId
     modern: bool
     meta: Mapping[str, Any] | None = None
@@ -95,8 +93,6 @@ class FastRequest:
 
 
 class FastPath:
-    """Answers the plain requests to one server."""
-
     def __init__(self, tools: PlainTools, sdk: Server[Any]) -> None:
         self._tools = tools
         self._names = frozenset(tools.names)
@@ -144,7 +140,6 @@ class FastPath:
         return FastRequest(request.id, modern, meta, name, arguments)
 
     async def answer(self, request: FastRequest, caller: Caller) -> bytes:
-        """The JSON-RPC response to a request that matched."""
         head = b'{"jsonrpc":"2.0","id":' + msgspec.json.encode(request.id) + b',"result":'
         if request.listing is not None:
             return head + request.listing + b"}"

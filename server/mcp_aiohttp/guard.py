@@ -192,8 +192,6 @@ _PREFLIGHT_HEADERS = {
 
 
 class OriginCheck:
-    """Decides by the headers Host and Origin whether a request comes from where it may."""
-
     def __init__(self, options: HostingOptions) -> None:
         self._origins = {origin.rstrip("/").lower() for origin in options.allowed_origins}
         hosts = [host.lower() for host in options.allowed_hosts]
@@ -237,7 +235,6 @@ class OriginCheck:
             )
 
     def admits(self, origin: str) -> bool:
-        """Whether pages of `origin` may call."""
         if ANY in self._origins or origin.lower() in self._origins:
             return True
         parts = _split(origin)
@@ -369,7 +366,6 @@ class Gate:
         self._origin.require(request)
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        """What answers a path that nobody serves; clients print what OAuth calls `error_description`."""
         if error.status < 400:
             raise error
         if not isinstance(error, web.HTTPNotFound):
@@ -382,7 +378,7 @@ class Gate:
         if request.path == "/register" or request.path.startswith(_OAUTH_PATHS):
             wanted = f"Send the header `{self.key.header}`" if self.key.is_set else "No key is needed"
             body["message"] = f"This server has no OAuth. {wanted}. {paths}"
-            body["error_description"] = body["message"]
+            body["error_description"] = body["message"]  # which clients print
         return web.json_response(body, status=404)
 
 
@@ -410,5 +406,4 @@ def refusal_response(refusal: Refusal) -> web.Response:
 
 
 def asks_for_websocket(http: web.Request) -> bool:
-    """Whether the request is to become a WebSocket."""
     return http.method == hdrs.METH_GET and http.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"

@@ -31,8 +31,6 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SocketLimits:
-    """What WebSockets may use."""
-
     bounds: Bounds = field(default_factory=Bounds)
     heartbeat: float = 120.0
     """Seconds of silence before a ping; the peer has half as long to answer it.

@@ -50,8 +50,6 @@ the clients that validate results and know neither unions nor lists of types."""
 
 @dataclass(frozen=True)
 class Servers:
-    """The running servers."""
-
     example: str
     """Base URLs."""
     product: str
@@ -62,7 +60,6 @@ class Servers:
     keyed: str
 
     def url(self, target: str) -> str:
-        """The endpoint that the suite exercises."""
         return f"{self.example if target == 'example' else self.product}/mcp"
 
 
@@ -123,7 +120,6 @@ class Inspection:
 
 
 def toolset_paths(servers: Servers) -> list[str]:
-    """The product's MCP endpoints."""
     paths: list[str] = httpx.get(servers.product, timeout=_SHORT_SECONDS).json()["mcp"]
     return paths
 
@@ -184,8 +180,6 @@ def trips(servers: Servers) -> list[Trip]:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How a round trip went."""
-
     name: str
     mode: str
     version: str
@@ -258,7 +252,6 @@ def _claude(where: str, url: str, key: str | None, *, let_in: bool) -> Visit:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run everything, print what came of it, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.conformance.run",
         description="MCP's own suite, inspector and client against this server",

@@ -64,7 +64,6 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Everything is as expected."""
         return not self.unexpected and not self.stale
 
 

@@ -170,15 +170,6 @@ async def test_too_many_waiting_jobs_are_refused(start: Start) -> None:
     assert int(response.headers["Retry-After"]) >= 1
 
 
-async def test_a_text_submitted_many_times_at_once_is_one_document(start: Start) -> None:
-    """Decided when it is stored, not when it is accepted."""
-    kb = await start(ingest_workers=4)
-    jobs = await asyncio.gather(*(kb.submit("granite", tags=[f"t{number}"]) for number in range(8)))
-    documents = {await kb.completed(job) for job in jobs}
-    (only,) = documents
-    assert sorted((await kb.document(only))["tags"]) == [f"t{number}" for number in range(8)]
-
-
 async def patch(kb: Caller, number: int, text: str, wait: float, **more: Any) -> httpx.Response:
     return await kb.http.patch(
         f"/api/v1/notes/{number}", json={"text": text}, params={"wait": wait}, headers=KEY, **more

@@ -13,9 +13,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from kb_contracts.api.operations import BY_ID, OPERATIONS, ApiSurface, of_surface
-from kb_contracts.openapi import ABOUT
+from kb_contracts.openapi import ABOUT, FOLDER, main
 from kb_contracts.openapi import written as as_written
-from kb_contracts.openapi.__main__ import FOLDER, main
 
 
 def committed(part: ApiSurface) -> str:

@@ -27,19 +27,16 @@ class Running:
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", self.process)
 
     def post(self, path: str, **request: Any) -> dict[str, Any]:
-        """The answer of a POST that must succeed."""
         response = self.http.post(f"/api/v1{path}", **request)
         assert response.is_success, response.text
         return dict(response.json())
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """The answer of a GET that must succeed."""
         response = self.http.get(f"/api/v1{path}", params=query)
         assert response.is_success, response.text
         return dict(response.json())
 
     def queue(self) -> Counter[str]:
-        """How many jobs are in which state."""
         return Counter(self.get("/status")["queue"])
 
     def all_ended(self) -> Counter[str]:
@@ -58,14 +55,12 @@ class Running:
         self.http.close()
 
     def stop(self) -> None:
-        """SIGTERM, and it ends in order."""
         self.http.close()
         assert self.process.stop() == 0, self.process.output()
 
 
 @contextmanager
 def running(home: Path, **environment: str) -> Iterator[Running]:
-    """An engine that is stopped in order afterwards."""
     engine = Running(home, **environment)
     try:
         yield engine

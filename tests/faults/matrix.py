@@ -1,7 +1,6 @@
 """Every fault of the catalogue against every tool: what the agent is answered, and what was done.
 
-    python -m tests.faults.matrix             the table
-    python -m tests.faults.matrix --json      the same as JSON
+    python -m tests.faults.matrix             every tool and cell, as JSON
     python -m tests.faults.matrix --markdown  the committed one, as docs/faults.md has it
     python -m tests.faults.matrix --write     the same into matrix.json, which a test holds it against
 
@@ -34,8 +33,6 @@ import httpx
 import msgspec
 from anyio.from_thread import BlockingPortal
 from mcp.types import CallToolResult, TextContent
-from rich.console import Console
-from rich.table import Table
 
 from kb_contracts.api.models import Document, DocumentList
 from kb_contracts.api.ragler import collection_id
@@ -85,7 +82,6 @@ class Bench:
         self.server.clock.advance(_LONG_SECONDS)
 
     def engine(self) -> dict[str, Any]:
-        """The settings of another server in front of the same engine."""
         settings = self.server.settings
         return {"engine_url": settings.engine_url, "engine_api_key": settings.engine_api_key}
 
@@ -257,7 +253,6 @@ class Machine:
 
     @contextmanager
     def bench(self, mode: Mode = "2026-07-28", **settings: Any) -> Iterator[Bench]:
-        """A server and an engine of its own."""
         number = next(self._numbers)
         key = f"machine-{id(self)}-{number}"
         control = self._control.namespace(key, api_key=key)
@@ -285,7 +280,6 @@ class Machine:
 
 @contextmanager
 def machine() -> Iterator[Machine]:
-    """A simulator, and the thread in which servers and clients run."""
     with (
         tempfile.TemporaryDirectory() as home,
         in_thread(SimulatorSettings(seed=_SEED, port=0, control=0)) as simulator,
@@ -333,7 +327,6 @@ def matrix(faults: Sequence[str] = tuple(CATALOGUE), trials: Sequence[Trial] = T
 
 
 def encoded(found: Matrix) -> str:
-    """As it is committed."""
     rows = [
         f"  {json.dumps(fault)}: {{\n"
         + ",\n".join(f"    {json.dumps(tool)}: {json.dumps(cells)}" for tool, cells in row.items())
@@ -341,11 +334,6 @@ def encoded(found: Matrix) -> str:
         for fault, row in found.items()
     ]
     return "{\n" + ",\n".join(rows) + "\n}\n"
-
-
-def shown(lasting: str, once: str) -> str:
-    """A cell in short: one word where it does not matter how long the fault lasts."""
-    return once if once == lasting else f"{once}\n{lasting}"
 
 
 def markdown(found: Matrix) -> str:
@@ -364,35 +352,17 @@ def _in_words(both: dict[Lasts, str]) -> str:
     return once if once == lasting else f"{once}; lasting: {lasting}"
 
 
-def table(found: Matrix) -> Table:
-    """For people: `once` over `lasting`, one line where both are the same."""
-    tools = [trial.tool for trial in TRIALS]
-    made = Table(title="What a tool answers: fault met once / fault that lasts", show_lines=True)
-    made.add_column("fault")
-    for tool in tools:
-        made.add_column(tool.removeprefix("kb_"))
-    for fault, row in found.items():
-        made.add_row(fault, *(shown(row[tool]["lasting"], row[tool]["once"]) for tool in tools))
-    return made
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.matrix", description="faults by tools")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print the committed one for the docs")
     parser.add_argument("--write", action="store_true", help=f"write {EXPECTED.name}")
     options = parser.parse_args(arguments)
     if options.markdown:
         sys.stdout.write(markdown(json.loads(EXPECTED.read_text("utf-8"))))
-        return 0
-    found = matrix()
-    if options.write:
-        EXPECTED.write_text(encoded(found), "utf-8")
-    if options.json:
-        sys.stdout.write(encoded(found))
+    elif options.write:
+        EXPECTED.write_text(encoded(matrix()), "utf-8")
     else:
-        Console(width=None if sys.stdout.isatty() else 220).print(table(found))
+        sys.stdout.write(encoded(matrix()))
     return 0
 
 

@@ -27,14 +27,12 @@ WAITING = "Waiting for the embedding model"
 
 @pytest.fixture
 def served() -> Iterator[EmbeddingEndpoint]:
-    """An endpoint with the vectors of hashing."""
     with endpoint() as serving:
         yield serving
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The setting of each store, with a base that was never used."""
     if request.param == "sqlite":
         yield {}
         return
@@ -44,29 +42,24 @@ def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 def issues(engine: Running) -> list[str]:
-    """What the engine says is wrong."""
     return list(engine.get("/status")["issues"])
 
 
 def search(engine: Running, query: str, mode: str) -> httpx.Response:
-    """The answer, whatever it is."""
     return engine.http.post("/api/v1/search", json={"query": query, "mode": mode})
 
 
 def found(engine: Running, query: str, mode: str = "hybrid") -> list[int]:
-    """The documents that a search finds, the best first, each once."""
     response = search(engine, query, mode)
     assert response.is_success, response.text
     return list(dict.fromkeys(result["document"]["id"] for result in response.json()["results"]))
 
 
 def ended(engine: Running) -> dict[str, int]:
-    """How many jobs ended in which way, once none waits or runs."""
     return dict(+engine.all_ended())
 
 
 def job(engine: Running, accepted: dict[str, Any]) -> dict[str, Any]:
-    """The job as it is now."""
     return engine.get(f"/jobs/{accepted['id']}")
 
 
@@ -160,7 +153,6 @@ def test_a_wrong_key_is_told_and_mended_by_a_restart(tmp_path: Path, served: Emb
 
 
 def test_a_document_that_is_refused_fails_alone(tmp_path: Path, served: EmbeddingEndpoint) -> None:
-    """With a code and the reason, without a word of it; nothing of it is stored."""
     served.fault = containing("poison", 400)
     with running(tmp_path, **served.environment) as engine:
         bad = engine.post("/jobs", json={"text": "harmless words " * 500 + "poison " * 500})
@@ -248,24 +240,3 @@ def test_reindexing_waits_for_an_endpoint_and_goes_on_where_it_stopped(
     assert main(["reindex", "--home", str(tmp_path), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)["chunks"] == chunks
     assert sum("term" in text for text in served.texts()) == chunks - 32
-
-
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
-        ({}, "KB_EMBEDDING_URL"),
-        ({"KB_EMBEDDING_URL": "http://127.0.0.1:1/v1"}, "KB_EMBEDDING_MODEL"),
-        ({"KB_EMBEDDING_URL": "127.0.0.1:1/v1", "KB_EMBEDDING_MODEL": "m"}, "KB_EMBEDDING_URL"),
-    ],
-    ids=["url", "model", "scheme"],
-)
-def test_settings_without_an_endpoint_are_one_line(
-    tmp_path: Path, environment: dict[str, str], words: str
-) -> None:
-    """At the start, with status 2, and with what to set."""
-    process = Process.start("-m", "kb_engine", KB_HOME=str(tmp_path), KB_EMBEDDER="openai", **environment)
-    assert process.popen.wait(30) == 2
-    process.stop()
-    (line,) = process.output().splitlines()
-    assert line.startswith("kb engine: ")
-    assert words in line

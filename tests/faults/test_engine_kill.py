@@ -26,7 +26,6 @@ KILLS = int(os.environ.get("KB_TEST_KILLS", "6"))
 
 
 def half_done(queue: Counter[str]) -> bool:
-    """Some are done, one runs, others wait."""
     return queue["completed"] >= 5 and queue["running"] >= 1 and queue["queued"] >= 5
 
 
@@ -117,7 +116,6 @@ class Kills:
             self._kill(engine)
 
     def anywhere(self, seconds: float) -> None:
-        """Send a note and a file, and kill the engine a moment later, whatever it does then."""
         engine = self._start()
         number = self.kills
         self._send_file(engine, f"unique{number}file", f"of kill {number} " * 200)
@@ -198,13 +196,19 @@ def test_a_stopped_engine_ends_in_order_and_finishes_later(tmp_path: Path) -> No
         ({"KB_ENGINE_PORT": "http"}, 2, ("KB_ENGINE_PORT",)),
         ({"KB_EMBEDDER": "word2vec"}, 1, ("KB_EMBEDDER", "minilm")),
         ({"KB_HOME": "/dev/null/kb"}, 1, ("/dev/null/kb", "KB_HOME")),
+        ({"KB_EMBEDDER": "openai"}, 2, ("KB_EMBEDDING_URL",)),
+        ({"KB_EMBEDDER": "openai", "KB_EMBEDDING_URL": "http://127.0.0.1:1/v1"}, 2, ("KB_EMBEDDING_MODEL",)),
+        (
+            {"KB_EMBEDDER": "openai", "KB_EMBEDDING_URL": "127.0.0.1:1/v1", "KB_EMBEDDING_MODEL": "m"},
+            2,
+            ("KB_EMBEDDING_URL",),
+        ),
     ],
-    ids=["store", "port", "embedder", "home"],
+    ids=["store", "port", "embedder", "home", "no url", "no model", "no scheme"],
 )
 def test_a_start_that_fails_says_why_in_one_line(
     tmp_path: Path, environment: dict[str, str], status: int, words: tuple[str, ...]
 ) -> None:
-    """On stderr, without a traceback, with a status that is not 0."""
     process = Process.start("-m", "kb_engine", **{"KB_HOME": str(tmp_path), **environment})
     assert process.popen.wait(30) == status
     process.stop()

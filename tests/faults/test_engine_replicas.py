@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def database() -> Iterator[Database]:
-    """An empty base."""
     database = asyncio.run(new_database())
     yield database
     give_back(database)
@@ -37,7 +36,6 @@ def database() -> Iterator[Database]:
 
 @contextmanager
 def engine_on(url: str, home: Path) -> Iterator[Running]:
-    """One more engine on a base; its own folder holds no data. Stopped in order, unless it was killed."""
     settings = {"KB_STORE": url, "KB_INGEST_WORKERS": "1", "KB_LEASE_SECONDS": str(LEASE_SECONDS)}
     engine = Running(home, **settings)
     try:
@@ -48,12 +46,10 @@ def engine_on(url: str, home: Path) -> Iterator[Running]:
 
 
 def text_of(number: int) -> str:
-    """A few chunks with one word that no other text has."""
     return f"unique{number}word " + " ".join(f"filling{word}of{number}" for word in range(150))
 
 
 def submit(engines: list[Running], number: int) -> str:
-    """Send a note or a file until one of the engines has accepted it, as a client does that retries."""
     key = {"Idempotency-Key": str(uuid4())}
     text = text_of(number)
     asked: dict[str, Any] = (
@@ -76,7 +72,6 @@ def submit(engines: list[Running], number: int) -> str:
 
 
 def expect_each_once(engine: Running, jobs: dict[int, str]) -> None:
-    """Every job that was acknowledged ended with a document of its own, which is found."""
     ended = engine.all_ended()
     failed = [
         (job["id"], job["error"], job["attempts"]) for job in engine.get("/jobs", status="failed")["jobs"]
@@ -140,7 +135,6 @@ def test_an_engine_hears_of_what_another_does(database: Database, tmp_path: Path
 
 
 def started(engine: Running, job_id: str) -> None:
-    """Wait until somebody works on a job."""
     eventually(
         lambda: engine.get(f"/jobs/{job_id}")["status"],
         lambda status: status == "running",
@@ -151,7 +145,6 @@ def started(engine: Running, job_id: str) -> None:
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """A server that may be stopped, with a database `base`."""
     server = new_server()
     asyncio.run(server.run("CREATE DATABASE base"))
     yield server
@@ -159,7 +152,6 @@ def own_server() -> Iterator[Server]:
 
 
 def readiness(engine: Running) -> tuple[int, str]:
-    """What it answers to who asks whether it is ready."""
     response = engine.http.get("/readyz")
     return response.status_code, response.json().get("code", "")
 
@@ -183,7 +175,6 @@ def test_the_database_restarts_under_load(own_server: Server, tmp_path: Path, ho
 
 
 def expect_not_ready(engine: Running) -> None:
-    """Who asks is told so, and when to come again."""
     down = eventually(
         lambda: readiness(engine), lambda seen: seen[0] != 200, seconds=SECONDS, what="not ready"
     )

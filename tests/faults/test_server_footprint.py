@@ -30,7 +30,6 @@ BIG_NOTE = "granite " * 4_000
 
 @contextmanager
 def serving(home: Path, engine_url: str) -> Iterator[tuple[Process, str]]:
-    """`kb serve` in a process of its own; its endpoint."""
     port = free_port()
     process = Process.start(
         *("-m", "kb_cli.main", "serve"),

@@ -42,7 +42,6 @@ CHANCE = 0.06
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Machine]:
-    """One simulator for all."""
     with machine() as running:
         yield running
 
@@ -152,7 +151,6 @@ class History:
         return self.notes[self.chance.choice(sorted(self.notes))]
 
     def update(self) -> None:
-        """A new text for a note, in place."""
         note, text = self._note(), self.new_word()
         updated = self.call("kb_update_note", document_id=note.number, text=text, title=text)
         note.at_most += 1
@@ -163,7 +161,6 @@ class History:
         note.texts, note.at_least = {text}, note.at_least + 1
 
     def move(self) -> None:
-        """A note moves, with a new text."""
         note, text, target = self._note(), self.new_word(), self.chance.choice(COLLECTIONS)
         moved = self.call("kb_update_note", document_id=note.number, text=text, title=text, collection=target)
         note.at_most += _MOST_CHANGES
@@ -179,7 +176,6 @@ class History:
             note.collections |= {target, None}
 
     def search(self) -> None:
-        """What is known to be there is found, or the search says that it failed."""
         note = self._note()
         if len(note.texts) > 1:
             return
@@ -188,13 +184,11 @@ class History:
         assert found is None or note.number in [hit["document_id"] for hit in found["results"]], found
 
     def read(self) -> None:
-        """A note is read with one of its texts."""
         note = self._note()
         got = self.call("kb_get", document_id=note.number)
         assert got is None or (got["title"] in note.texts and got["chunks"][0]["text"] in note.texts), got
 
     def job(self) -> None:
-        """The jobs are listed, or the listing says that it failed."""
         listed = self.call("kb_jobs", limit=5)
         assert listed is None or (listed["jobs"] and listed["total"] >= len(self.notes))
 
@@ -400,7 +394,6 @@ def test_a_document_that_a_move_may_have_left_nowhere_is_told_and_moved_again(
 def _moved(
     bench: Bench, pool: ThreadPoolExecutor, number: int, targets: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Move to all targets at once; the errors."""
     calls = [
         pool.submit(bench.client.call, "kb_move", document_id=number, collection=target) for target in targets
     ]

@@ -20,7 +20,6 @@ COMMAND = "python -m tests.faults.matrix --write"
 
 
 def cells(found: Matrix) -> dict[str, str]:
-    """The cells, each by one name."""
     return {
         f"{fault} {tool} {lasts}": answer
         for fault, row in found.items()
@@ -51,7 +50,6 @@ def test_the_committed_matrix_has_every_fault_every_tool_and_no_wrong_answer() -
 
 
 def test_the_documentation_shows_the_committed_matrix() -> None:
-    """Its table is the one that the command prints."""
     committed: Matrix = json.loads(EXPECTED.read_text("utf-8"))
     assert markdown(committed) in DOCUMENT.read_text("utf-8"), "python -m tests.faults.matrix --markdown"
 

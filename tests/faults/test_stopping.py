@@ -34,11 +34,9 @@ class Slow:
         assert self._socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def send(self, data: bytes) -> None:
-        """Some more of it."""
         self._socket.sendall(data)
 
     def answer(self) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of the answer, once the other side has closed."""
         with closing(self._socket), self._socket.makefile("rb") as answer:
             head, _, body = answer.read().partition(b"\r\n\r\n")
         return int(head.split()[1]), json.loads(body)
@@ -46,7 +44,6 @@ class Slow:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Running]:
-    """An engine that a test stops."""
     running = Running(tmp_path)
     yield running
     running.process.stop()
@@ -54,7 +51,6 @@ def engine(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[Process, int]]:
-    """A server in front of nobody, and its port."""
     port = free_port()
     process = Process.start(
         *("-m", "kb_cli.main", "serve", "--port", str(port), "--home", str(tmp_path)), LOG_LEVEL="info"
@@ -71,7 +67,6 @@ def told_to_stop(process: Process, port: int) -> None:
 
 
 def accepts(port: int) -> bool:
-    """Whether anybody listens there."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except ConnectionError:
@@ -80,14 +75,12 @@ def accepts(port: int) -> bool:
 
 
 def port_of(client: httpx.Client) -> int:
-    """Where an engine listens."""
     port = client.base_url.port
     assert port is not None
     return port
 
 
 def multipart(data: bytes) -> tuple[bytes, str]:
-    """A body with one file, and its type."""
     part = b'Content-Disposition: form-data; name="file"; filename="bees.txt"'
     return b"--b\r\n" + part + b"\r\n\r\n" + data + b"\r\n--b--\r\n", "multipart/form-data; boundary=b"
 

@@ -37,6 +37,16 @@ def error_of(result: Mapping[str, Any]) -> str:
     return str(json.loads(result["content"][0]["text"])["error"])
 
 
+def served(caller: Caller, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The result of a tool, called again for a minute as long as it is refused."""
+    return eventually(
+        lambda: caller.call(tool, **arguments),
+        lambda result: not result.get("isError"),
+        seconds=60,
+        what=f"an answer of {tool}",
+    )
+
+
 class Container:
     """One container of the stack. It is made at once and started when told to."""
 

@@ -1,7 +1,7 @@
-"""The engine image from outside: what any engine promises, through HTTP and nothing else.
+"""The engine image from outside: through HTTP and nothing else, and on the volume of an older one.
 
-The whole promise is `kb verify`'s; here stand the parts that an image can get wrong: keys, files, the data in
-its volume, and being asked again.
+The whole promise is `kb verify`'s, which `test_verified` runs on the same image; here stand the parts that an
+image can get wrong: keys, files and what reads them, and the data in its volume.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import apsw
 import httpx
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from kb_engine.embed.registry import embedder_from
+from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
 from tests.integration.conftest import Images, RunningStack
-from tests.integration.containers import Engine, Lab
+from tests.integration.containers import Engine, Lab, Server, fill
 from tests.support.scans import pdf_of_sheets, scan
 from tests.support.stack import ROOT
 
@@ -41,14 +44,6 @@ def completed(engine: Engine, job: dict[str, Any]) -> int:
     return int(job["document_id"])
 
 
-def code(response: httpx.Response) -> str:
-    assert response.headers["Content-Type"].split(";")[0] == "application/problem+json"
-    problem = response.json()
-    assert problem["status"] == response.status_code
-    assert problem["detail"]
-    return str(problem["code"])
-
-
 def test_probes_are_open_and_everything_else_wants_the_key(engine: Engine) -> None:
     """A platform asks without a key; 401 names the scheme."""
     with httpx.Client(base_url=engine.url) as stranger:
@@ -56,27 +51,6 @@ def test_probes_are_open_and_everything_else_wants_the_key(engine: Engine) -> No
         refused = stranger.get("/api/v1/documents")
     assert refused.status_code == 401
     assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-
-
-@pytest.mark.requirement("E33")
-def test_status_tells_version_model_and_counts(engine: Engine) -> None:
-    status = engine.get("/status")
-    assert status["version"].startswith("v3.")
-    assert {"model", "device", "documents", "queue", "storage"} <= status.keys()
-
-
-def test_a_note_becomes_a_document_that_is_found(engine: Engine) -> None:
-    word = f"w{uuid4().hex}"
-    job = engine.post("/jobs", json={"text": f"The {word} sails at dawn", "title": "Ship", "tags": ["sea"]})
-    document = completed(engine, job)
-    (result,) = engine.post("/search", json={"query": word, "mode": "fts"})["results"]
-    assert (result["document"]["id"], result["document"]["title"], result["tags"]) == (
-        document,
-        "Ship",
-        ["sea"],
-    )
-    assert 0 < result["score"] <= 1
-    assert word in result["chunk"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -117,77 +91,6 @@ def test_a_scanned_page_is_read_with_what_the_image_carries(engine: Engine) -> N
     assert (told["extraction_method"], told["status"], told["pages"]) == ("image_analysis", "searchable", 1)
 
 
-def test_tags_narrow_a_search_all_of_them(engine: Engine) -> None:
-    """A collection therefore never leaks into another."""
-    word = f"w{uuid4().hex}"
-    both = completed(engine, engine.post("/jobs", json={"text": f"{word} one", "tags": ["x", "y"]}))
-    completed(engine, engine.post("/jobs", json={"text": f"{word} two", "tags": ["x"]}))
-    found = engine.post("/search", json={"query": word, "mode": "fts", "tags": ["x", "y"]})["results"]
-    assert [result["document"]["id"] for result in found] == [both]
-
-
-def test_a_note_is_replaced_in_place_and_a_stale_version_is_refused(engine: Engine) -> None:
-    """Same id and creation, a new version; found by its new words alone."""
-    old, new = f"w{uuid4().hex}", f"w{uuid4().hex}"
-    document = completed(engine, engine.post("/jobs", json={"text": f"about {old}"}))
-    before = engine.get(f"/documents/{document}")
-    patched = engine.http.patch(f"/api/v1/notes/{document}", json={"text": f"about {new}"}).json()
-    assert (patched["id"], patched["created_at"]) == (document, before["created_at"])
-    assert patched["version"] > before["version"]
-    assert engine.documents_with(old) == []
-    assert engine.documents_with(new) == [document]
-    stale = {"text": "other", "expected_version": before["version"]}
-    assert code(engine.http.patch(f"/api/v1/notes/{document}", json=stale)) == "version_conflict"
-
-
-def test_a_tag_is_changed_only_under_the_version_that_was_seen(engine: Engine) -> None:
-    """Two who move a document at once cannot both succeed."""
-    document = completed(engine, engine.post("/jobs", json={"text": f"w{uuid4().hex}", "tags": ["from"]}))
-    seen = f'"{engine.get(f"/documents/{document}")["version"]}"'
-    path = f"/api/v1/documents/{document}/tags"
-    first = engine.http.delete(f"{path}/from", headers={"If-Match": seen})
-    assert first.is_success, first.text
-    late = engine.http.post(path, json={"tags": ["elsewhere"]}, headers={"If-Match": seen})
-    assert code(late) == "version_conflict"
-    assert engine.get(f"/documents/{document}")["tags"] == []
-
-
-def test_the_same_request_under_one_key_is_one_job(engine: Engine) -> None:
-    key = {"Idempotency-Key": uuid4().hex}
-    body = {"text": f"w{uuid4().hex}"}
-    first = engine.post("/jobs", json=body, headers=key)
-    assert engine.post("/jobs", json=body, headers=key)["id"] == first["id"]
-    other = engine.http.post("/api/v1/jobs", json={"text": "other"}, headers=key)
-    assert code(other) == "idempotency_mismatch"
-
-
-def test_the_same_text_twice_is_one_document_in_its_scope(engine: Engine) -> None:
-    text = f"w{uuid4().hex} again"
-    here = completed(engine, engine.post("/jobs", json={"text": text, "dedup_scope": "here"}))
-    again = ended(engine, engine.post("/jobs", json={"text": text, "dedup_scope": "here"}))
-    assert (again["document_id"], again["deduplicated"]) == (here, True)
-    assert completed(engine, engine.post("/jobs", json={"text": text, "dedup_scope": "there"})) != here
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "expected"),
-    [
-        ("GET", "/documents/999999", None, "document_not_found"),
-        ("GET", "/jobs/8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11", None, "job_not_found"),
-        ("PATCH", "/notes/999999", {"text": "x"}, "document_not_found"),
-        ("POST", "/search", {"query": "x", "fts_only": True, "mode": "vector"}, "contradiction"),
-        ("POST", "/search", {"query": "x", "top": 0}, "invalid_parameter"),
-        ("POST", "/search", {"query": "x", "unknown": 1}, "unknown_parameter"),
-        ("POST", "/jobs", {"text": " "}, "invalid_parameter"),
-    ],
-)
-def test_what_is_wrong_has_a_stable_code(
-    engine: Engine, method: str, path: str, body: dict[str, Any] | None, expected: str
-) -> None:
-    response = engine.http.request(method, f"/api/v1{path}", json=body)
-    assert code(response) == expected
-
-
 def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
     network, volume = workshop.network(), workshop.volume()
     word = f"w{uuid4().hex}"
@@ -209,3 +112,94 @@ def test_the_base_is_in_the_volume(images: Images, workshop: Lab) -> None:
 
 def _tides() -> bytes:
     return Path(DOCUMENTS / "tides.md").read_bytes()
+
+
+EMBEDDER = "hash"
+OLD_TIME = "2024-05-06T07:08:09.000000Z"
+NOTE = "Pensions are revalued every April"
+FILE = "Herring spawn on gravel banks in autumn"
+
+
+@pytest.fixture
+def old_base(tmp_path: Path) -> Path:
+    """A base of the first layout, as the first release left it: a note in memory, and a file."""
+    path, embedder = tmp_path / "kb.sqlite", embedder_from(EMBEDDER)
+    vectors = embedder.embed([NOTE, FILE])
+    db = apsw.Connection(str(path))
+    try:
+        migrate(db, path, MIGRATIONS[:1])
+        db.execute(
+            "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?)",
+            (embedder.name, str(embedder.dimensions)),
+        )
+        db.execute(
+            "INSERT INTO documents VALUES "
+            "(3, '00000000-0000-4000-8000-000000000003', 'note', 'Pensions', 'note', NULL, NULL, '/n', 10, "
+            "'h3', '{}', ?1), "
+            "(5, '00000000-0000-4000-8000-000000000005', 'file', 'Herring', 'text', 'txt', 'f.txt', '/f', "
+            "20, 'h5', '{}', ?1)",
+            (OLD_TIME,),
+        )
+        db.execute("INSERT INTO note_texts VALUES (3, ?)", (NOTE,))
+        db.execute("INSERT INTO document_tags VALUES (3, 'collection:memory'), (5, 'collection:documents')")
+        for chunk, document, text, vector in ((11, 3, NOTE, vectors[0]), (12, 5, FILE, vectors[1])):
+            db.execute(
+                "INSERT INTO chunks (id, uid, document_id, position, text, page, heading, first, beyond) "
+                "VALUES (?, ?, ?, 0, ?, NULL, NULL, 0, ?)",
+                (chunk, f"00000000-0000-4000-8000-0000000000{chunk}", document, text, len(text)),
+            )
+            db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk, vector.tobytes()))
+        db.execute("INSERT INTO chunk_text (chunk_text) VALUES ('rebuild')")
+        assert db.pragma("user_version") == 1
+    finally:
+        db.close()
+    return path
+
+
+@pytest.mark.requirement("E28", "E29")
+def test_a_volume_of_the_first_layout_serves_under_todays_image(
+    our_engine: str, images: Images, workshop: Lab, old_base: Path
+) -> None:
+    """Found by words and by meaning, changed in place through the server; and the next container agrees."""
+    network, volume = workshop.network(), workshop.volume()
+    fill(volume, our_engine, {"engine/kb.sqlite": old_base})
+    engine = Engine(our_engine, network, volume=volume, KB_EMBEDDER=EMBEDDER)
+    server = Server(images.server, network)
+    workshop.ready(engine, server)
+    caller = server.caller()
+    assert [document["id"] for document in engine.get("/documents", sort_order="asc")["documents"]] == [3, 5]
+    for query, mode, document in (("revalued", "fts", 3), (FILE, "vector", 5)):
+        found = caller.ok("kb_search", query=query, mode=mode, top=1)["results"]
+        assert [result["document_id"] for result in found] == [document]
+    assert caller.ok("kb_get", document_id=3)["collection"] == "memory"
+    changed = caller.ok("kb_update_note", document_id=3, text="Pensions are revalued every May")
+    assert (changed["id"], changed["created_at"]) == (3, OLD_TIME)
+    added = caller.ok("kb_addnote", text="A note of today", wait_seconds=20)
+    assert added["document_id"] > 5
+    assert engine.stop() == 0
+    engine.remove()
+
+    again = Engine(our_engine, network, volume=volume, KB_EMBEDDER=EMBEDDER)
+    workshop.ready(again)
+    assert again.documents_with("May") == [3]
+    assert again.documents_with("Herring") == [5]
+    assert again.documents_with("today") == [added["document_id"]]
+
+
+def test_a_base_that_is_newer_than_the_image_is_refused_and_left_alone(
+    our_engine: str, workshop: Lab, tmp_path: Path
+) -> None:
+    path = tmp_path / "kb.sqlite"
+    db = apsw.Connection(str(path))
+    try:
+        migrate(db, path, MIGRATIONS)
+        db.pragma("user_version", len(MIGRATIONS) + 1)
+    finally:
+        db.close()
+    volume = workshop.volume()
+    fill(volume, our_engine, {"engine/kb.sqlite": path})
+    engine = Engine(our_engine, workshop.network(), volume=volume, KB_EMBEDDER=EMBEDDER)
+    workshop.started(engine)
+    with pytest.raises(AssertionError, match="kb engine: "):
+        engine.until_ready()
+    assert engine.exit_status() == 1

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.integration.conftest import Images, Report
-from tests.integration.containers import Engine, Lab, Server, error_of
+from tests.integration.containers import Engine, Lab, Server, error_of, served
 from tests.support.eventually import eventually
 from tests.support.mcp_http import Caller
 
@@ -193,12 +193,7 @@ def test_a_cut_network_is_told_and_mends_by_itself(images: Images, workshop: Lab
         caller.ok("kb_upload_chunk", upload_id=start["upload_id"], chunk_index=0, data=chunk)
         assert caller.refused("kb_upload_finish", upload_id=start["upload_id"])["error"].startswith("engine_")
 
-    mended = eventually(
-        lambda: caller.call("kb_upload_finish", upload_id=start["upload_id"]),
-        lambda result: not result.get("isError"),
-        seconds=60,
-        what="the end of the upload",
-    )
+    mended = served(caller, "kb_upload_finish", upload_id=start["upload_id"])
     job = mended["structuredContent"]["job_id"]
     caller.ok("kb_jobs", job_id=job, wait_seconds=20)
     again = caller.ok("kb_addnote", text="during the cut", wait_seconds=20)
@@ -218,9 +213,4 @@ def test_an_engine_that_falls_silent_is_given_up_in_time(images: Images, worksho
     with engine.paused():
         refused = caller.refused("kb_search", query="anything")
         assert refused["error"] in {"engine_timeout", "engine_unreachable"}
-    eventually(
-        lambda: caller.call("kb_search", query="anything"),
-        lambda result: not result.get("isError"),
-        seconds=60,
-        what="an answer again",
-    )
+    served(caller, "kb_search", query="anything")

@@ -1,9 +1,11 @@
-"""The images themselves: what is in them, who they run as, how they end."""
+"""The images: what is in them, who they run as, how they end; and that a killed run leaves nothing."""
 
 from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, RunningStack
 from tests.integration.containers import USER, Container, Engine, Lab, Server
+from tests.integration.docker_engine import LABEL, OWNER_LABEL, docker, owner, remove_orphans
 from tests.support.eventually import eventually
+from tests.support.stack import ROOT
 
 BUILD_TOOLS = ("gcc", "cc", "make", "git", "pip", "hatchling", "curl")
 WRITABLE = {"/data", "/tmp", "/dev/shm", "/dev/mqueue"}
@@ -165,3 +169,32 @@ def test_sigterm_ends_an_engine_that_works_in_order(our_engine: str, workshop: L
     workshop.ready(again)
     assert again.until_idle()["completed"] == 5
     assert [len(again.documents_with(f"unique{number}word")) for number in range(5)] == [1] * 5
+
+
+def volume(made_by: str) -> str:
+    return docker("volume", "create", "--label", f"{LABEL}=true", "--label", f"{OWNER_LABEL}={made_by}")
+
+
+def volumes() -> set[str]:
+    return set(docker("volume", "ls", "--quiet", "--filter", f"label={LABEL}").split())
+
+
+def owner_that_is_gone() -> str:
+    code = "from tests.integration.docker_engine import owner; print(owner())"
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+
+
+def test_what_a_process_made_that_is_gone_is_removed_and_nothing_else(docker: None) -> None:
+    made = {name: volume(name) for name in (owner_that_is_gone(), owner(), "another-machine:1:1")}
+    others = list(made.values())[1:]
+    try:
+        remove_orphans()
+        assert volumes() & set(made.values()) == set(others)
+    finally:
+        for left in volumes() & set(made.values()):
+            remove(left)
+
+
+def remove(name: str) -> None:
+    docker("volume", "rm", name)

@@ -13,7 +13,7 @@ from mcp import Client
 
 from tests.integration import docker_engine
 from tests.integration.conftest import Images, Report, RunningStack
-from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab
+from tests.integration.containers import ENGINE_KEY, Engine, Lab, Server, lab, served
 from tests.support.eventually import eventually
 from tests.support.stack import ROOT
 
@@ -82,12 +82,7 @@ def test_the_server_starts_without_an_engine_and_meets_one_that_appears(
     workshop.started(engine)
     engine.until_ready()
     server.until_ready()
-    eventually(
-        lambda: caller.call("kb_search", query="anything"),
-        lambda result: not result.get("isError"),
-        seconds=60,
-        what="an answer through the server",
-    )
+    served(caller, "kb_search", query="anything")
     assert set(caller.statuses) == {200}
 
 

@@ -81,7 +81,7 @@ def body(operation_id: str, **other: Any) -> Break:
     )
 
 
-def filters(**other: Any) -> Break:
+def filters(*, operation_id: str = "search", **other: Any) -> Break:
     """Members of a search's `filters` are not what was sent."""
 
     def change(incoming: Incoming) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def filters(**other: Any) -> Break:
         wanted = sent and msgspec.structs.replace(sent, **other)
         return {"body": msgspec.structs.replace(incoming.body, filters=wanted)}
 
-    return asked("search", change)
+    return asked(operation_id, change)
 
 
 def answers(operation_id: str, change: Callable[[Any], dict[str, Any]]) -> Break:
@@ -136,20 +136,17 @@ def replaced(where: Any, name: str, other: Any) -> Break:
 
 
 def status_of_code(code: str) -> Break:
-    """A code comes with another status than its own."""
     kind = ERRORS[code]
     other = HTTPStatus.GONE if kind.status != HTTPStatus.GONE else HTTPStatus.CONFLICT
     return lambda: patch.dict(ERRORS, {code: dataclasses.replace(kind, status=other)})
 
 
 def another_code(code: str, other: str = "internal_error") -> Break:
-    """A code goes by another name."""
     kind: ErrorKind = dataclasses.replace(ERRORS[code], code=other)
     return lambda: patch.dict(ERRORS, {code: kind})
 
 
 def status_of_operation(operation_id: str) -> Break:
-    """An operation answers with another success than it says."""
     table = tuple(
         dataclasses.replace(operation, status=HTTPStatus.ALREADY_REPORTED)
         if operation.id == operation_id

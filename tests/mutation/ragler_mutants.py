@@ -29,6 +29,7 @@ from tests.mutation.breaking import (
     around,
     asked,
     body,
+    filters,
     forgives,
     mutant,
     query,
@@ -56,17 +57,14 @@ def results(**members: Any) -> Break:
 
 
 def metadata(**members: Any) -> Break:
-    """So has its metadata."""
     return results(metadata=lambda result: _with(result.metadata, members))
 
 
 def statistics(**members: Any) -> Break:
-    """So have a collection's statistics."""
     return answers("getCollection", lambda detail: {"statistics": _with(detail.statistics, members)})
 
 
 def summaries(**members: Any) -> Break:
-    """So has every collection of the list."""
     return answers(
         "listCollections", lambda answer: {"collections": [_with(one, members) for one in answer.collections]}
     )
@@ -75,17 +73,6 @@ def summaries(**members: Any) -> Break:
 def _with(value: Any, members: dict[str, Any]) -> Any:
     given = {name: member(value) if callable(member) else member for name, member in members.items()}
     return msgspec.structs.replace(value, **given)
-
-
-def filters(**other: Any) -> Break:
-    """Members of a search's `filters` are not what was sent."""
-
-    def change(incoming: Incoming) -> dict[str, Any]:
-        sent = incoming.body.filters
-        wanted = sent and msgspec.structs.replace(sent, **other)
-        return {"body": msgspec.structs.replace(incoming.body, filters=wanted)}
-
-    return asked("vectorSearch", change)
 
 
 async def nothing_found(incoming: Incoming, _inner: Handler) -> r.VectorSearchResponse:
@@ -245,16 +232,17 @@ _SEARCH = [
     _v("vector: the id wins over the name", test="a_name_and_another_ones_id_contradict_each_other",
        broken=forgives("vectorSearch", "contradiction", by_its_id_alone)),
     _v("vector: source_type is ignored", test="source_type_and_tags_both_hold",
-       broken=filters(source_type=None)),
-    _v("vector: tags are ignored", test="source_type_and_tags_both_hold", broken=filters(tags=[])),
+       broken=filters(operation_id="vectorSearch", source_type=None)),
+    _v("vector: tags are ignored", test="source_type_and_tags_both_hold",
+       broken=filters(operation_id="vectorSearch", tags=[])),
     _v("vector: tags are all-of", test="of_several_tags_one_is_enough",
        broken=around("vectorSearch", all_of_the_tags)),
     _v("vector: absent is not manual", test="what_names_no_source_type_is_manual",
        broken=replaced(search, "vector_result", without_default_source_type)),
     _v("vector: date_from is ignored", test="dates_are_those_of_the_last_change",
-       broken=filters(date_from=None)),
+       broken=filters(operation_id="vectorSearch", date_from=None)),
     _v("vector: date_to is ignored", test="dates_are_those_of_the_last_change",
-       broken=filters(date_to=None)),
+       broken=filters(operation_id="vectorSearch", date_to=None)),
     _v("vector: dates are those of creation", test="dates_are_those_of_the_last_change",
        broken=replaced(search, "DATE_FIELD", "created_at")),
     _v("vector: what is no date is taken", test="what_is_no_date_is_refused_by_name",

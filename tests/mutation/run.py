@@ -52,14 +52,12 @@ class Crashes(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note an exception; what no HTTP server can read is the caller's."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, HttpProcessingError):
             self.seen.append(f"{type(error).__name__}: {error}")
 
 
 def fate_of(mutant: Mutant) -> Fate:
-    """Run the test that should notice, and the whole suite where it does not."""
     started = time.monotonic()
     module, _, test = mutant.test.partition("::")
     with _crashes() as crashes, mutant.broken(), simulator() as url:
@@ -89,7 +87,6 @@ def _caught(results: Results) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the mutants whose names hold one of the arguments; 1 where one is not caught as it should be."""
     chosen = [each for each in MUTANTS if not arguments or any(word in each.name for word in arguments)]
     _check_whole()
     started = time.monotonic()

@@ -50,12 +50,10 @@ class Difference:
 
 
 def ledger(path: Path = LEDGER) -> tuple[Entry, ...]:
-    """The differences that may be."""
     return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File).entry
 
 
 def differences(engine: Iterable[Played], simulator: Iterable[Played]) -> list[Difference]:
-    """Every place where the answers differ."""
     return [
         Difference(number, f"{one.step.operation}:{place}", left, right, one.asked)
         for number, (one, two) in enumerate(zip(engine, simulator, strict=True))

@@ -290,7 +290,6 @@ class Story:
 
 
 def refusals() -> list[Step]:
-    """Requests that are refused, each for another reason."""
     uuid = "00000000-0000-4000-8000-000000000000"
     json = {"Content-Type": "application/json"}
     bodies: list[dict[str, Any]] = [
@@ -417,6 +416,5 @@ def refusals_of_collections() -> list[Step]:
 
 
 def limited() -> list[Step]:
-    """One call more than a user may make."""
     often = {"headers": {USER_ID: "often"}}
     return [Step("listCollections", request=often) for _ in range(LIMITS["listCollections"] + 1)]

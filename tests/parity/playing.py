@@ -43,7 +43,6 @@ class Side:
         self._names: dict[str, dict[Any, str]] = defaultdict(dict)
 
     def play(self, steps: list[Step]) -> list[Played]:
-        """Play the steps one after another; a submission's job is waited for."""
         return [played for step in steps for played in self._play(step)]
 
     def _play(self, step: Step) -> list[Played]:
@@ -172,7 +171,6 @@ class Side:
         return self._named(part, key)
 
     def _name(self, kind: str, value: Any) -> str:
-        """The name of an id, by its first appearance on this side."""
         names = self._names[kind]
         return names.setdefault(value, f"{kind} {len(names) + 1}")
 

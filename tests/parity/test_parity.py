@@ -21,28 +21,24 @@ STEPS = 400
 
 
 def play(serving: AbstractContextManager[str]) -> list[Played]:
-    """The history played on one side."""
     headers = {"Authorization": f"Bearer {API_KEY}"}
     with serving as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
         return Side(http).play(list(Story(SEED).steps(STEPS)))
 
 
 def unlisted_of(found: list[Difference]) -> list[Difference]:
-    """The differences that no entry of the ledger covers."""
     entries = ledger()
     return [each for each in found if not any(entry.covers(each.place) for entry in entries)]
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Played]:
-    """The history on the engine."""
     home: Path = tmp_path_factory.mktemp("parity")
     return play(engine(home))
 
 
 @pytest.fixture(scope="module")
 def found(real: list[Played]) -> list[Difference]:
-    """Where the two differ."""
     return differences(real, play(simulator()))
 
 
@@ -80,5 +76,4 @@ def test_a_broken_simulator_differs(real: list[Played], name: str) -> None:
 
 
 def test_a_history_repeats_under_its_seed() -> None:
-    """The same steps, whoever plays them."""
     assert list(Story(SEED).steps(50)) == list(Story(SEED).steps(50))

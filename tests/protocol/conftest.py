@@ -36,20 +36,16 @@ BOUND = 15.0
 
 @dataclass
 class Served:
-    """An application that listens."""
-
     base: str
     stop: asyncio.Event
     task: asyncio.Task[None]
 
     @property
     def mcp(self) -> str:
-        """The URL of `/mcp`."""
         return f"{self.base}/mcp"
 
     @property
     def port(self) -> int:
-        """The port listened on."""
         return int(self.base.rpartition(":")[2])
 
 
@@ -110,13 +106,11 @@ async def serve(fake: Fake) -> AsyncIterator[Serve]:
 
 @pytest.fixture
 def fake() -> Fake:
-    """The fake toolset."""
     return Fake()
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    """A plain HTTP client."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2 * BOUND)) as session:
         yield session
 
@@ -148,8 +142,6 @@ WAIT = 4 * BOUND
 
 @dataclass
 class Process:
-    """A server process with its pipes."""
-
     process: asyncio.subprocess.Process
 
     async def send(self, *messages: Any) -> None:
@@ -161,14 +153,12 @@ class Process:
         await self.process.stdin.drain()
 
     async def receive(self) -> dict[str, Any]:
-        """The next message."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), WAIT)
         message: dict[str, Any] = json.loads(line)
         return message
 
     async def ask(self, message: Any) -> dict[str, Any]:
-        """The answer to `message`."""
         await self.send(message)
         return await self.receive()
 

@@ -23,8 +23,6 @@ INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 @dataclass
 class Wire:
-    """An open WebSocket."""
-
     socket: aiohttp.ClientWebSocketResponse
 
     async def send(self, *messages: Any) -> None:
@@ -33,14 +31,12 @@ class Wire:
             await self.socket.send_str(message if isinstance(message, str) else json.dumps(message))
 
     async def receive(self) -> dict[str, Any]:
-        """The next message."""
         frame = await self.socket.receive(timeout=BOUND)
         assert frame.type is aiohttp.WSMsgType.TEXT, frame
         message: dict[str, Any] = json.loads(frame.data)
         return message
 
     async def ask(self, message: Any) -> dict[str, Any]:
-        """The answer to `message`."""
         await self.send(message)
         return await self.receive()
 
@@ -101,7 +97,6 @@ async def opened(wire: Wire, era: str, way: str = "fast path") -> Shape:
 
 
 def given_up(request_id: Any) -> dict[str, Any]:
-    """The notification that gives a request up."""
     return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
 
 
@@ -139,14 +134,11 @@ def frame(kind: int, payload: bytes = b"", *, final: bool = True, reserved: int 
 
 @dataclass
 class Bare:
-    """A connection that was upgraded by hand."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     @classmethod
     async def open(cls, served: Served, path: str = "/mcp") -> Bare:
-        """Connect and upgrade."""
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(upgrade(path))
         answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), BOUND)
@@ -164,7 +156,6 @@ class Bare:
             return first & 0x0F, await self.reader.readexactly(size)
 
     async def message(self) -> dict[str, Any]:
-        """The next frame's JSON."""
         kind, payload = await self.receive()
         assert kind == TEXT, (kind, payload)
         message: dict[str, Any] = json.loads(payload)
@@ -179,5 +170,4 @@ class Bare:
 
 
 def text_frame(message: Any) -> bytes:
-    """A message as a frame."""
     return frame(TEXT, json.dumps(message).encode())

@@ -18,8 +18,6 @@ from tests.support.fake_toolset import EchoArguments, EchoResult, EchoTool, Fake
 
 
 class PrintingTool(EchoTool):
-    """Prints before it says what it is told."""
-
     async def run(self, arguments: EchoArguments, call: Call) -> EchoResult:
         print("printed by accident", flush=True)
         return await super().run(arguments, call)

@@ -104,7 +104,6 @@ class Server:
         self.run = runner.run
 
     def post(self, body: bytes, sent: dict[str, str]) -> tuple[int, bytes]:
-        """What is answered to `body`."""
         return self.run(self._post(body, sent))
 
     async def _post(self, body: bytes, sent: dict[str, str]) -> tuple[int, bytes]:

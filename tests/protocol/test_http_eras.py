@@ -41,7 +41,6 @@ async def post(
 
 @pytest.fixture
 async def url(serve: Serve) -> str:
-    """Where the fake toolset is served."""
     return (await serve()).mcp
 
 

@@ -184,7 +184,6 @@ LIMITS = BodyLimits(max_bytes=1000, silence=0.05, total=1.0)
 
 
 def padded(length: int) -> bytes:
-    """A ping of exactly `length` bytes."""
     body = json.dumps(request("ping")).encode()
     return body + b" " * (length - len(body))
 

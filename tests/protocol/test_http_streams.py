@@ -153,30 +153,10 @@ async def test_closing_a_modern_answer_cancels_the_work(
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_closing_a_handshake_answer_lets_the_work_end(
-    http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
-) -> None:
-    """In that era a disconnect says nothing: the client may come back for more."""
-    served = await serve(keep_alive=SHORT if streaming else 15.0)
-    posted = asyncio.ensure_future(http.post(served.mcp, json=call("slow"), headers=BOTH))
-    await fake.slow.started.wait()
-    if streaming:
-        (await posted).close()
-    else:
-        posted.cancel()
-        await asyncio.gather(posted, return_exceptions=True)
-    async with http.post(served.mcp, json=call("echo", text="on"), headers=PLAIN) as response:
-        assert response.status == 200
-    fake.slow.release.set()
-    await asyncio.wait_for(fake.slow.finished.wait(), BOUND)
-    assert not fake.slow.cancelled.is_set()
-
-
-@pytest.mark.parametrize("streaming", [True, False])
 async def test_progress_with_nobody_left_to_hear_it_hurts_nothing(
     http: aiohttp.ClientSession, serve: Serve, fake: Fake, streaming: bool
 ) -> None:
-    """The work of a handshake-era call goes on without its client, reports and all."""
+    """A disconnect says nothing in the handshake era: the work goes on without its client."""
     served = await serve(keep_alive=SHORT if streaming else 15.0)
     ended = asyncio.Event()
 

@@ -188,7 +188,6 @@ async def stuck(knowledge: Knowledge) -> str:
 
 
 def states(knowledge: Knowledge) -> list[str]:
-    """How the tasks stand."""
     return [job.status for job in knowledge.engine.state().jobs]
 
 

@@ -51,7 +51,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Sta
 
 
 def presentation() -> bytes:
-    """A slide."""
     made, file = Presentation(), BytesIO()
     slide: Any = made.slides.add_slide(made.slide_layouts[5])
     slide.shapes.title.text = WORDS
@@ -60,7 +59,6 @@ def presentation() -> bytes:
 
 
 def workbook() -> bytes:
-    """A sheet."""
     made, file = Workbook(), BytesIO()
     made.worksheets[0].append(WORDS.split())
     made.save(file)
@@ -92,7 +90,6 @@ STONES: dict[str, Callable[[], bytes]] = {
 
 @pytest.fixture
 def caller(stack: Stack) -> Iterator[Caller]:
-    """A bare caller of `/mcp`."""
     calling = Caller(stack.mcp_url)
     with calling.http:
         yield calling

@@ -105,21 +105,18 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
 
 @pytest.fixture(scope="module")
 def simulated_base() -> Iterator[Base]:
-    """The simulator."""
     with in_thread(SimulatorSettings(port=0, api_key=API_KEY)) as running:
         yield filled("simulator", running.url)
 
 
 @pytest.fixture(params=["real", "simulated_base"])
 def base(request: pytest.FixtureRequest) -> Base:
-    """Each of the two."""
     chosen: Base = request.getfixturevalue(request.param)
     return chosen
 
 
 @asynccontextmanager
 async def serving(base: Base, home: Path, serve: Serve) -> AsyncIterator[Served]:
-    """The server in front of a base."""
     async with Services(ServerSettings(**base.settings(home))) as services:
         yield await serve(build_toolset("ragler", services))
 
@@ -149,7 +146,6 @@ class Agent:
 
 @pytest.fixture
 def agent(served: Served, mode: Mode) -> Agent:
-    """Connects in one of the modes."""
     return Agent(served.mcp, mode)
 
 

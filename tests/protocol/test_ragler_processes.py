@@ -225,7 +225,6 @@ def divided(above: Vector, below: Vector) -> Vector:
 
 
 def of(vector: Vector, **labels: str) -> float:
-    """The one series that has these labels."""
     (value,) = [value for key, value in vector.items() if labels.items() <= set(key)]
     return value
 

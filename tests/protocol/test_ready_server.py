@@ -45,14 +45,10 @@ def _server() -> Server[None]:
 
 
 class Routed(msgspec.Struct, forbid_unknown_fields=True):
-    """The arguments of a tool that asks for a header."""
-
     region: Annotated[str, msgspec.Meta(extra_json_schema={"x-mcp-header": "Region"})] = "here"
 
 
 class RoutedTool(Tool[Routed, Routed]):
-    """Asks for a header."""
-
     name = "routed"
     title = "Routed"
     description = "Answers from a region."

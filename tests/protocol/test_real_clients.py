@@ -52,7 +52,6 @@ Connect = Callable[[str, str | None], AbstractAsyncContextManager[CallTool]]
 
 @pytest.fixture(params=[None, KEY], ids=["open", "with a key"])
 def key(request: pytest.FixtureRequest) -> str | None:
-    """What callers must send."""
     found: str | None = request.param
     return found
 
@@ -65,7 +64,6 @@ async def served(serve: Serve, knowledge: Knowledge, key: str | None) -> Served:
 
 
 def headers_of(key: str | None) -> dict[str, str]:
-    """The headers that a client is configured with."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 

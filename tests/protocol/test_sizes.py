@@ -34,14 +34,12 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 @pytest.fixture
 async def served(serve: Serve, engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[Served]:
-    """The default toolset in front of it."""
     settings = ServerSettings(engine_url=engine.url, home=tmp_path)
     async with Services(settings, http_base="http://127.0.0.1:3000") as services:
         yield await serve(build_toolset("kb", services))
 
 
 async def bytes_of(http: aiohttp.ClientSession, served: Served, message: dict[str, Any]) -> bytes:
-    """The body of an answer."""
     headers = modern_headers(message) if "_meta" in message.get("params", {}) else PLAIN
     async with http.post(served.mcp, json=message, headers=headers) as response:
         assert response.status == 200

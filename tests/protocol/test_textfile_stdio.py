@@ -28,7 +28,6 @@ FIRST = initialize("2025-11-25")
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """A file with content."""
     path = tmp_path / "notes.txt"
     path.write_bytes(TEXT.encode())
     return path

@@ -33,7 +33,6 @@ KEY = "mcp-key-that-nobody-may-see"
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    """One that listens."""
     with collecting() as listening:
         yield listening
 
@@ -47,8 +46,6 @@ class Asked:
 
     @property
     def middleware(self) -> Any:
-        """Notes the headers of every operation."""
-
         @web.middleware
         async def note(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,7 +57,6 @@ class Asked:
         return note
 
     def traces(self) -> set[str | None]:
-        """The traceparents that came with them."""
         return {headers.get("traceparent") for headers in self.headers}
 
 
@@ -89,7 +85,6 @@ class Served:
         headers: dict[str, str] | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
-        """What a call is answered."""
         message = call(tool, meta=meta, **arguments)
         return dict(self.http.post("/mcp", json=message, headers=headers or {}).json())
 

@@ -43,7 +43,6 @@ def _count(kind: type) -> int:
 
 
 async def _until_none_is_left(kind: type) -> None:
-    """Wait until all objects of a kind are garbage."""
     await eventually_async(lambda: _count(kind), lambda left: left == 0, seconds=4 * BOUND, what="it")
 
 

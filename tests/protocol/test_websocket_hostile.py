@@ -38,7 +38,6 @@ PING_REQUEST = json.dumps(request("ping", request_id=3)).encode()
 
 @pytest.fixture
 async def served(serve: Serve) -> Served:
-    """The fake toolset."""
     return await serve()
 
 

@@ -52,7 +52,6 @@ def two(stack: Stack) -> Iterator[list[httpx.Client]]:
 
 
 def workers(stack: Stack) -> list[psutil.Process]:
-    """The workers that run."""
     children = psutil.Process(stack.process.pid).children(recursive=True)
     return [child for child in children if _is_worker(child)]
 
@@ -65,7 +64,6 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def connections(process: psutil.Process, port: int) -> int:
-    """How many clients the process serves."""
     found = process.net_connections(kind="tcp")
     return len([each for each in found if each.status == "ESTABLISHED" and each.laddr.port == port])
 

@@ -35,55 +35,41 @@ def claims_in(tmp_path: Path, source: str) -> list[Claim]:
     return collect_claims(tmp_path)
 
 
-def test_an_agreeing_manifest_has_no_complaints() -> None:
-    assert check(Manifest((K1, DEFERRED, CONTEXT)), [Claim("t.py::test_a", ("K1",))]) == []
+SIX = tuple(Requirement(id=f"K{number}", text="text") for number in range(1, 7))
+FLIGHT = Capability(name="flight", text="It flies", requirements=("K2", "K99"))
 
 
-def test_a_requirement_without_a_test_is_a_complaint() -> None:
-    assert check(Manifest((K1,)), []) == ["K1 has no test: It works"]
-
-
-def test_a_claim_of_an_unknown_requirement_is_a_complaint() -> None:
-    complaints = check(Manifest((K1,)), [Claim("t.py::test_a", ("K1", "K99"))])
-    assert complaints == ["t.py::test_a names K99, which is not in the manifest"]
-
-
-@pytest.mark.parametrize("reason", ["", "  "])
-def test_a_deferral_without_a_reason_is_a_complaint(reason: str) -> None:
-    entry = Requirement(id="K2", text="It flies", deferred=reason)
-    assert check(Manifest((entry,)), []) == ["K2 is deferred without a reason"]
-
-
-def test_a_context_entry_without_a_reason_is_a_complaint() -> None:
-    entry = Requirement(id="K3", text="It was written", context=True)
-    assert check(Manifest((entry,)), []) == ["K3 is deferred without a reason"]
-
-
-def test_a_deferred_requirement_with_a_test_is_a_complaint() -> None:
-    complaints = check(Manifest((DEFERRED,)), [Claim("t.py::test_a", ("K2",))])
-    assert complaints == ["K2 is deferred and has a test: the deferral is stale"]
-
-
-def test_a_test_that_claims_more_than_five_is_a_complaint() -> None:
-    entries = tuple(Requirement(id=f"K{number}", text="text") for number in range(1, 7))
-    five, six = tuple(entry.id for entry in entries[:5]), tuple(entry.id for entry in entries)
-    complaints = check(Manifest(entries), [Claim("t.py::test_five", five), Claim("t.py::test_six", six)])
-    assert complaints == ["t.py::test_six claims 6 requirements, more than 5"]
-
-
-def test_a_duplicate_id_is_a_complaint() -> None:
-    """Two entries under one id would hide one another."""
-    complaints = check(Manifest((K1, K1)), [Claim("t.py::test_a", ("K1",))])
-    assert complaints == ["K1 stands 2 times in the manifest"]
-
-
-def test_a_capability_rests_on_known_requirements_that_are_proven() -> None:
-    capability = Capability(name="flight", text="It flies", requirements=("K2", "K99"))
-    complaints = check(Manifest((DEFERRED,), (capability,)), [])
-    assert complaints == [
-        "capability flight rests on K2, which is deferred",
-        "capability flight names K99, which is not in the manifest",
-    ]
+@pytest.mark.parametrize(
+    ("manifest", "claimed", "complaints"),
+    [
+        (Manifest((K1, DEFERRED, CONTEXT)), [("K1",)], []),
+        (Manifest((K1,)), [], ["K1 has no test: It works"]),
+        (Manifest((K1,)), [("K1", "K99")], ["test 0 names K99, which is not in the manifest"]),
+        (Manifest((Requirement(id="K2", text="t", deferred=""),)), [], ["K2 is deferred without a reason"]),
+        (Manifest((Requirement(id="K2", text="t", deferred="  "),)), [], ["K2 is deferred without a reason"]),
+        (Manifest((Requirement(id="K3", text="t", context=True),)), [], ["K3 is deferred without a reason"]),
+        (Manifest((DEFERRED,)), [("K2",)], ["K2 is deferred and has a test: the deferral is stale"]),
+        (
+            Manifest(SIX),
+            [tuple(entry.id for entry in SIX[:5]), tuple(entry.id for entry in SIX)],
+            ["test 1 claims 6 requirements, more than 5"],
+        ),
+        (Manifest((K1, K1)), [("K1",)], ["K1 stands 2 times in the manifest"]),
+        (
+            Manifest((DEFERRED,), (FLIGHT,)),
+            [],
+            [
+                "capability flight rests on K2, which is deferred",
+                "capability flight names K99, which is not in the manifest",
+            ],
+        ),
+    ],
+)
+def test_every_disagreement_is_a_complaint(
+    manifest: Manifest, claimed: list[tuple[str, ...]], complaints: list[str]
+) -> None:
+    claims = [Claim(f"test {number}", ids) for number, ids in enumerate(claimed)]
+    assert check(manifest, claims) == complaints
 
 
 def test_marks_on_module_class_and_function_add_up(tmp_path: Path) -> None:

@@ -358,6 +358,12 @@ class NotePatch(Request):
     expected_version: Version | None = None
 
 
+class MetadataRequest(Request):
+    """`PUT /documents/{id}/metadata`."""
+
+    metadata: dict[str, Any]
+
+
 class TagsRequest(Request):
     """`POST /documents/{id}/tags`."""
 

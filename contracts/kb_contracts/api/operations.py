@@ -376,6 +376,19 @@ PATCH_NOTE: Operation[m.NotePatch, m.Document | m.Job] = Operation(
     links=(_READ, *_DOCUMENT_LINKS),
 )
 
+SET_METADATA: Operation[m.MetadataRequest, m.Document] = Operation(
+    "setMetadata",
+    Method.PUT,
+    f"{_DOCUMENT}/metadata",
+    "Replace a document's metadata",
+    m.Document,
+    body=m.MetadataRequest,
+    if_match=True,
+    errors=("document_not_found", "version_conflict"),
+    example={"metadata": {"source_type": "wiki", "reviewed": "2026-01-31"}},
+    links=(_READ,),
+)
+
 ADD_TAGS = _post(
     "addTags",
     f"{_DOCUMENT}/tags",

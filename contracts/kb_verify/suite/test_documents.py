@@ -272,6 +272,37 @@ def test_every_document_comes_with_its_version_as_etag(kb: Client) -> None:
         assert response.headers["ETag"] == f'"{decode(response, m.Document).version}"'
 
 
+def test_metadata_are_replaced_whole(kb: Client) -> None:
+    """A change raises the version, filters follow, and the same metadata change nothing."""
+    document = kb.stored_note("granite", metadata={"source_type": "wiki", "author": "a"})
+    changed = kb.call(
+        ops.SET_METADATA, document.id, json={"metadata": {"source_type": "mail", "n": [1, None]}}
+    )
+    assert changed.metadata == {"source_type": "mail", "n": [1, None]}
+    assert changed.version > document.version
+    assert changed.updated_at > document.updated_at
+    assert kb.found("granite", filters={"source_type": ["mail"]}) == [document.id]
+    assert kb.found("granite", filters={"source_type": ["wiki"]}) == []
+    assert kb.call(ops.SET_METADATA, document.id, json={"metadata": changed.metadata}) == changed
+    assert kb.call(ops.SET_METADATA, document.id, json={"metadata": {}}).metadata == {}
+    assert kb.found("granite", filters={"source_type": ["mail"]}) == []
+
+
+def test_metadata_are_replaced_in_the_version_that_was_read(kb: Client) -> None:
+    document = kb.stored_note("granite", metadata={"author": "a"})
+    body = {"metadata": {"author": "b"}}
+    stale = kb.request(
+        ops.SET_METADATA, document.id, json=body, headers={"If-Match": f'"{document.version + 1}"'}
+    )
+    problem(stale, "version_conflict")
+    problem(kb.request(ops.SET_METADATA, 999_999, json=body), "document_not_found")
+    problem(kb.request(ops.SET_METADATA, document.id, json={"metadata": ["a"]}), "invalid_parameter")
+    problem(kb.request(ops.SET_METADATA, document.id, json={}), "missing_parameter")
+    long = {"metadata": {"author": "a" * 65_536}}
+    problem(kb.request(ops.SET_METADATA, document.id, json=long), "invalid_parameter")
+    assert kb.call(ops.GET_DOCUMENT, document.id) == document
+
+
 def test_tags_are_added_and_taken_off(kb: Client) -> None:
     """Each change raises the version, and searches follow."""
     document = kb.stored_note("granite", tags=["a"])

@@ -247,6 +247,14 @@ class DocumentsApi:
         answer = await self._store.read(answer_to, idempotency) if job.status == "completed" else None
         return job if answer is None else msgspec.json.decode(answer, type=m.Document)
 
+    async def set_metadata(self, incoming: Incoming) -> m.Document:
+        """Replace a document's metadata."""
+        check_metadata(incoming.body.metadata)
+        key, request = document_key(incoming.path["document_id"]), incoming.body
+        return await self._store.once(
+            idempotency_of(incoming), documents.set_metadata, key, request.metadata, incoming.if_match
+        )
+
     async def add_tags(self, incoming: Incoming) -> m.Document:
         key, request = document_key(incoming.path["document_id"]), incoming.body
         return await self._store.once(

@@ -147,7 +147,11 @@ class ExactVectors:
     def _with(self, state: Snapshot, batch: Batch) -> Snapshot:
         if not state.matrix.shape[1]:
             state = empty(batch.vectors.shape[1], state.generation)
-        self._check(state, batch)
+        if batch.vectors.shape != (len(batch.chunk_ids), state.matrix.shape[1]):
+            raise ValueError(f"{len(batch.chunk_ids)} chunks, but vectors of shape {batch.vectors.shape}")
+        last = state.chunk_ids[state.count - 1 : state.count]
+        if np.any(np.diff(np.concatenate([last, batch.chunk_ids])) <= 0):
+            raise ValueError("chunk ids must grow")
         end = state.count + len(batch.chunk_ids)
         state = _with_room(state, end)
         # Rows behind `count` belong to no snapshot yet, so writing them disturbs nobody.
@@ -156,13 +160,6 @@ class ExactVectors:
         state.document_ids[state.count : end] = batch.document_ids
         alive = np.concatenate([state.alive, np.ones(len(batch.chunk_ids), np.bool_)])
         return replace(state, count=end, alive=alive, size=state.size + len(batch.chunk_ids))
-
-    def _check(self, state: Snapshot, batch: Batch) -> None:
-        if batch.vectors.shape != (len(batch.chunk_ids), state.matrix.shape[1]):
-            raise ValueError(f"{len(batch.chunk_ids)} chunks, but vectors of shape {batch.vectors.shape}")
-        last = state.chunk_ids[state.count - 1 : state.count]
-        if np.any(np.diff(np.concatenate([last, batch.chunk_ids])) <= 0):
-            raise ValueError("chunk ids must grow")
 
 
 def _with_room(state: Snapshot, needed: int) -> Snapshot:
@@ -181,10 +178,8 @@ def _without(state: Snapshot, documents: Iterable[int]) -> Snapshot:
     alive = state.alive & ~gone
     state = replace(state, alive=alive, size=int(np.count_nonzero(alive)))
     dead = state.count - state.size
-    return _compacted(state) if dead >= COMPACT_FROM and dead * 4 > state.count else state
-
-
-def _compacted(state: Snapshot) -> Snapshot:
+    if dead < COMPACT_FROM or dead * 4 <= state.count:
+        return state
     kept = np.flatnonzero(state.alive)
     return replace(
         state,

@@ -20,7 +20,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -98,8 +98,10 @@ def phrases(db: apsw.Connection, query: str) -> list[str]:
     """
     query = _valid(query)
     words = _words(db, _CJK_RUN.sub(" ", query))
-    pairs = [phrase for run in _CJK_RUN.findall(query) for phrase in _pairs(run)]
-    return list(dict.fromkeys([*words, *pairs]))[:MAX_PHRASES]
+    for run in _CJK_RUN.findall(query):
+        pairs = [f'"{first} {second}"' for first, second in pairwise(run)]
+        words += pairs or [f'"{run}"']
+    return list(dict.fromkeys(words))[:MAX_PHRASES]
 
 
 def _words(db: apsw.Connection, text: str) -> list[str]:
@@ -114,12 +116,6 @@ def _words(db: apsw.Connection, text: str) -> list[str]:
     for start, end, token in found:
         spellings.setdefault(token, f'"{raw[start:end].decode()}"')
     return list(spellings.values())
-
-
-def _pairs(run: str) -> list[str]:
-    if len(run) == 1:
-        return [f'"{run}"']
-    return [f'"{first} {second}"' for first, second in pairwise(run)]
 
 
 def _valid(text: str) -> str:
@@ -200,30 +196,6 @@ class Corpus(Extent):
     allowed: Ids
 
 
-def insert(db: apsw.Connection, title: str, chunks: Iterable[tuple[int, str | None, str]]) -> None:
-    """Write the words of a document's chunks, each an id, a heading and a text."""
-    title = index_text(title)
-    db.executemany(
-        "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)",
-        (
-            (chunk_id, title, index_text(heading or ""), index_text(text))
-            for chunk_id, heading, text in chunks
-        ),
-    )
-
-
-def remove(db: apsw.Connection, document_id: int) -> None:
-    """Take away the words of a document, whose chunks are still there."""
-    db.execute(
-        "DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE document_id = ?)", (document_id,)
-    )
-
-
-def remove_all(db: apsw.Connection) -> None:
-    """Take away all words."""
-    db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-
-
 def numbers(joined: str | None) -> Ids:
     """The integers of a `group_concat`: fetched row by row, each would take the interpreter's lock."""
     return np.fromstring(joined or "", dtype=np.int64, sep=",")
@@ -240,7 +212,12 @@ class Words:
         found = np.zeros(len(corpus.allowed))
         if not len(found):
             return found
-        kept, rest = affordable(self._known(db, phrases(db, query), corpus), corpus)
+        counted = []
+        for phrase in phrases(db, query):
+            about = self._counts.about(phrase, corpus)
+            counted.append((phrase, self._exact(db, phrase, corpus) if about is None else about))
+        known = sorted(((phrase, count) for phrase, count in counted if count), key=lambda entry: entry[1])
+        kept, rest = affordable(known, corpus)
         if corpus.few:
             self._score_some(db, kept, corpus, found)
         else:
@@ -248,15 +225,6 @@ class Words:
         if rest and not found.any():
             self._score_some(db, rest, corpus, found)
         return found
-
-    def _known(self, db: apsw.Connection, wanted: Iterable[str], corpus: Corpus) -> list[Known]:
-        """The phrases that occur, the rarest first, with about how many chunks hold them."""
-        counted = [(phrase, self._estimate(db, phrase, corpus)) for phrase in wanted]
-        return sorted(((phrase, n) for phrase, n in counted if n), key=lambda entry: entry[1])
-
-    def _estimate(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
-        about = self._counts.about(phrase, corpus)
-        return self._exact(db, phrase, corpus) if about is None else about
 
     def _exact(self, db: apsw.Connection, phrase: str, corpus: Corpus) -> int:
         if (known := self._counts.exactly(phrase, corpus)) is not None:
@@ -351,21 +319,19 @@ class Tokenizer:
 
     def _words(self, text: str) -> _Terms:
         tokens = self._tokens(index_text(text), apsw.FTS5_TOKENIZE_DOCUMENT)
-        single = Counter(_term(token) for token, _ in tokens)
-        single.update(_neighbours(tokens))
-        return _Terms(single, len(tokens))
+        terms = Counter(_term(token) for token, _ in tokens)
+        terms.update(
+            _term(first, second)
+            for (first, is_cjk), (second, is_cjk_too) in pairwise(tokens)
+            if is_cjk and is_cjk_too
+        )
+        return _Terms(terms, len(tokens))
 
     def _tokens(self, text: str, reason: int) -> list[tuple[str, bool]]:
         """Each token, and whether it is a CJK character."""
         raw = text.encode("utf-8", "replace")
         found = cast("list[tuple[int, int, str]]", self._tokenize(raw, reason, None, include_colocated=False))
         return [(token, bool(CJK_CHARACTER.match(raw[start:end].decode()))) for start, end, token in found]
-
-
-def _neighbours(tokens: list[tuple[str, bool]]) -> Iterator[str]:
-    for (first, is_cjk), (second, is_cjk_too) in pairwise(tokens):
-        if is_cjk and is_cjk_too:
-            yield _term(first, second)
 
 
 def _term(*tokens: str) -> str:

@@ -176,7 +176,6 @@ class Texts:
         return cls([*frequent, *sorted(made - set(frequent))], np.random.default_rng(seed))
 
     def passage(self, words: int) -> str:
-        """A text of so many words."""
         ranks = self.rng.zipf(1.15, words) % len(self.words)
         return " ".join(self.words[rank] for rank in ranks)
 

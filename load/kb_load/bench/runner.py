@@ -67,7 +67,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([figures_table(self.columns, self.rows()), *self.footer(), self.machine.line()])
 
     def plot(self, path: Path) -> None:
-        """Draw the panels into a PNG file."""
         sheet = Sheet(len(self.panels), title=self.title)
         for panel in self.panels:
             sheet.compare(self.rows(), **panel._asdict())
@@ -313,7 +312,6 @@ class Standing:
     home: Path | None = None
 
     def message(self, era: Era) -> Message:
-        """The call."""
         return tool_call(era, self.call.tool, self.call.arguments, key=KEY)
 
     def check_counts(self) -> None:
@@ -329,7 +327,6 @@ class Standing:
 
 @contextmanager
 def stub_engine(folder: Path) -> Iterator[tuple[Running, str]]:
-    """The engine behind every host, and its URL."""
     port = free_port()
     program = ["-m", "kb_load.bench.servers", "engine", "--port", str(port)]
     with running("stub engine", program, folder, port=port) as engine:

@@ -149,7 +149,6 @@ def engine(port: int) -> None:
 
 
 def bare(engine_url: str, port: int) -> None:
-    """The ceiling."""
     import aiohttp
 
     url = f"{engine_url}/api/v1/search"
@@ -324,7 +323,6 @@ HOSTS: dict[str, Callable[[str, int], None]] = {
 
 
 def main() -> None:
-    """Serve until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=("engine", "uploads", *HOSTS))
     parser.add_argument("--port", type=int, required=True)

@@ -151,7 +151,6 @@ def page_of_text(number: int, seed: int) -> list[str]:
 
 
 def text_pdf(pages: int, *, seed: int) -> bytes:
-    """A PDF of so many pages of text in Helvetica."""
     kids = b" ".join(b"%d 0 R" % (4 + 2 * page) for page in range(pages))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -219,7 +218,6 @@ class Stack:
         self._mcp = f"{server_url}/mcp"
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The structured result of one tool call over Streamable HTTP."""
         message = tool_call(HANDSHAKE, tool, arguments, request_id=next(_ids))
         async with self._session.post(self._mcp, data=message.body, headers=message.headers) as response:
             return structured(await response.read())
@@ -274,13 +272,11 @@ class Stack:
         return bool(job["status"] in {"queued", "running"})
 
     async def unfinished(self) -> int:
-        """How many jobs the engine has not ended."""
         async with self._session.get(f"{self._engine}/status") as response:
             queue = (await response.json())["queue"]
         return int(queue["queued"] + queue["running"])
 
     async def clear(self) -> None:
-        """Remove all documents, and cancel what is taken in."""
         async with self._session.delete(f"{self._engine}/documents?confirm=true") as response:
             response.raise_for_status()
 
@@ -374,7 +370,6 @@ class IngestionReport(Report, frozen=True, kw_only=True):
         return f"{added}\n\n{found}\n{self.machine.line()}"
 
     def plot(self, path: Path) -> None:
-        """Draw the percentiles."""
         sheet = Sheet(2, title=self.title)
         for kinds in (self.notes, {"quiet": self.quiet, f"a PDF of {self.pages} pages": self.busy}):
             heights = {

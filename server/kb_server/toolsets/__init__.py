@@ -80,5 +80,6 @@ def tools_in(toolset: str, *modules: str) -> Iterator[type[Any]]:
     for name in [f"{toolset}.{module}" for module in modules] or [toolset]:
         module = import_module(name)
         for value in vars(module).values():
-            if getattr(value, "__module__", "") == module.__name__ and getattr(value, "name", ""):
+            is_ours = isinstance(value, type) and issubclass(value, Tool) and value.__module__ == name
+            if is_ours and hasattr(value, "name"):
                 yield value

@@ -146,7 +146,6 @@ class Session(ObjectSendStream[SessionMessage]):
                 await self._ended.wait()
 
     async def send(self, item: SessionMessage) -> None:
-        """Write what the SDK answers or reports."""
         message = item.message
         if isinstance(message, JSONRPCResponse) and message.id == self._initialize_id:
             self._initialize_id, self._version = None, message.result.get("protocolVersion")
@@ -234,7 +233,6 @@ class Session(ObjectSendStream[SessionMessage]):
         await self.loop.send(SessionMessage(message, metadata))
 
     def _would_exceed(self, bounds: Bounds, size: int) -> bool:
-        """Whether a message of `size` bytes is too much beside what is in flight."""
         in_flight = self._in_flight
         return len(in_flight) >= bounds.calls or sum(in_flight.values()) + size > bounds.bytes
 

@@ -74,8 +74,6 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class McpEndpoint:
-    """Answers the requests of one path."""
-
     def __init__(self, server: HostedServer, options: HostingOptions, places: SocketPlaces) -> None:
         self._server = server
         self._sockets = WebSockets(server, options.sockets, places)
@@ -351,7 +349,6 @@ class Exchange(Channel):
             await self._write(_event(notification_bytes(method, params)))
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress under the caller's token; nothing without one."""
         if self._token is None:
             return
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}

@@ -38,7 +38,6 @@ class Stopping:
     deadline: float | None = None
 
     def seconds_left(self) -> float:
-        """How long calls may still take."""
         if self.deadline is None:
             return 0.0
         return max(0.0, self.deadline - asyncio.get_running_loop().time())

@@ -108,8 +108,6 @@ class SocketPlaces:
 
 
 class WebSockets:
-    """The open connections of one endpoint."""
-
     def __init__(self, server: HostedServer, limits: SocketLimits, places: SocketPlaces) -> None:
         # aiohttp warns where no subprotocol is shared, and quotes what the client offers: some put a token
         # there.
@@ -264,8 +262,6 @@ class _Outbox(ObjectSendStream[SessionMessage]):
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One connection, from its upgrade to its end."""
-
     http: web.Request
     socket: _Socket
     outbox: _Outbox
@@ -280,12 +276,10 @@ class _Connection:
     began: float = field(default_factory=perf_counter)
 
     def stop(self, grace: float) -> None:
-        """Take no further message."""
         self.stopping, self.grace = True, grace
         self.reading.cancel()
 
     async def serve(self, server: HostedServer, bounds: Bounds) -> None:
-        """Serve the client until the connection ends."""
         try:
             await self._close(await self._converse(server, bounds))
         except Exception:  # the boundary: an HTTP answer, as other faults have, cannot be given any more

@@ -260,6 +260,16 @@ class Documents:
             stored, new, now, title=new_title, size_bytes=size, sha256=digest, **_status(chunks)
         )
 
+    def set_metadata(
+        self, key: int | str, metadata: dict[str, Any], expected: int | None, now: int
+    ) -> Stored:
+        """Raises EngineError: `document_not_found` or `version_conflict`. The same: nothing changes."""
+        stored = self.find(key)
+        check_version(stored.document, expected)
+        if metadata == stored.document.metadata:
+            return stored
+        return self._changed(stored, stored, now, metadata=metadata)
+
     def add_tags(self, key: int | str, tags: Sequence[str], expected: int | None, now: int) -> Stored:
         """Raises EngineError: `document_not_found` or `version_conflict`. Nothing new: nothing changes."""
         stored = self.find(key)

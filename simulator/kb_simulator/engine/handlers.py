@@ -289,6 +289,15 @@ async def patch_note(incoming: Incoming) -> m.Document | m.Job:
     return state.outcome(taken.id)
 
 
+async def set_metadata(incoming: Incoming) -> m.Document:
+    check_metadata(incoming.body.metadata)
+    key, metadata = document_key(incoming.path["document_id"]), incoming.body.metadata
+    return _change(
+        incoming,
+        lambda state, now: state.documents.set_metadata(key, metadata, incoming.if_match, now).document,
+    )
+
+
 async def add_tags(incoming: Incoming) -> m.Document:
     key, tags = document_key(incoming.path["document_id"]), incoming.body.tags
     return _change(

@@ -165,6 +165,12 @@ class Operations:
         self._documents.rewrite(number, body["title"], made, chunks)
         return self._documents.one(number)
 
+    def set_metadata(self, asked: Row) -> Row:
+        number = self._documents.number_of(asked["document_id"])
+        self._documents.expect(number, asked["version"])
+        self._documents.set_metadata(number, asked["body"]["metadata"])
+        return self._documents.one(number)
+
     def add_tags(self, asked: Row) -> Row:
         number = self._documents.number_of(asked["document_id"])
         self._documents.expect(number, asked["version"])

@@ -323,6 +323,11 @@ class Documents:
             self._db.execute("UPDATE documents SET title = ? WHERE id = ?", title, number)
         self._raise_version(number)
 
+    def set_metadata(self, number: int, metadata: Row) -> None:
+        if metadata != self.one(number)["metadata"]:
+            self._db.execute("UPDATE documents SET metadata = ? WHERE id = ?", json.dumps(metadata), number)
+            self._raise_version(number)
+
     def add_tags(self, number: int, tags: Sequence[str]) -> None:
         before = self._db.writes
         for tag in tags:

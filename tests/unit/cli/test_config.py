@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kb_cli.command_line import dispatch
 from kb_cli.config import ClientSettings, all_settings, config_file, read
 from kb_cli.main import main
 from kb_cli.output import Exit
@@ -104,14 +103,25 @@ def test_a_file_that_does_not_fit_is_told_in_one_line(
     assert output.err.count("\n") == 1
 
 
-def test_a_file_that_was_asked_for_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--config", "gone.toml"]) == Exit.USAGE
-    assert "gone.toml" in capsys.readouterr().err
-
-
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("config", "--config", "gone.toml"), "gone.toml"),
+        (("sim", "--port", "70000"), "KB_SIM_PORT"),
+        (("sim", "--jobs", "later"), "KB_SIM_JOBS='later': takes at-once, polls:N, seconds:S, stuck"),
+        (("reindex", "--embedder", "nope"), "KB_EMBEDDER"),
+    ],
+)
 def test_a_wrong_value_is_refused_with_the_variables_name(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert main([*arguments]) == Exit.USAGE
+    assert words in capsys.readouterr().err
+
+
+def test_a_wrong_variable_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOG_LEVEL", "loud")
-    assert dispatch(["config"]) == Exit.USAGE
+    assert main(["config"]) == Exit.USAGE
     assert "LOG_LEVEL='loud'" in capsys.readouterr().err

@@ -84,8 +84,3 @@ def test_without_a_base_there_is_nothing_to_reindex(
 ) -> None:
     assert main(["reindex", "--home", str(tmp_path), "--embedder", "hash"]) == Exit.FAILED
     assert "kb.sqlite" in capsys.readouterr().err
-
-
-def test_an_unknown_embedder_is_a_wrong_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reindex", "--home", str(tmp_path), "--embedder", "nope"]) == Exit.USAGE
-    assert "KB_EMBEDDER" in capsys.readouterr().err

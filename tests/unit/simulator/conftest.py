@@ -9,12 +9,11 @@ import pytest
 
 from kb_simulator.harness.app import Simulator
 from kb_simulator.settings import SimulatorSettings
-from tests.unit.simulator.running import Running
+from tests.unit.simulator.parts import Running
 
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    """A simulator with its control plane, and a client of its engine."""
     async with (
         Simulator(SimulatorSettings(port=0, control=0)) as simulator,
         # Without certificates to load, a client is made in a tenth of the time.

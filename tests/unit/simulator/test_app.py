@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import httpx
 import pytest
 
+from kb_contracts.api.formats import FORMATS
 from kb_contracts.api.operations import OPERATIONS
+from kb_contracts.api.ragler import LIMITS, USER_ID, collection_id
+from kb_readers import ExtractionFailed, readers
 from kb_simulator.determinism import ClockMode
+from kb_simulator.engine.handlers import extract
 from kb_simulator.engine.jobs import AfterPolls, AfterTime, Stuck
 from kb_simulator.harness.app import Simulator, build_app
-from kb_simulator.harness.faults import Fault
-from kb_simulator.harness.namespaces import HEADER, Namespaces
+from kb_simulator.harness.control import BASE
+from kb_simulator.harness.faults import Fault, Latency, LogNormal, When
+from kb_simulator.harness.journal import Match, record_request
+from kb_simulator.harness.namespaces import DEFAULT, HEADER, Namespace, Namespaces
 from kb_simulator.settings import SimulatorSettings
-from tests.support.documents import docx_of, large_pdf, sentence_of_page
-from tests.unit.simulator.running import API, Running
+from tests.support.documents import docx_of, large_pdf, looping_pdf, sentence_of_page
+from tests.unit.simulator.parts import API, Running
 
 
 async def test_a_note_is_taken_in_found_changed_and_removed(running: Running) -> None:
-    """The round that every client goes."""
     job = (await running.note("granite quarry", tags=["a"])).json()
     ended = (await running.http.get(f"{API}/jobs/{job['id']}")).json()
     number = ended["document_id"]
@@ -85,7 +91,6 @@ async def test_a_file_over_the_limit_is_refused() -> None:
 
 
 async def test_whoever_waits_for_a_job_hears_of_its_end_in_virtual_time(running: Running) -> None:
-    """No longer than it takes."""
     running.namespace.state.policy = AfterTime(seconds=10)
     job = (await running.note("granite")).json()
     ended = await running.http.get(f"{API}/jobs/{job['id']}", params={"wait": 30})
@@ -116,7 +121,6 @@ async def test_whoever_waits_is_woken_by_whatever_ends_the_job(running: Running,
 
 
 async def test_a_second_request_under_a_key_is_in_progress_while_the_first_runs(running: Running) -> None:
-    """A delay holds the first one up."""
     running.namespace.clock.mode = ClockMode.MANUAL
     running.arm("latency_fixed", nth=1)
     key = {"Idempotency-Key": "once"}
@@ -130,7 +134,6 @@ async def test_a_second_request_under_a_key_is_in_progress_while_the_first_runs(
 
 
 async def test_a_retried_file_is_the_same_whatever_its_boundary(running: Running) -> None:
-    """Fingerprint and answer."""
     send = {"files": {"file": ("a.txt", b"granite")}, "headers": {"Idempotency-Key": "once"}}
     first, second = [await running.http.post(f"{API}/jobs", **send) for _ in range(2)]  # type: ignore[arg-type]  # httpx's own types
     assert first.json() == second.json()
@@ -138,7 +141,6 @@ async def test_a_retried_file_is_the_same_whatever_its_boundary(running: Running
 
 
 async def test_a_search_asked_again_answers_the_same_until_something_changes(running: Running) -> None:
-    """To the byte; a new note is found at once."""
     await running.note("granite")
     first, second = await running.search("granite"), await running.search("granite")
     assert first.content == second.content
@@ -167,7 +169,6 @@ async def test_two_namespaces_of_one_seed_have_the_same_ids(running: Running) ->
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a\tb"])
 async def test_a_name_that_is_none_is_refused(running: Running, name: str) -> None:
-    """It names the header."""
     response = await running.http.get(f"{API}/status", headers={HEADER: name})
     assert response.json()["parameter"] == HEADER
 
@@ -224,7 +225,6 @@ async def test_a_search_that_is_known_does_not_pass_by_the_check_of_its_headers(
 
 
 async def test_namespaces_are_bounded() -> None:
-    """The refusal says how many there may be, and what to do."""
     async with (
         Simulator(SimulatorSettings(port=0, namespaces=3)) as simulator,
         httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
@@ -264,7 +264,6 @@ async def test_the_journal_tells_each_request_and_its_answer(running: Running) -
 
 
 async def test_whoever_hangs_up_has_no_answer_in_the_journal(running: Running) -> None:
-    """The entry stays without a status."""
     running.namespace.state.policy = Stuck()
     job = (await running.note("granite")).json()
     running.namespace.clock.mode = ClockMode.MANUAL
@@ -280,3 +279,228 @@ def test_every_operation_is_told_from_its_route() -> None:
     routes = {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource}
     promised = {(operation.method.value, operation.path) for operation in OPERATIONS}
     assert routes == promised | {("GET", "/health")}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("txt", b"# granite", "# granite"),
+        ("html", b"<h1>Stones</h1><p>granite</p>", "# Stones\n\ngranite"),
+        ("svg", b'<svg xmlns="http://www.w3.org/2000/svg"><text>granite</text></svg>', "granite"),
+        ("docx", docx_of([("Heading2", "Stones"), ("", "granite")]), "## Stones\n\ngranite"),
+    ],
+)
+async def test_a_file_gives_its_text(name: str, data: bytes, text: str) -> None:
+    assert [page.text for page in (await extract(data, FORMATS[name])).pages] == [text]
+
+
+async def test_a_pdf_has_pages() -> None:
+    found = await extract(large_pdf(2), FORMATS["pdf"])
+    assert found.page_count == 2
+    assert sentence_of_page(2) in found.pages[1].text
+
+
+@pytest.mark.parametrize(("name", "force_ocr"), [("jpg", False), ("png", False), ("pdf", True)])
+async def test_nothing_is_read_by_ocr(name: str, force_ocr: bool) -> None:
+    """As by an engine that lacks the extra for it."""
+    with pytest.raises(ExtractionFailed) as failed:
+        await extract(large_pdf(1), FORMATS[name], force_ocr=force_ocr)
+    assert failed.value.code == "ocr_failed"
+
+
+async def test_a_hostile_file_fails_alone() -> None:
+    """What reads it is another process."""
+    with pytest.raises(ExtractionFailed) as failed:
+        await extract(looping_pdf(), FORMATS["pdf"])
+    assert failed.value.code == "file_corrupt"
+
+
+async def test_a_format_whose_package_is_missing_is_refused_when_it_comes(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "_PACKAGES", {"pdf": "a_package_that_is_not_there"})
+    answer = await running.http.post("/api/v1/jobs", files={"file": ("a.pdf", large_pdf(1))})
+    assert answer.json()["code"] == "unsupported_format"
+    assert "a_package_that_is_not_there" in answer.json()["detail"]
+
+
+GUIDES = collection_id("guides")
+
+
+async def lists(running: Running, count: int, **headers: str) -> list[httpx.Response]:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return [await running.http.get("/collections", headers=sent) for _ in range(count)]
+
+
+async def describe(running: Running, description: str) -> None:
+    body = {"name": "guides", "description": description}
+    assert (await running.http.put(f"/collections/{GUIDES}", json=body)).status_code == 200
+
+
+async def description(running: Running) -> str:
+    return str((await running.http.get(f"/collections/{GUIDES}")).json().get("description"))
+
+
+@pytest.mark.requirement("R51", "R53")
+async def test_a_window_ends_when_virtual_time_has_passed(running: Running) -> None:
+    *taken, refused = await lists(running, LIMITS["listCollections"] + 1)
+    assert {response.status_code for response in taken} == {200}
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+    running.namespace.clock.advance(59.5)
+    (refused,) = await lists(running, 1)
+    assert (refused.json()["retry_after"], refused.headers["Retry-After"]) == (0.5, "1")
+    running.namespace.clock.advance(0.5)
+    assert (await lists(running, 1))[0].status_code == 200
+
+
+async def test_limits_are_a_namespaces_own(running: Running) -> None:
+    assert (await lists(running, 21))[-1].status_code == 429
+    assert (await lists(running, 1, **{HEADER: "other"}))[0].status_code == 200
+    running.namespace.reset()
+    assert (await lists(running, 1))[0].status_code == 200
+
+
+async def test_descriptions_are_kept_and_restored_with_the_state(running: Running) -> None:
+    await describe(running, "before")
+    kept = running.namespace.snapshot()
+    await describe(running, "after")
+    running.namespace.restore(kept)
+    assert await description(running) == "before"
+    await describe(running, "later")
+    running.namespace.restore(kept)
+    assert await description(running) == "before"
+
+
+async def test_a_stale_read_knows_no_later_description(running: Running) -> None:
+    await describe(running, "before")
+    running.arm("stale_read", operation="getCollection", nth=2)
+    assert await description(running) == "before"
+    await describe(running, "after")
+    assert await description(running) == "before"
+    assert await description(running) == "after"
+
+
+@pytest.mark.parametrize("operation", [*LIMITS, "putCollection"])
+async def test_faults_are_armed_by_operation(running: Running, operation: str) -> None:
+    running.arm("not_ready", operation=operation, times=1)
+    if operation == "vectorSearch":
+        response = await running.http.post("/vector/search", json={"query": "x"})
+    elif operation == "listCollections":
+        response = await running.http.get("/collections")
+    elif operation == "getCollection":
+        response = await running.http.get(f"/collections/{GUIDES}")
+    else:
+        response = await running.http.put(f"/collections/{GUIDES}", json={"name": "guides"})
+    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
+
+
+async def test_a_rate_limit_can_be_armed_under_its_own_code(running: Running) -> None:
+    fault = {
+        "name": "rate_limit",
+        "effect": {"kind": "rate_limit", "seconds": 7, "code": "rate_limited"},
+        "match": {"operation": "vectorSearch"},
+    }
+    armed = await running.http.post(f"{running.simulator.control_url}{BASE}/faults", json=fault)
+    assert armed.status_code == 200, armed.text
+    response = await running.http.post("/vector/search", json={"query": "x"}, headers={USER_ID: "u"})
+    assert (response.status_code, response.headers["Retry-After"]) == (429, "7")
+    assert response.json()["code"] == "rate_limited"
+
+
+def test_a_search_in_a_collection_names_its_tag() -> None:
+    """So that a fault or the journal can be about one collection."""
+    body = b'{"query": "x", "collectionName": "guides", "filters": {"tags": ["a", 5]}}'
+    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, body).tags == (
+        "a",
+        "collection:guides",
+    )
+    odd = b'{"collectionName": 5, "filters": [], "tags": "a"}'
+    assert record_request("POST", "/vector/search", "", "vectorSearch", {}, odd).tags == ()
+
+
+def test_who_asks_is_not_what_is_asked() -> None:
+    """Two users who ask the same have one fingerprint: a run repeats whoever plays it."""
+    one, two = (
+        record_request("GET", "/collections", "", "listCollections", {USER_ID: user}, b"") for user in "ab"
+    )
+    assert one.fingerprint == two.fingerprint
+
+
+CALLERS = 8
+ROUNDS = 2
+
+
+def arm(namespace: Namespace) -> None:
+    chances = {
+        "internal_error": 0.2,
+        "lost_ack": 0.15,
+        "reset_before_headers": 0.1,
+        "reset_mid_body": 0.1,
+        "not_json": 0.1,
+    }
+    namespace.faults.arm(
+        Fault(name="slow", effect=Latency(delay=LogNormal()), when=When(probability=0.5), optional=True)
+    )
+    for name, probability in chances.items():
+        namespace.faults.arm(Fault(name=name, when=When(probability=probability)))
+    namespace.faults.arm(Fault(name="not_ready", match=Match(tag="odd"), when=When(nth=2, count="request")))
+
+
+async def attempt(http: httpx.AsyncClient, method: str, path: str, **more: object) -> None:
+    """One request, again and again until its answer is good.
+
+    Who gives up after so many failures makes as many requests as chance dealt to it in particular; who goes
+    on until success makes, together with the others, as many as it takes, whoever they are.
+    """
+    for _ in range(50):
+        try:
+            response = await http.request(method, f"{API}{path}", **more)  # type: ignore[arg-type]  # httpx's own types
+        except httpx.TransportError:
+            continue
+        if response.is_success and response.headers["Content-Type"] == "application/json":
+            return
+
+
+async def call(http: httpx.AsyncClient, caller: int, dice: random.Random) -> None:
+    """What one caller does: notes, files and searches, with pauses that no two runs have in common."""
+    for number in range(ROUNDS):
+        tag = "odd" if (caller + number) % 2 else "even"
+        note = {"text": f"granite {caller} {number}", "tags": [tag]}
+        await attempt(http, "POST", "/jobs", json=note, headers={"Idempotency-Key": str(dice.random())})
+        for _ in range(dice.randrange(5)):
+            await asyncio.sleep(0)
+        await attempt(http, "POST", "/search", json={"query": f"granite {number}", "tags": [tag]})
+        await attempt(http, "POST", "/jobs", files={"file": (f"{caller}.txt", b"copper %d" % number)})
+        await attempt(http, "GET", "/documents", params={"tag": tag, "limit": 1})
+
+
+async def run(seed: int, dice_seed: int) -> tuple[bytes, list[int]]:
+    """A run of all callers at once: the canonical journal, and the numbers in the order of arrival."""
+    dice = random.Random(dice_seed)
+    callers = list(range(CALLERS))
+    dice.shuffle(callers)
+    async with (
+        Simulator(SimulatorSettings(seed=seed, port=0)) as simulator,
+        httpx.AsyncClient(base_url=simulator.url, timeout=20, verify=False) as http,
+    ):
+        namespace = simulator.namespaces.get(DEFAULT)
+        arm(namespace)
+        await asyncio.gather(*(call(http, caller, dice) for caller in callers))
+        assert all(armed.fired for armed in namespace.faults.list())
+        arrival = [hash(entry.request.fingerprint) for entry in namespace.journal]
+        return namespace.journal.canonical(), arrival
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_two_runs_of_one_seed_have_the_same_journal_byte_for_byte(seed: int) -> None:
+    first, first_order = await run(seed, dice_seed=1)
+    second, second_order = await run(seed, dice_seed=2)
+    assert first_order != second_order
+    assert first.count(b"\n") > CALLERS * ROUNDS * 4
+    assert first == second
+
+
+async def test_another_seed_has_another_journal() -> None:
+    one, _ = await run(7, dice_seed=1)
+    other, _ = await run(9, dice_seed=1)
+    assert one != other

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
 import httpx
 import pytest
 
+from kb_simulator import AfterPolls, ControlClient, ControlError, Match, SimulatorSettings, in_thread
 from kb_simulator.determinism import ClockMode
 from kb_simulator.harness.app import Simulator
 from kb_simulator.harness.control import BASE
-from kb_simulator.harness.faults import CATALOGUE, Fault
-from kb_simulator.harness.journal import Match
+from kb_simulator.harness.faults import CATALOGUE, Fault, RateLimit
 from kb_simulator.harness.namespaces import HEADER
-from kb_simulator.settings import SimulatorSettings
-from tests.unit.simulator.running import API, Running
+from tests.unit.simulator.parts import API, Running
 
 HOSTILE = "<script>alert('x')</script>\"'&"
 
 
 async def ask(running: Running, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
-    """An operation of the control plane."""
     return await running.http.request(method, f"{running.simulator.control_url}{path}", json=body, **more)
 
 
@@ -37,13 +36,11 @@ class Tags(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag."""
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
 
 
 async def test_it_is_off_unless_asked_for() -> None:
-    """The engine's port knows nothing of it."""
     async with (
         Simulator(SimulatorSettings(port=0)) as simulator,
         httpx.AsyncClient(base_url=simulator.url, verify=False) as http,
@@ -192,7 +189,6 @@ async def test_namespaces_are_made_listed_and_forgotten(running: Running) -> Non
 
 
 async def test_the_default_namespace_begins_anew_instead_of_going(running: Running) -> None:
-    """There is always one."""
     await running.note("granite")
     await ask(running, "DELETE", f"{BASE}/namespaces/default")
     assert running.namespace.state.documents.by_id == {}
@@ -208,7 +204,6 @@ async def test_each_operation_is_about_one_namespace(running: Running) -> None:
 
 
 async def test_the_page_shows_state_journal_and_faults(running: Running) -> None:
-    """Live: the part that changes is fetched again."""
     await running.note("granite quarry", tags=["a"])
     running.arm("not_ready", operation="search", nth=3)
     page = (await ask(running, "GET", "/")).text
@@ -281,7 +276,6 @@ async def test_whatever_comes_from_outside_is_escaped(running: Running) -> None:
 
 
 async def test_the_page_lets_nothing_else_run(running: Running) -> None:
-    """Its policy names one script and one style, and nobody may frame it."""
     page = await ask(running, "GET", "/")
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -289,3 +283,94 @@ async def test_the_page_lets_nothing_else_run(running: Running) -> None:
     assert "unsafe" not in policy
     assert len(re.findall("'sha256-", policy)) == 2
     assert "style" not in Tags(page.text).attributes
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    with in_thread(SimulatorSettings(port=0, control=0)) as running:
+        yield running
+
+
+@pytest.fixture
+def control(simulator: Simulator, request: pytest.FixtureRequest) -> Iterator[ControlClient]:
+    """A client for a namespace of the test's own, with a key that chooses it."""
+    with ControlClient(simulator.control_url or "") as client:
+        mine = client.namespace(request.node.name, api_key=request.node.name, seed=3)
+        yield mine
+        mine.remove()
+
+
+@pytest.fixture
+def engine(simulator: Simulator, control: ControlClient) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {control.name}"}
+    with httpx.Client(base_url=f"{simulator.url}{API}", headers=headers, verify=False) as client:
+        yield client
+
+
+def note(engine: httpx.Client, text: str = "granite") -> httpx.Response:
+    return engine.post("/jobs", json={"text": text, "tags": ["a"]})
+
+
+def test_faults_are_armed_by_name_or_by_effect(control: ControlClient, engine: httpx.Client) -> None:
+    named = control.faults.arm("not_ready", operation="listTags", times=1)
+    own = control.faults.arm("slowly", RateLimit(seconds=9), operation="listJobs", count="request", nth=1)
+    statuses = [engine.get(path).status_code for path in ("/tags", "/tags", "/jobs", "/jobs")]
+    assert statuses == [503, 200, 429, 429]
+    assert [(each.id, each.fired) for each in control.faults.list()] == [(named.id, 1), (own.id, 2)]
+    assert control.faults.disarm(named.id).fired == 1
+    assert [each.id for each in control.faults.disarm_all()] == [own.id]
+
+
+def test_time_is_moved(control: ControlClient) -> None:
+    control.clock.set_mode("manual")
+    assert control.clock.advance(12).elapsed == 12
+    assert (control.clock.elapsed(), control.clock.read().mode) == (12, "manual")
+
+
+def test_the_journal_is_held_to_what_is_wanted(control: ControlClient, engine: httpx.Client) -> None:
+    note(engine)
+    engine.get("/tags")
+    control.journal.expect(operation="createJob", exactly=1)
+    control.journal.never(operation="search")
+    control.journal.in_order(Match(operation="createJob"), Match(path="/api/v1/tags"))
+    assert [entry.operation for entry in control.journal.entries()] == ["createJob", "listTags"]
+    assert control.journal.canonical().count(b"\n") == 2
+    with pytest.raises(AssertionError, match="the nearest was #1"):
+        control.journal.expect(operation="createJob", tag="b")
+    with pytest.raises(AssertionError, match="expected never"):
+        control.journal.never(operation="createJob")
+    with pytest.raises(AssertionError, match="it came as #1"):
+        control.journal.in_order(Match(path="/api/v1/tags"), Match(operation="createJob"))
+
+
+def test_states_are_kept_and_jobs_have_policies(control: ControlClient, engine: httpx.Client) -> None:
+    note(engine)
+    kept = control.snapshot()
+    note(engine, "copper")
+    control.restore(kept)
+    assert control.state().status.documents.total == 1
+    control.set_policy(AfterPolls(polls=9))
+    note(engine, "copper")
+    assert control.state().jobs[0].status == "running"
+
+
+def test_a_reset_begins_anew(control: ControlClient, engine: httpx.Client) -> None:
+    note(engine)
+    assert control.overview().namespace.requests == 1
+    after = control.reset(seed=5).namespace
+    assert (after.seed, after.requests, after.documents) == (5, 0, 0)
+
+
+def test_what_is_refused_is_an_error_with_its_code(control: ControlClient) -> None:
+    with pytest.raises(ControlError) as caught:
+        control.restore("nothing")
+    assert caught.value.code == "invalid_parameter"
+    with pytest.raises(ValueError, match="lost_ack"):
+        control.faults.arm("lost_ak")
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread(simulator: Simulator) -> None:
+    port = httpx.URL(simulator.url).port
+    assert port is not None
+    with pytest.raises(OSError, match="Address already in use"), in_thread(SimulatorSettings(port=port)):
+        raise AssertionError("it listened on a port that is taken")

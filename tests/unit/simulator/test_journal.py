@@ -24,13 +24,11 @@ from kb_simulator.harness.journal import (
 
 
 def request(operation: str, tags: list[str] | None = None) -> RecordedRequest:
-    """A search or a note with tags."""
     path = {"search": "/api/v1/search", "createJob": "/api/v1/jobs"}[operation]
     return record_request("POST", path, "", operation, {}, msgspec.json.encode({"tags": tags or []}))
 
 
 def journal_of(*requests: RecordedRequest) -> Journal:
-    """A journal of requests, all of them answered."""
     journal = Journal()
     for number, each in enumerate(requests):
         entry = journal.begin(each, float(number))
@@ -39,7 +37,6 @@ def journal_of(*requests: RecordedRequest) -> Journal:
 
 
 def failures(journal: Journal, **fields: Any) -> tuple[str, ...]:
-    """In what a journal of these expectations fails."""
     return verify(journal, Verification(**fields)).failures
 
 
@@ -73,7 +70,6 @@ def test_what_did_not_come_is_told_with_the_nearest() -> None:
 
 
 def test_what_came_too_often_is_told_by_number() -> None:
-    """So that it can be found in the journal."""
     journal = journal_of(request("search"), request("search"))
     (text,) = failures(journal, expectations=(Expectation(match=Match(operation="search"), exactly=0),))
     assert text == "POST /api/v1/search was expected never and came 2 times: #1, #2"
@@ -128,7 +124,6 @@ def test_the_canonical_form_does_not_depend_on_arrival() -> None:
 
 
 def test_the_oldest_entries_are_dropped_and_counted() -> None:
-    """A verification then says that nothing is certain."""
     journal = Journal()
     for _ in range(MOST_ENTRIES + 5):
         journal.begin(request("search"), 0.0)
@@ -138,11 +133,9 @@ def test_the_oldest_entries_are_dropped_and_counted() -> None:
 
 
 def test_long_bodies_are_not_kept_whole() -> None:
-    """The journal stays small whatever is sent."""
     entry = Journal().begin(record_request("POST", "/p", "", None, {}, b"x" * 10_000), 0.0)
     assert len(entry.request.body) == 4096
 
 
 def test_a_verdict_without_complaints_is_good() -> None:
-    """The empty one is."""
     assert Verdict().ok

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.unit.simulator.running import Running
+from tests.unit.simulator.parts import Running
 
 CHROMIUM = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
 
@@ -37,7 +37,6 @@ class Browser:
         self._numbers = itertools.count(1)
 
     async def send(self, method: str, **parameters: Any) -> Any:
-        """A command of the protocol; its result."""
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
@@ -46,12 +45,10 @@ class Browser:
                 return message["result"]
 
     async def value(self, expression: str) -> Any:
-        """What a script in the page comes to."""
         result = await self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         return result["result"].get("value")
 
     async def until(self, expression: str) -> None:
-        """Wait until a script comes to something true."""
         never = asyncio.Event()
         for _ in range(_LOOKS):
             if await self.value(expression):
@@ -66,7 +63,6 @@ class Browser:
 
 @pytest.fixture
 async def browser(running: Running, tmp_path: Path) -> AsyncIterator[Browser]:
-    """A tab that shows the page."""
     assert CHROMIUM is not None
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

@@ -12,7 +12,7 @@ import pytest
 
 import kb_simulator
 from kb_simulator.__main__ import main
-from tests.unit.simulator.running import API
+from tests.unit.simulator.parts import API
 
 pytestmark = pytest.mark.process
 
@@ -25,7 +25,6 @@ def test_the_public_names_are_all_there() -> None:
 
 
 def test_the_command_says_where_it_listens_and_ends_when_told() -> None:
-    """One line when it is ready; ports chosen by the system."""
     command = [sys.executable, "-m", "kb_simulator", "--seed", "9", "--port", "0", "--control", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

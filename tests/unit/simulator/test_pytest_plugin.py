@@ -23,7 +23,6 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
 
 
 def test_each_test_has_a_fresh_engine_chosen_by_its_key(pytester: pytest.Pytester) -> None:
-    """And what one leaves, the next does not find."""
     result = run(
         pytester,
         """
@@ -44,7 +43,6 @@ def test_nothing_is_left_of_the_others(engine):
 
 
 def test_clock_faults_and_journal_are_those_of_the_engine(pytester: pytest.Pytester) -> None:
-    """Each of them is a fixture."""
     result = run(
         pytester,
         """
@@ -104,7 +102,6 @@ def test_it(engine):
 
 
 def test_the_same_seed_gives_the_same_ids(pytester: pytest.Pytester) -> None:
-    """In another test, and in another run; another seed gives others."""
     source = """
 import pathlib
 def test_it(engine):
@@ -121,7 +118,6 @@ def test_another(engine):
 
 
 def test_a_random_seed_is_named(pytester: pytest.Pytester) -> None:
-    """So that it can be given again."""
     result = run(pytester, "\ndef test_it(engine):\n    assert False\n", "--sim-seed", "random")
     result.stdout.re_match_lines([r"kb simulator: seed \d+", r"seed \d+; repeat with: .* --sim-seed \d+ .*"])
 

@@ -8,29 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kb_config.settings import SettingsError
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_contracts.semantics.requests import KEPT_SECONDS
-from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Retry, Stuck
+from kb_simulator import SimulatorSettings
+from kb_simulator.engine.jobs import AfterPolls, AfterTime, AtOnce, FailAt, Policy, Retry, Stuck, policy_of
+from kb_simulator.engine.search import FLOOR, SATURATION, WEIGHT, search
 from kb_simulator.engine.state import KEPT_ENDED_JOBS, MAX_WAITING_JOBS
-from tests.unit.simulator.states import Base
+from kb_simulator.harness.namespaces import Namespaces
+from tests.unit.simulator.parts import Base
 
 
 @pytest.fixture
 def base() -> Base:
-    """An empty base on a clock that stands still."""
     return Base()
 
 
 def code_of(action: Callable[[], object]) -> str:
-    """The code that an action fails with."""
     with pytest.raises(EngineError) as caught:
         action()
     return caught.value.code
 
 
 def retry(key: str = "key", asked: str = "a", credential: str = "me") -> Retry:
-    """How a retry is recognised."""
     return Retry(credential=credential, operation="operation", key=key, fingerprint=asked)
 
 
@@ -56,7 +57,6 @@ def test_what_was_moved_out_of_its_scope_is_no_twin(base: Base) -> None:
 
 
 def test_a_job_can_end_after_so_many_polls(base: Base) -> None:
-    """Each shows more progress; other looks do not count."""
     base.state.policy = AfterPolls(polls=3)
     job = base.submit("granite")
     assert base.state.job(job.id).progress == 0
@@ -80,7 +80,6 @@ def test_a_job_can_end_after_a_time(base: Base) -> None:
 
 @pytest.mark.parametrize(("step", "status"), [("Generating embeddings", "running"), ("queued", "queued")])
 def test_a_job_can_be_stuck(base: Base, step: str, status: str) -> None:
-    """At its work, or before it; a cancel ends it."""
     base.state.policy = Stuck(step=step)
     job = base.submit("granite")
     base.clock.advance(1e6)
@@ -98,7 +97,6 @@ def test_a_job_can_fail_at_a_step(base: Base) -> None:
 
 
 def test_a_job_keeps_the_policy_it_came_under(base: Base) -> None:
-    """Another one holds for later jobs."""
     base.state.policy = Stuck()
     stuck = base.submit("granite")
     base.state.policy = AfterPolls(polls=1)
@@ -111,7 +109,6 @@ def test_a_job_keeps_the_policy_it_came_under(base: Base) -> None:
     [lambda: Stuck(step="Dreaming"), lambda: FailAt(step="Dreaming"), lambda: FailAt(code="dream")],
 )
 def test_a_policy_knows_its_steps_and_codes(policy: Callable[[], object]) -> None:
-    """The error lists them."""
     with pytest.raises(ValueError, match="it is one of"):
         policy()
 
@@ -139,7 +136,6 @@ def test_too_many_waiting_jobs_are_refused(base: Base) -> None:
 
 
 def test_the_oldest_ended_jobs_are_forgotten(base: Base) -> None:
-    """Those that wait never are."""
     base.state.policy = Stuck()
     waiting = base.submit("granite")
     base.state.policy = AtOnce()
@@ -159,7 +155,6 @@ def test_a_retitled_note_is_found_by_its_title(base: Base) -> None:
 
 
 def test_updates_of_a_note_take_their_turns(base: Base) -> None:
-    """The second begins when the first has ended, and takes its own time."""
     number = base.note("granite")
     base.state.policy = AfterTime(seconds=5)
     first, second = base.update(number, text="basalt"), base.update(number, text="copper")
@@ -184,7 +179,6 @@ def test_polls_end_no_update_before_the_one_ahead(base: Base) -> None:
 
 
 def test_a_cancelled_update_lets_the_next_one_begin(base: Base) -> None:
-    """One behind a stuck one, too."""
     number = base.note("granite")
     base.state.policy = Stuck()
     first = base.update(number, text="basalt")
@@ -197,7 +191,6 @@ def test_a_cancelled_update_lets_the_next_one_begin(base: Base) -> None:
 
 
 def test_a_copy_of_the_state_goes_on_with_its_updates(base: Base) -> None:
-    """Apart from those that came later."""
     number = base.note("granite")
     base.state.policy = AfterTime(seconds=5)
     base.update(number, text="basalt")
@@ -208,7 +201,6 @@ def test_a_copy_of_the_state_goes_on_with_its_updates(base: Base) -> None:
 
 
 def test_an_update_fails_as_its_policy_says_and_its_key_is_free(base: Base) -> None:
-    """Sent again it is done, once jobs succeed."""
     number = base.note("granite")
     base.state.policy = FailAt(code="storage_full")
     failed = base.update(number, retry(), text="basalt")
@@ -265,7 +257,6 @@ def test_changes_have_times_of_their_own_while_the_clock_stands(base: Base) -> N
 
 
 def test_a_copy_lives_on_by_itself(base: Base) -> None:
-    """A snapshot sees nothing of what comes later, and the other way round."""
     number = base.note("granite", tags=["a"])
     kept = base.state.copy()
     base.state.documents.add_tags(number, ["b"], None, now=0)
@@ -274,3 +265,84 @@ def test_a_copy_lives_on_by_itself(base: Base) -> None:
     assert base.found("granite") == [number]
     assert kept.documents.by_id == {}
     assert len(base.state.documents.by_id) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("at-once", AtOnce()),
+        ("polls", AfterPolls()),
+        ("polls:7", AfterPolls(polls=7)),
+        ("seconds", AfterTime()),
+        ("seconds:2", AfterTime(seconds=2.0)),
+        ("seconds:0.25", AfterTime(seconds=0.25)),
+        ("stuck", Stuck()),
+        ("stuck:queued", Stuck(step="queued")),
+        ("fail", FailAt()),
+        ("fail:Extracting text", FailAt(step="Extracting text")),
+    ],
+)
+def test_every_policy_has_a_text(text: str, policy: Policy) -> None:
+    assert policy_of(text) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "later", "at-once:1", "polls:", "polls:0", "polls:many", "polls:2.5", "seconds:0", "seconds:-1",
+        "seconds:nan", "seconds:inf", "stuck:", "stuck:Storing it", "fail:queued", "polls:3:4",
+    ],
+)  # fmt: skip
+def test_what_is_no_policy_is_refused_by_the_name_of_its_variable(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"^KB_SIM_JOBS='.*: takes at-once, polls:N, seconds:S, stuck"):
+        SimulatorSettings(jobs=text)
+
+
+def test_a_step_that_there_is_not_is_told_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no step 'Sorting'.*Extracting text, Splitting into chunks"):
+        policy_of("fail:Sorting")
+
+
+def test_every_namespace_begins_with_the_policy_and_goes_back_to_it() -> None:
+    namespaces = Namespaces(seed=7, policy=Stuck())
+    for name in ("default", "another"):
+        namespace = namespaces.get(name)
+        assert namespace.state.policy == Stuck()
+        namespace.state.policy = AtOnce()
+        namespace.reset()
+        assert namespace.state.policy == Stuck()
+
+
+@pytest.fixture
+def quarry() -> Base:
+    base = Base()
+    base.note("The granite quarry by the river", title="Stone")
+    base.note("Granite and basalt, granite again", title="More")
+    base.file("c.md", "A copper mine up the hill")
+    base.file("d.txt", "The winter market closed early")
+    return base
+
+
+def test_an_explanation_adds_up(quarry: Base) -> None:
+    for result in search(
+        quarry.state.documents, m.SearchRequest(query="granite river", explain=True)
+    ).results:
+        why = result.explain
+        assert why is not None
+        assert (why.weight, why.saturation) == (WEIGHT, SATURATION)
+        words = (why.bm25 or 0) / ((why.bm25 or 0) + SATURATION)
+        assert result.score == pytest.approx(WEIGHT * (why.cosine or 0) + (1 - WEIGHT) * words, abs=1e-6)
+
+
+def test_equals_come_in_the_order_of_their_ids() -> None:
+    base = Base()
+    for number in range(30):
+        base.note("granite", dedup_scope=str(number))
+    assert base.found("granite", top=20) == list(range(1, 21))
+    assert base.found("granite", mode="hybrid", top=20) == list(range(1, 21))
+
+
+def test_weak_says_that_the_best_is_under_the_floor(quarry: Base) -> None:
+    for query in ("granite", "river market hill winter basalt"):
+        answer = search(quarry.state.documents, m.SearchRequest(query=query))
+        assert answer.weak == (answer.results[0].score < FLOOR)

@@ -60,7 +60,10 @@ async def latest(address: Address, wait: float = WAIT_SECONDS) -> AsyncIterator[
     with _refusals(address):
         db = await _reached(address, wait)
         try:
-            await _expect_unicode(db, address)
+            encoding = await value(db, "SELECT current_setting('server_encoding')")
+            if encoding != "UTF8":
+                why = f"its encoding is {encoding}. Make a database with the encoding UTF8."
+                raise NotABase(address, why)
             place = await _extension(db, address)
             await value(db, "SELECT set_config('search_path', ?, false)", (f"{SCHEMA}, {place}",))
             await schema.migrate(db, address, schema.MIGRATIONS)
@@ -100,34 +103,24 @@ def _refusals(address: Address) -> Iterator[None]:
         raise BaseUnreachable(address, f"{why}. Check KB_STORE and the server.") from error
 
 
-async def _expect_unicode(db: Db, address: Address) -> None:
-    encoding = await value(db, "SELECT current_setting('server_encoding')")
-    if encoding != "UTF8":
-        raise NotABase(address, f"its encoding is {encoding}. Make a database with the encoding UTF8.")
-
-
 async def _extension(db: Db, address: Address) -> str:
     """The schema of pgvector, quoted; the extension is made where that is allowed."""
     where = (
         "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
         "WHERE e.extname = 'vector'"
     )
-    if (found := await value(db, where)) is None:
-        await _make_extension(db, address)
-        found = await value(db, where)
-    return str(found)
-
-
-async def _make_extension(db: Db, address: Address) -> None:
+    if (found := await value(db, where)) is not None:
+        return str(found)
     why = "it has no extension `vector` (pgvector)"
     try:
         await db.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
-        return  # another engine was faster
+        pass  # another engine was faster
     except asyncpg.InsufficientPrivilegeError as error:
         raise NotABase(address, f"{why}. Have its administrator run CREATE EXTENSION vector.") from error
     except asyncpg.PostgresError as error:
         raise NotABase(address, f"{why}, and it cannot be made: {error}. Install pgvector there.") from error
+    return str(await value(db, where))
 
 
 async def reindex_postgres(

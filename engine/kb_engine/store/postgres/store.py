@@ -41,7 +41,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.address import Address
 from kb_engine.index.port import Index
 from kb_engine.index.postgres import Words, find_candidates
-from kb_engine.spool import HeldFiles, SpoolFile, on_disk
+from kb_engine.spool import Spool, SpoolFile, on_disk
 from kb_engine.store.port import EmbedderIdentity, Found, Query, StoreEvent, StoreEventCallback
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import (
@@ -137,8 +137,8 @@ class PostgresStore(Store):
         """Those that this engine holds, which its heartbeat renews until the job is out of its hands."""
         self._spool: PostgresSpool | None = None
         self._writing: set[asyncio.Task[object]] = set()
-        self._listener = NotificationListener(address)
-        self._heartbeat = Heartbeat(self.beat, lease_seconds / BEATS)
+        self._address = address
+        self._background: list[asyncio.Task[None]] = []
 
     @property
     def dimensions(self) -> int:
@@ -152,8 +152,50 @@ class PostgresStore(Store):
 
     def subscribe(self, callback: StoreEventCallback) -> None:
         """Listen to the other engines from here on, and give them signs of life."""
-        self._listener.start(callback)
-        self._heartbeat.start()
+        self._background = [
+            asyncio.create_task(self._listen(callback), name="kb-store-listener"),
+            asyncio.create_task(self._beat_often(), name="kb-store-heartbeat"),
+        ]
+
+    async def _beat_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / BEATS)
+            try:
+                await self.beat()
+            except EngineError as error:
+                logger.warning(
+                    "the store could not be kept", extra={"code": error.code, "detail": error.detail}
+                )
+            except Exception:  # the boundary: the next beat tries again
+                logger.exception("the store could not be kept")
+
+    async def _listen(self, callback: StoreEventCallback) -> None:
+        """On a connection of its own, opened again whenever it is lost; after each gap comes `resumed`."""
+
+        def receive(_db: Db, _pid: int, _channel: str, payload: str) -> None:
+            kind, _, job_id = payload.partition(" ")
+            if kind in {"queued", "ended", "cancelled", "cleared"}:  # not what a later engine may have to say
+                callback(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
+
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                lost = asyncio.Event()
+                db: Db = await connect(self._address)
+                try:
+                    db.add_termination_listener(lambda _, lost=lost: lost.set())
+                    await db.add_listener(CHANNEL, receive)
+                    callback(StoreEvent("resumed"))
+                    if not db.is_closed():
+                        await lost.wait()
+                finally:
+                    with suppress(*GONE, asyncpg.PostgresError):
+                        await db.close(timeout=1.0)
+                wait = _FIRST_WAIT
+            except (*GONE, asyncpg.PostgresError) as error:
+                logger.warning("no events from the database", extra={"error": type(error).__name__})
+                wait = min(wait * 2, _LONGEST_WAIT)
+            await asyncio.sleep(wait)
 
     async def beat(self) -> None:
         """A sign of life: this engine's leases and uploads live on, those of dead engines do not.
@@ -170,8 +212,9 @@ class PostgresStore(Store):
         await self.write(jobs.release)
 
     async def _close(self) -> None:
-        await self._heartbeat.stop()
-        await self._listener.stop()
+        for task in self._background:
+            task.cancel()
+            await asyncio.wait([task])
         if self._writing:
             await asyncio.wait(self._writing)
         try:
@@ -278,91 +321,7 @@ async def renew(read: Read, leases: Sequence[str], seconds: float) -> set[str]:
     return {lease for (lease,) in await read.rows(good, (leases,))}
 
 
-class Heartbeat:
-    """Does `work` every `seconds`, whatever becomes of it, until it is stopped."""
-
-    def __init__(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        self._work = work
-        self._seconds = seconds
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin, with the first beat after the first pause."""
-        self._task = asyncio.create_task(self._beat(), name="kb-store-heartbeat")
-
-    async def stop(self) -> None:
-        await _cancelled(self._task)
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._seconds)
-            try:
-                await self._work()
-            except EngineError as error:
-                logger.warning(
-                    "the store could not be kept", extra={"code": error.code, "detail": error.detail}
-                )
-            except Exception:  # the boundary: the next beat tries again
-                logger.exception("the store could not be kept")
-
-
-class NotificationListener:
-    """A connection of its own that listens, opened again whenever it is lost."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._callback: StoreEventCallback | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, callback: StoreEventCallback) -> None:
-        """Call back with what comes; after a gap with `resumed`."""
-        self._callback = callback
-        self._task = asyncio.create_task(self._listen(), name="kb-store-listener")
-
-    async def stop(self) -> None:
-        await _cancelled(self._task)
-
-    async def _listen(self) -> None:
-        wait = _FIRST_WAIT
-        while True:
-            try:
-                await self._listen_once()
-                wait = _FIRST_WAIT
-            except (*GONE, asyncpg.PostgresError) as error:
-                logger.warning("no events from the database", extra={"error": type(error).__name__})
-                wait = min(wait * 2, _LONGEST_WAIT)
-            await asyncio.sleep(wait)
-
-    async def _listen_once(self) -> None:
-        lost = asyncio.Event()
-        db: Db = await connect(self._address)
-        try:
-            db.add_termination_listener(lambda _: lost.set())
-            await db.add_listener(CHANNEL, self._receive)
-            self._deliver(StoreEvent("resumed"))
-            if not db.is_closed():
-                await lost.wait()
-        finally:
-            with suppress(*GONE, asyncpg.PostgresError):
-                await db.close(timeout=1.0)
-
-    def _receive(self, _db: Db, _pid: int, _channel: str, payload: str) -> None:
-        kind, _, job_id = payload.partition(" ")
-        if kind in {"queued", "ended", "cancelled", "cleared"}:  # not what a later engine may have to say
-            self._deliver(StoreEvent(kind, job_id or None))  # type: ignore[arg-type]
-
-    def _deliver(self, event: StoreEvent) -> None:
-        if self._callback is not None:
-            self._callback(event)
-
-
-async def _cancelled(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-class PostgresSpool(HeldFiles):
+class PostgresSpool(Spool):
     """A `Spool` in the tables `spool_files` and `spool_parts`; `folder` has the files that are just read."""
 
     def __init__(self, connections: Connections, folder: Path) -> None:
@@ -409,12 +368,19 @@ class PostgresSpool(HeldFiles):
 
         Which files jobs need is known in the database, and `keep` looks there with every beat.
         """
-        return await asyncio.to_thread(self._sweep_copies)
 
-    def _sweep_copies(self) -> int:
-        before = time.time() - _YOUNG_SECONDS
-        left = [path for path in self._folder.glob(f"{_COPY}*") if path.stat().st_mtime < before]
-        return sum(map(_remove_unlocked, left))
+        def sweep_copies() -> int:
+            before, removed = time.time() - _YOUNG_SECONDS, 0
+            for path in self._folder.glob(f"{_COPY}*"):
+                if path.stat().st_mtime >= before:
+                    continue
+                with suppress(OSError), path.open("rb") as file:  # gone already, or held by a process
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                    removed += 1
+            return removed
+
+        return await asyncio.to_thread(sweep_copies)
 
     async def keep(self, seconds: float) -> int:
         """Tell that this engine's files are still coming, and remove those of the dead; how many.
@@ -454,15 +420,6 @@ class PostgresSpool(HeldFiles):
         with as_engine_errors():
             async with self._connections.one() as db:
                 yield db
-
-
-def _remove_unlocked(path: Path) -> bool:
-    """Delete a copy that no process holds; whether it was one."""
-    with suppress(OSError), path.open("rb") as file:  # gone already, or held
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
-        return True
-    return False
 
 
 class _Parts:

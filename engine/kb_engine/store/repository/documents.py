@@ -7,7 +7,7 @@ they are unfinished, done in the order of acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -242,7 +242,7 @@ async def _closed_as_duplicate(write: Write, job: NewJob) -> m.Job | None:
 
 async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
     """A new document with all that belongs to it."""
-    document_id, source_type = await write.next_document(), job.metadata.get("source_type")
+    document_id = await write.next_document()
     columns = {
         "id": document_id,
         "uid": str(uuid4()),
@@ -254,9 +254,7 @@ async def insert(write: Write, job: NewJob, prepared: Prepared) -> m.Document:
         "size_bytes": job.size_bytes,
         "sha256": job.sha256,
         "dedup_scope": job.dedup_scope,
-        "metadata": msgspec.json.encode(job.metadata).decode(),
-        # A column of its own, so that a filter need not read the JSON of every document.
-        "source_type": source_type if isinstance(source_type, str) else None,
+        **_metadata(job.metadata),
         "created_at": write.now,
         "updated_at": write.now,
         **_outcome(prepared),
@@ -289,6 +287,16 @@ async def _replace_note(write: Write, document_id: int, text: str, prepared: Pre
     await write.rows("UPDATE note_texts SET text = ? WHERE document_id = ?", (text, document_id))
     await raise_version(write, document_id)
     return await find(write, document_id)
+
+
+def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a document's metadata."""
+    source_type = metadata.get("source_type")
+    return {
+        "metadata": msgspec.json.encode(metadata).decode(),
+        # A column of its own, so that a filter need not read the JSON of every document.
+        "source_type": source_type if isinstance(source_type, str) else None,
+    }
 
 
 def _outcome(prepared: Prepared) -> dict[str, Any]:
@@ -357,6 +365,25 @@ async def clear(write: Write, *, collections: bool = False) -> m.Removed:
     await write.touch_base(None)
     cancelled = await jobs.cancel_all(write)
     return m.Removed(documents=documents, chunks=chunks, bytes=size, jobs_cancelled=cancelled)
+
+
+async def set_metadata(
+    write: Write, key: int | str, metadata: Mapping[str, Any], if_match: int | None
+) -> m.Document:
+    """Raises `document_not_found` or `version_conflict`. The same metadata change no version."""
+    await write.hold_base()
+    standing = await find(write, key)
+    check_version(standing, if_match)
+    if metadata == standing.metadata:
+        return standing
+    columns = _metadata(metadata)
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    await write.rows(
+        f"UPDATE documents SET {assignments} WHERE id = ?",  # noqa: S608
+        (*columns.values(), standing.id),
+    )
+    await raise_version(write, standing.id)
+    return await find(write, standing.id)
 
 
 async def add_tags(write: Write, key: int | str, tags: Sequence[str], if_match: int | None) -> m.Document:

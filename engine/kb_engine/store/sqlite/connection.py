@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from kb_contracts.api.errors import EngineError
-from kb_engine.index import words
 from kb_engine.index.embedded import Batch, Changes
 from kb_engine.index.port import Vectors
+from kb_engine.index.words import index_text
 from kb_engine.store.port import Prepared
 from kb_engine.store.repository.transaction import Clock, Read, Row, Write
 
@@ -169,7 +169,11 @@ class SqliteWrite(SqliteRead, Write):
                 for place, (i, c) in enumerate(chunks)
             ),
         )
-        words.insert(self.db, title, ((i, c.heading, c.text) for i, c in chunks))
+        title = index_text(title)
+        self.db.executemany(
+            "INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)",
+            ((i, title, index_text(c.heading or ""), index_text(c.text)) for i, c in chunks),
+        )
         vectors = np.ascontiguousarray(prepared.vectors, dtype=VECTOR_TYPE)
         self.db.executemany(
             "INSERT INTO vectors (chunk_id, vector) VALUES (?, ?)",
@@ -179,12 +183,13 @@ class SqliteWrite(SqliteRead, Write):
         self.changes.added.append(Batch(np.full_like(numbers, document_id), numbers, vectors))
 
     async def remove_content(self, document_id: int) -> None:
-        words.remove(self.db, document_id)
+        sql = "DELETE FROM words WHERE rowid IN (SELECT id FROM chunks WHERE document_id = ?)"
+        self.db.execute(sql, (document_id,))
         self.db.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
         self.changes.removed.append(document_id)
 
     async def remove_all_content(self) -> None:
-        words.remove_all(self.db)
+        self.db.execute("INSERT INTO words (words) VALUES ('delete-all')")
         self.db.execute("DELETE FROM vectors")
         self.db.execute("DELETE FROM chunks")
         self.changes.cleared = True

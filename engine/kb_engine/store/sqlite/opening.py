@@ -137,7 +137,9 @@ class BaseLock:
             if not self.path.exists():
                 _make(self.path)
             self._held.append(_own_file(self.path))
-            _leave_number(self._held[0])
+            with suppress(OSError):  # the number is for people alone, and the disk may be full
+                os.ftruncate(self._held[0], 0)
+                os.pwrite(self._held[0], str(os.getpid()).encode(), 0)
         except BaseException:
             self.release()
             raise
@@ -204,12 +206,6 @@ def _lock_byte(path: Path, file: int) -> None:
             raise
 
 
-def _leave_number(file: int) -> None:
-    with suppress(OSError):  # it is for people alone, and the disk may be full
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
-
-
 def reindex_sqlite(
     path: Path,
     *,
@@ -238,7 +234,12 @@ def reindex_sqlite(
             done: int = value(db, "SELECT count(*) FROM next_vectors")
             while found := rows(db, _BATCH_OF_MISSING, (REINDEX_BATCH,)):
                 progress(done, total)
-                _keep(db, [chunk_id for chunk_id, _ in found], embed([text for _, text in found]), embedder)
+                vectors = embed([text for _, text in found])
+                check_shape(vectors, len(found), embedder)
+                raw = [vector.tobytes() for vector in np.ascontiguousarray(vectors, VECTOR_TYPE)]
+                new = [(chunk_id, vector) for (chunk_id, _), vector in zip(found, raw, strict=True)]
+                with transaction(db):
+                    db.executemany("INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)", new)
                 done += len(found)
             with transaction(db):
                 db.execute(_SWITCH)
@@ -258,13 +259,3 @@ def _begin(db: apsw.Connection, embedder: EmbedderIdentity) -> None:
         db.execute("DROP TABLE IF EXISTS next_vectors")
         db.execute(_NEXT)
         set_meta(db, "next_embedder", wanted)
-
-
-def _keep(db: apsw.Connection, ids: Sequence[int], vectors: Vectors, embedder: EmbedderIdentity) -> None:
-    check_shape(vectors, len(ids), embedder)
-    raw = np.ascontiguousarray(vectors, VECTOR_TYPE)
-    with transaction(db):
-        db.executemany(
-            "INSERT INTO next_vectors (chunk_id, vector) VALUES (?, ?)",
-            ((chunk_id, vector.tobytes()) for chunk_id, vector in zip(ids, raw, strict=True)),
-        )

@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import CANCEL_JOB
-from kb_server import collection_tags
+from kb_server.collection_tags import tags_for_submission, validate_tags
 from kb_server.engine_client.errors import EngineFault
-from kb_server.engine_client.port import FileSource
 from kb_server.tool import INVALID, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge.files import open_below, source, unreadable
-from kb_server.toolsets.knowledge.formats import TAKE_OCR, format_of
-from kb_server.toolsets.knowledge.tasks import document_of, failure, seconds_between
-from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, name_of
+from kb_server.toolsets.knowledge import KnowledgeTool, Success, name_of
+from kb_server.toolsets.knowledge.files import TAKE_OCR, format_of, open_below, source, unreadable
+from kb_server.toolsets.knowledge.status import CANCELLED, document_of, seconds_between
 
 SYNC_SECONDS = 600.0
 """How long a synchronous call waits for its job; then it answers with the task, which goes on."""
@@ -91,8 +89,6 @@ class KnowledgeAddResult(Success, kw_only=True):
 
 
 class KnowledgeAddTool(KnowledgeTool[KnowledgeAddArguments, KnowledgeAddResult]):
-    """Sends a file of the server's machine to the engine."""
-
     name = "knowledge-add"
     title = "Add a document"
     description = """\
@@ -106,34 +102,38 @@ for that.
 Examples: {"file_path": "/data/documents/report.pdf"}; {"file_path": "/data/documents/guide.html", "async": \
 false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
     annotations = Annotations()
-    arguments = KnowledgeAddArguments
-    result = KnowledgeAddResult
 
     async def run(self, arguments: KnowledgeAddArguments, call: Call) -> KnowledgeAddResult:
-        """`POST /jobs` as multipart, streamed from the open file; what can be checked is checked before."""
-        path, settings = arguments.file_path, self.services.settings
+        path, settings, metadata = arguments.file_path, self.services.settings, arguments.metadata or {}
         form = format_of(path)
         can_force = form in TAKE_OCR
-        fields = _fields(arguments, force_ocr=arguments.force_ocr and can_force)
+        tags = tags_for_submission(None, _tags(metadata))
+        fields = m.FileFields(
+            title=_title(metadata),
+            tags=tags,
+            metadata=metadata,
+            source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
+            dedup_scope=tags[0],
+            force_ocr=arguments.force_ocr and can_force,
+        )
         with await asyncio.to_thread(open_below, settings.file_roots, path) as file:
             sent = source(file, PurePath(path).name, settings.max_upload_bytes)
-            job = await self._submitted(sent, fields, path)
+            try:
+                job = await self.engine.send_file(sent, fields)
+            except OSError as error:
+                raise unreadable(path, error) from error
         call.log["job_id"] = job.id
         if arguments.async_:
             # Once the call is answered its token is spent: this is what can be reported of it.
             await call.progress(job.progress, 1.0, _step(job))
-        answer = (
-            _queued(job, sent.size, QUEUED)
-            if arguments.async_
-            else await self._followed(job, sent.size, call)
-        )
-        return _without_ocr(answer, form) if arguments.force_ocr and not can_force else answer
-
-    async def _submitted(self, sent: FileSource, fields: m.FileFields, path: str) -> m.Job:
-        try:
-            return await self.engine.send_file(sent, fields)
-        except OSError as error:
-            raise unreadable(path, error) from error
+            answer = _queued(job, sent.size, QUEUED)
+        else:
+            answer = await self._followed(job, sent.size, call)
+        if arguments.force_ocr and not can_force:  # the engine would refuse to force it
+            remark = f"OCR does not apply to {form.upper()}: its text is taken"
+            message = remark if answer.message is UNSET else f"{answer.message.removesuffix('.')}. {remark}"
+            answer = replace(answer, message=message)
+        return answer
 
     async def _followed(self, job: m.Job, size: int, call: Call) -> KnowledgeAddResult:
         """The document; the task where it takes too long, or where the engine cannot be asked any more."""
@@ -143,11 +143,26 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
             why = self.error_of(fault, task_id=job.id).message
             return _queued(job, size, f"{QUEUED}; it cannot be followed: {why}")
         except asyncio.CancelledError:
-            await self._cancel(job)
+            # Nobody waits for it any more: whoever gave up this call gave up the document.
+            with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(EngineFault):
+                await self.engine.call(CANCEL_JOB, path={"job_id": job.id})
             raise
         if job.status not in m.FINAL_STATUSES:
             return _queued(job, size, f"{QUEUED}; it is not done yet, knowledge-task-status tells when")
-        return await self._processed(job)
+        if job.status == "cancelled":
+            raise ToolError("task_cancelled", CANCELLED, task_id=job.id)
+        if job.error is not None:
+            raise ToolError(job.error.code, job.error.message, task_id=job.id)
+        document = await document_of(self.engine, job)
+        return KnowledgeAddResult(
+            document_id=document.uid,
+            filename=name_of(document),
+            chunks_created=document.chunk_count,
+            processing_method=document.extraction_method,
+            processing_time_seconds=seconds_between(job.started_at or job.created_at, job.finished_at),
+            deduplicated=True if job.deduplicated else UNSET,
+            message=document.status_reason or UNSET,
+        )
 
     async def _ended(self, job: m.Job, call: Call) -> m.Job:
         """The job at its end, or as it is after `SYNC_SECONDS`; each step and each growth is reported."""
@@ -161,25 +176,6 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         if job.status == "completed":
             await call.progress(1.0, 1.0, job.step)
         return job
-
-    async def _processed(self, job: m.Job) -> KnowledgeAddResult:
-        if (error := failure(job)) is not None:
-            raise error
-        document = await document_of(self.engine, job)
-        return KnowledgeAddResult(
-            document_id=document.uid,
-            filename=name_of(document),
-            chunks_created=document.chunk_count,
-            processing_method=document.extraction_method,
-            processing_time_seconds=seconds_between(job.started_at or job.created_at, job.finished_at),
-            deduplicated=True if job.deduplicated else UNSET,
-            message=document.status_reason or UNSET,
-        )
-
-    async def _cancel(self, job: m.Job) -> None:
-        """Nobody waits for it any more: whoever gave up this call gave up the document."""
-        with anyio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(EngineFault):
-            await self.engine.call(CANCEL_JOB, path={"job_id": job.id})
 
 
 def _step(job: m.Job) -> str:
@@ -195,31 +191,6 @@ def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
     return KnowledgeAddResult(task_id=job.id, estimated_time_seconds=estimate, message=message)
 
 
-def _without_ocr(answer: KnowledgeAddResult, form: str) -> KnowledgeAddResult:
-    """The answer, which says too that OCR does not apply; the engine would refuse to force it."""
-    remark = f"OCR does not apply to {form.upper()}: its text is taken"
-    message = remark if answer.message is UNSET else f"{answer.message.removesuffix('.')}. {remark}"
-    return replace(answer, message=message)
-
-
-def _fields(arguments: KnowledgeAddArguments, *, force_ocr: bool) -> m.FileFields:
-    """What goes with the file.
-
-    Raises:
-        ToolError: `invalid_parameter`.
-    """
-    metadata, path = arguments.metadata or {}, arguments.file_path
-    tags = collection_tags.tags_for_submission(None, _tags(metadata))
-    return m.FileFields(
-        title=_title(metadata),
-        tags=tags,
-        metadata=metadata,
-        source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
-        dedup_scope=tags[0],
-        force_ocr=force_ocr,
-    )
-
-
 def _title(metadata: dict[str, Any]) -> str | None:
     title = metadata.get("title")
     if title is None or (isinstance(title, str) and 1 <= len(title) <= _MAX_TITLE_CHARS):
@@ -232,7 +203,7 @@ def _tags(metadata: dict[str, Any]) -> list[str]:
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags) or len(tags) >= m.MAX_TAGS:
         raise _misfit("metadata.tags", f"an array of at most {m.MAX_TAGS - 1} strings")
     try:
-        return collection_tags.validate_tags(tags)
+        return validate_tags(tags)
     except ToolError as error:
         raise _misfit("metadata.tags", "tags without commas, slashes or a collection's name") from error
 

@@ -1,7 +1,9 @@
-"""`knowledge-show`, `knowledge-remove` and `knowledge-clear`."""
+"""`knowledge-search`, `knowledge-remove`, `knowledge-show` and `knowledge-clear`."""
 
 from __future__ import annotations
 
+import math
+from datetime import date
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,14 +16,14 @@ from kb_contracts.api.operations import (
     GET_DOCUMENT,
     GET_STATUS,
     LIST_DOCUMENTS,
+    SEARCH,
     WITHOUT_CHUNKS,
     ClearQuery,
     DocumentsQuery,
 )
-from kb_server.tool import MISSING, Annotations, Call, ToolError
-from kb_server.toolsets.knowledge.errors import document_not_found
-from kb_server.toolsets.knowledge.tool import (
-    CONFIRM,
+from kb_server.tool import INVALID, MISSING, WORDS, Annotations, Call, ToolError
+from kb_server.toolsets.knowledge import (
+    DOCUMENT_NOT_FOUND,
     KnowledgeTool,
     Success,
     document_format,
@@ -29,8 +31,12 @@ from kb_server.toolsets.knowledge.tool import (
     megabytes,
     name_of,
 )
+from kb_server.toolsets.knowledge.files import known
 
+CONFIRM = "confirmation_required"
 PHRASE = "DELETE ALL"
+MAX_QUERY_CHARS = 500
+NO_MATCH = "No documents found matching your query"
 
 SortField = Literal["date_added", "filename", "size"]
 
@@ -41,7 +47,200 @@ _SORTED_BY: dict[SortField, m.SortBy] = {
 }
 
 
-# --- knowledge-show -------------------------------------------------------------------------------
+class DateRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Both ends belong to it; each is a whole day in UTC."""
+
+    start: Annotated[date, Meta(description="the first day, as 2025-01-01")] | None = None
+    end: Annotated[date, Meta(description="the last day, all of it")] | None = None
+
+
+class KnowledgeFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Conditions on the documents."""
+
+    format: (
+        Annotated[
+            str, Meta(min_length=1, max_length=20, description="file format, such as pdf", examples=["pdf"])
+        ]
+        | None
+    ) = None
+    date_range: Annotated[DateRange, Meta(description="when the document was added, in UTC")] | None = None
+    tags: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=200)]],
+            Meta(max_length=m.MAX_TAGS, description="only documents that carry all of these tags"),
+        ]
+        | None
+    ) = None
+
+
+class KnowledgeSearchArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    query: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_QUERY_CHARS,
+            description="a question or words, as people say it",
+            extra=WORDS,
+        ),
+    ]
+    top_k: Annotated[int, Meta(ge=1, le=50, description="how many results at the most")] = 10
+    min_relevance: Annotated[float, Meta(ge=0, le=1, description="leave out results that score less")] = 0.0
+    filters: Annotated[KnowledgeFilters, Meta(description="only documents that fit")] | None = None
+
+
+class ResultMetadata(msgspec.Struct, kw_only=True):
+    """Where a passage stands: `page_num` from 1, null where the format has no pages."""
+
+    format: str
+    page_num: int | None
+    date_added: str
+
+
+class KnowledgeHit(msgspec.Struct, kw_only=True):
+    """A passage that answers. `chunk_index` is its place in the document, from 0."""
+
+    document_id: str
+    chunk_id: str
+    chunk_index: int
+    filename: str
+    format: str
+    processing_method: str
+    chunk_text: str
+    relevance_score: Annotated[float, Meta(ge=0, le=1)]
+    metadata: ResultMetadata
+
+
+class KnowledgeSearchResult(Success, kw_only=True):
+    """Best first. `total_results` counts those that are here, `search_time_ms` is rounded up."""
+
+    query: str
+    results: list[KnowledgeHit]
+    total_results: int
+    message: str | UnsetType = UNSET
+    search_time_ms: int
+
+
+class KnowledgeSearchTool(KnowledgeTool[KnowledgeSearchArguments, KnowledgeSearchResult]):
+    name = "knowledge-search"
+    title = "Search the knowledge base"
+    description = """\
+Search the knowledge base using natural language query. Answers with the passages that match best by words \
+and by meaning, each with its document and a relevance_score from 0 to 1 that can be compared between queries.
+
+Use it before answering what the documents may know. For a complex question search 2-3 variant phrasings, \
+merge the results by chunk_id and reorder them by your own judgement.
+
+Examples: {"query": "How to configure authentication?", "top_k": 5}; {"query": "pension", "filters": \
+{"format": "pdf", "date_range": {"start": "2025-01-01", "end": "2025-12-31"}}}"""
+    annotations = Annotations(read_only=True, idempotent=True)
+    max_result_chars = 400_000
+
+    async def run(self, arguments: KnowledgeSearchArguments, call: Call) -> KnowledgeSearchResult:
+        given = arguments.filters
+        request = m.SearchRequest(
+            query=arguments.query,
+            top=arguments.top_k,
+            tags=(given.tags or []) if given else [],
+            min_score=arguments.min_relevance,
+            filters=None if given is None else _filters(given),
+        )
+        found = await self.engine.call(SEARCH, body=request)
+        empty = not found.results and (await self.engine.call(GET_STATUS)).documents.total == 0
+        if empty:
+            raise ToolError(
+                "empty_knowledge_base",
+                "Knowledge base is empty. Add documents with knowledge-add first",
+                document_count=0,
+            )
+        call.log["results"] = len(found.results)
+        return KnowledgeSearchResult(
+            query=arguments.query,
+            results=[_hit(result) for result in found.results],
+            total_results=len(found.results),
+            message=UNSET if found.results else NO_MATCH,
+            search_time_ms=math.ceil(found.took_ms),
+        )
+
+
+def _filters(filters: KnowledgeFilters) -> m.Filters:
+    days = filters.date_range or DateRange()
+    if days.start is not None and days.end is not None and days.end < days.start:
+        raise ToolError(
+            INVALID,
+            f"The parameter `filters.date_range.end` takes a day from {days.start} on; got {days.end}.",
+            parameter="filters.date_range.end",
+        )
+    names = None
+    if filters.format is not None:  # the engine may know a format by either name
+        name = filters.format.lower().removeprefix(".")
+        names = list(dict.fromkeys((name, known(name))))
+    return m.Filters(
+        format=names,
+        date_from=None if days.start is None else days.start.isoformat(),
+        date_to=None if days.end is None else days.end.isoformat(),
+    )
+
+
+def _hit(result: m.SearchResult) -> KnowledgeHit:
+    document = result.document
+    form = document_format(document)
+    return KnowledgeHit(
+        document_id=document.uid,
+        chunk_id=result.chunk.uid,
+        chunk_index=result.chunk.index,
+        filename=name_of(document),
+        format=form,
+        processing_method=document.extraction_method,
+        chunk_text=result.chunk.text,
+        relevance_score=result.score,
+        metadata=ResultMetadata(format=form, page_num=result.chunk.page, date_added=document.created_at),
+    )
+
+
+class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    document_id: Annotated[
+        str,
+        Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
+    ]
+    confirm: Annotated[bool, Meta(description="true: remove it; false: only show what would be removed")] = (
+        False
+    )
+
+
+class KnowledgeRemoveResult(Success, kw_only=True):
+    """What is gone."""
+
+    document_id: str
+    filename: str
+    chunks_removed: int
+    message: str = "Document removed successfully"
+
+
+class KnowledgeRemoveTool(KnowledgeTool[KnowledgeRemoveArguments, KnowledgeRemoveResult]):
+    name = "knowledge-remove"
+    title = "Remove a document"
+    description = """\
+Remove a specific document from the knowledge base, with all its passages. This cannot be undone, so that it \
+is done only with confirm=true; without, the answer shows the document.
+
+Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
+    annotations = Annotations(destructive=True, idempotent=True)
+
+    async def run(self, arguments: KnowledgeRemoveArguments, _call: Call) -> KnowledgeRemoveResult:
+        document_id = arguments.document_id
+        if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
+            message = DOCUMENT_NOT_FOUND.format(id=document_id)
+            raise ToolError("document_not_found", message, document_id=document_id)
+        document = await self.engine.call(
+            GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
+        )
+        if not arguments.confirm:
+            preview = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
+            raise ToolError(CONFIRM, "Set confirm=true to remove this document", document=preview)
+        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
+        return KnowledgeRemoveResult(
+            document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
+        )
 
 
 class KnowledgeShowArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -75,8 +274,6 @@ class KnowledgeShowResult(Success, kw_only=True):
 
 
 class KnowledgeShowTool(KnowledgeTool[KnowledgeShowArguments, KnowledgeShowResult]):
-    """Lists the documents of all collections."""
-
     name = "knowledge-show"
     title = "List the documents"
     description = """\
@@ -85,12 +282,9 @@ how many passages it has. The newest first, unless sort_by and sort_order say ot
 
 Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = KnowledgeShowArguments
-    result = KnowledgeShowResult
     max_result_chars = 400_000
 
     async def run(self, arguments: KnowledgeShowArguments, _call: Call) -> KnowledgeShowResult:
-        """`GET /documents`."""
         query = DocumentsQuery(
             limit=arguments.limit,
             offset=arguments.offset,
@@ -99,85 +293,24 @@ Example: {"limit": 50, "sort_by": "size", "sort_order": "desc"}"""
         )
         found = await self.engine.call(LIST_DOCUMENTS, query=query)
         return KnowledgeShowResult(
-            documents=[_listed(document) for document in found.documents],
+            documents=[
+                ListedDocument(
+                    id=document.uid,
+                    filename=name_of(document),
+                    format=document_format(document),
+                    size_bytes=document.size_bytes,
+                    date_added=document.created_at,
+                    chunk_count=document.chunk_count,
+                    processing_status="empty" if document.status == "empty" else "completed",
+                    processing_method=document.extraction_method,
+                )
+                for document in found.documents
+            ],
             total_count=found.total,
             limit=arguments.limit,
             offset=arguments.offset,
             message=UNSET if found.total else "Knowledge base is empty",
         )
-
-
-def _listed(document: m.Document) -> ListedDocument:
-    return ListedDocument(
-        id=document.uid,
-        filename=name_of(document),
-        format=document_format(document),
-        size_bytes=document.size_bytes,
-        date_added=document.created_at,
-        chunk_count=document.chunk_count,
-        processing_status="empty" if document.status == "empty" else "completed",
-        processing_method=document.extraction_method,
-    )
-
-
-# --- knowledge-remove -----------------------------------------------------------------------------
-
-
-class KnowledgeRemoveArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    document_id: Annotated[
-        str,
-        Meta(min_length=1, max_length=100, description="from knowledge-show, knowledge-search or a task"),
-    ]
-    confirm: Annotated[bool, Meta(description="true: remove it; false: only show what would be removed")] = (
-        False
-    )
-
-
-class KnowledgeRemoveResult(Success, kw_only=True):
-    """What is gone."""
-
-    document_id: str
-    filename: str
-    chunks_removed: int
-    message: str = "Document removed successfully"
-
-
-class KnowledgeRemoveTool(KnowledgeTool[KnowledgeRemoveArguments, KnowledgeRemoveResult]):
-    """Removes a document for good."""
-
-    name = "knowledge-remove"
-    title = "Remove a document"
-    description = """\
-Remove a specific document from the knowledge base, with all its passages. This cannot be undone, so that it \
-is done only with confirm=true; without, the answer shows the document.
-
-Example: {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11", "confirm": true}"""
-    annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KnowledgeRemoveArguments
-    result = KnowledgeRemoveResult
-
-    async def run(self, arguments: KnowledgeRemoveArguments, _call: Call) -> KnowledgeRemoveResult:
-        """`GET /documents/{id}`, then `DELETE` of it."""
-        document_id = arguments.document_id
-        if not is_uuid(document_id):  # the engine would take its own number too, which is no id here
-            raise document_not_found(document_id)
-        document = await self.engine.call(
-            GET_DOCUMENT, path={"document_id": document_id.lower()}, query=WITHOUT_CHUNKS
-        )
-        if not arguments.confirm:
-            raise _unconfirmed(document)
-        removed = await self.engine.call(DELETE_DOCUMENT, path={"document_id": document.uid})
-        return KnowledgeRemoveResult(
-            document_id=document.uid, filename=name_of(document), chunks_removed=removed.chunks
-        )
-
-
-def _unconfirmed(document: m.Document) -> ToolError:
-    found = {"id": document.uid, "filename": name_of(document), "chunks": document.chunk_count}
-    return ToolError(CONFIRM, "Set confirm=true to remove this document", document=found)
-
-
-# --- knowledge-clear ------------------------------------------------------------------------------
 
 
 class KnowledgeClearArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -197,8 +330,6 @@ class KnowledgeClearResult(Success, kw_only=True):
 
 
 class KnowledgeClearTool(KnowledgeTool[KnowledgeClearArguments, KnowledgeClearResult]):
-    """Empties the base."""
-
     name = "knowledge-clear"
     title = "Clear the knowledge base"
     description = """\
@@ -208,11 +339,8 @@ first.
 
 Example: {"confirm": true, "confirmation_phrase": "DELETE ALL"}"""
     annotations = Annotations(destructive=True, idempotent=True)
-    arguments = KnowledgeClearArguments
-    result = KnowledgeClearResult
 
     async def run(self, arguments: KnowledgeClearArguments, _call: Call) -> KnowledgeClearResult:
-        """`DELETE /documents`."""
         if not arguments.confirm or arguments.confirmation_phrase != PHRASE:
             raise await self._unconfirmed()
         removed = await self.engine.call(CLEAR_DOCUMENTS, query=ClearQuery(confirm=True))

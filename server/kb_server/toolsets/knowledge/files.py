@@ -11,20 +11,51 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from kb_contracts.api import formats
 from kb_server.engine_client.port import FileSource
 from kb_server.settings import MEBIBYTE
 from kb_server.tool import INVALID, ToolError
-from kb_server.toolsets.knowledge.tool import megabytes
+from kb_server.toolsets.knowledge import megabytes
 from kb_server.waiting import to_its_end
+
+FORMATS = ("pdf", "docx", "pptx", "xlsx", "html", "jpg", "png", "svg")
+
+TAKE_OCR = tuple(name for name in FORMATS if formats.FORMATS[name].takes_ocr)
+"""Those that have pages or pixels to look at."""
+
+_NAMES = {extension[1:]: each.name for each in formats.FORMATS.values() for extension in each.extensions}
 
 # Without O_NONBLOCK the open of a pipe waits for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # A folder that may be entered need not be listed: with O_PATH, where there is one, it is only passed through.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = MEBIBYTE
+
+
+def format_of(path: str) -> str:
+    """The format of the file at `path`, one of `FORMATS`; nothing is looked at but the name.
+
+    Raises:
+        ToolError: `unsupported_format`.
+    """
+    extension = PurePath(path).suffix.lower()
+    form = known(extension.removeprefix("."))
+    if form in FORMATS:
+        return form
+    *most, last = (each.upper() for each in FORMATS)
+    raise ToolError(
+        "unsupported_format",
+        f"Unsupported file format: {extension[:20] or 'no extension'}. Use {', '.join(most)}, or {last}",
+        supported_formats=list(FORMATS),
+    )
+
+
+def known(name: str) -> str:
+    """The one name of a format that goes by several."""
+    return _NAMES.get(name, name)
 
 
 def open_below(roots: Sequence[str], path: str) -> BinaryIO:

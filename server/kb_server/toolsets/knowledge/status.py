@@ -1,19 +1,28 @@
-"""`knowledge-status`."""
+"""`knowledge-status` and `knowledge-task-status`, and the cancelling of tasks.
+
+A task is a job of the engine, under the job's id.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
-from kb_contracts.api.operations import GET_STATUS
+from kb_contracts.api.operations import CANCEL_JOB, GET_DOCUMENT, GET_JOB, GET_STATUS, WITHOUT_CHUNKS
 from kb_server.engine_client.errors import EngineFault
-from kb_server.tool import Annotations, Call, NoArguments
-from kb_server.toolsets.knowledge.tool import KnowledgeTool, Success, megabytes
+from kb_server.engine_client.port import Engine
+from kb_server.engine_faults import tool_error
+from kb_server.services import Services
+from kb_server.tool import INVALID, Annotations, Call, CancelTask, NoArguments, ToolError
+from kb_server.toolsets.knowledge import ENGINE_WORDS, KnowledgeTool, Success, is_uuid, megabytes, name_of
 
 NAME = "default"
+CANCELLED = "The task was cancelled; nothing was added"
 
 
 class KnowledgeBase(msgspec.Struct, kw_only=True):
@@ -59,29 +68,53 @@ class KnowledgeStatusResult(Success, kw_only=True):
 
 
 class KnowledgeStatusTool(KnowledgeTool[NoArguments, KnowledgeStatusResult]):
-    """Tells how the base is, also where it cannot be reached."""
-
     name = "knowledge-status"
     title = "Status of the knowledge base"
     description = """\
 Get knowledge base statistics and health status: how many documents and passages there are, how large they \
 are, whether storage, vectors and embedding model work, and what is wrong where they do not."""
     annotations = Annotations(read_only=True, idempotent=True)
-    arguments = NoArguments
-    result = KnowledgeStatusResult
 
     async def run(self, _arguments: NoArguments, call: Call) -> KnowledgeStatusResult:
-        """`GET /status`."""
         limit = megabytes(self.services.settings.max_upload_bytes)
         try:
             status = await self.engine.call(GET_STATUS)
         except EngineFault as fault:
             error = self.error_of(fault)
             call.log |= {"engine_error": error.code, "reason": error.message}
-            return _out_of_reach(error.message, limit)
+            # Nothing of an engine that says nothing can be used.
+            return KnowledgeStatusResult(
+                knowledge_base=KnowledgeBase(),
+                health=BaseHealth(
+                    status="degraded",
+                    vector_db_connected=False,
+                    storage_accessible=False,
+                    embedding_model_loaded=False,
+                    issues=[error.message],
+                ),
+                configuration=BaseConfiguration(max_file_size_mb=limit),
+                last_updated=None,
+            )
+        documents, storage = status.documents.total, status.storage
+        loaded, accessible = status.model.loaded, storage.accessible
+        issues = list(status.issues) or ([] if loaded else ["The embedding model is not loaded yet"])
         return KnowledgeStatusResult(
-            knowledge_base=_base(status),
-            health=_health(status),
+            knowledge_base=KnowledgeBase(
+                document_count=documents,
+                total_chunks=status.chunks,
+                total_size_bytes=storage.originals_bytes,
+                total_size_mb=megabytes(storage.originals_bytes),
+                average_chunks_per_document=round(status.chunks / documents, 1) if documents else 0.0,
+                storage_path=storage.path,
+                vector_db_path=storage.path,  # the engine keeps vectors and documents together
+            ),
+            health=BaseHealth(
+                status="healthy" if accessible and not issues else "degraded",
+                vector_db_connected=accessible,
+                storage_accessible=accessible,
+                embedding_model_loaded=loaded,
+                issues=issues or UNSET,
+            ),
             configuration=BaseConfiguration(
                 embedding_model=status.model.name,
                 chunk_size=status.model.max_tokens,
@@ -92,43 +125,134 @@ are, whether storage, vectors and embedding model work, and what is wrong where 
         )
 
 
-def _base(status: m.Status) -> KnowledgeBase:
-    documents, size = status.documents.total, status.storage.originals_bytes
-    return KnowledgeBase(
-        document_count=documents,
-        total_chunks=status.chunks,
-        total_size_bytes=size,
-        total_size_mb=megabytes(size),
-        average_chunks_per_document=round(status.chunks / documents, 1) if documents else 0.0,
-        storage_path=status.storage.path,
-        vector_db_path=status.storage.path,  # the engine keeps vectors and documents together
-    )
+class KnowledgeTaskStatusArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    task_id: Annotated[UUID, Meta(description="from knowledge-add")]
 
 
-def _health(status: m.Status) -> BaseHealth:
-    """The engine says whether it can read its storage, where documents and vectors lie together."""
-    loaded, accessible = status.model.loaded, status.storage.accessible
-    issues = list(status.issues) or ([] if loaded else ["The embedding model is not loaded yet"])
-    return BaseHealth(
-        status="healthy" if accessible and not issues else "degraded",
-        vector_db_connected=accessible,
-        storage_accessible=accessible,
-        embedding_model_loaded=loaded,
-        issues=issues or UNSET,
-    )
+class TaskResult(msgspec.Struct, kw_only=True):
+    """What a completed task has made."""
+
+    document_id: str
+    filename: str
+    chunks_created: Annotated[int, Meta(description="passages of the document")] | None
 
 
-def _out_of_reach(why: str, limit: float) -> KnowledgeStatusResult:
-    """What can be told where the engine tells nothing: that nothing of it can be used."""
-    return KnowledgeStatusResult(
-        knowledge_base=KnowledgeBase(),
-        health=BaseHealth(
-            status="degraded",
-            vector_db_connected=False,
-            storage_accessible=False,
-            embedding_model_loaded=False,
-            issues=[why],
-        ),
-        configuration=BaseConfiguration(max_file_size_mb=limit),
-        last_updated=None,
-    )
+class KnowledgeTaskStatusResult(Success, kw_only=True):
+    """`success` is false where the task failed, which `error` and `message` then tell of.
+
+    What a client that polls reads is always there, whatever became of the task.
+    """
+
+    task_id: str
+    status: m.JobStatus
+    progress: Annotated[float, Meta(ge=0, le=1)]
+    current_step: Annotated[str, Meta(description="of a task that has ended: the last one")]
+    completed_steps: Annotated[int, Meta(ge=0)]
+    total_steps: Annotated[int, Meta(ge=0)]
+    elapsed_time_seconds: Annotated[
+        float, Meta(ge=0, description="since it was started, before that since it was submitted")
+    ]
+    estimated_remaining_seconds: Annotated[
+        float | None,
+        Meta(description="with what waits before it; 0 once it has ended, null: nothing is known yet"),
+    ]
+    error: Annotated[str | None, Meta(description="a stable code; null where it has not failed")]
+    result: TaskResult | UnsetType = UNSET
+    total_time_seconds: Annotated[float, Meta(ge=0, description="from its submission")] | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class KnowledgeTaskStatusTool(KnowledgeTool[KnowledgeTaskStatusArguments, KnowledgeTaskStatusResult]):
+    name = "knowledge-task-status"
+    title = "Status of a task"
+    description = """\
+Get status of an async processing task: queued, running, completed, failed or cancelled.
+
+Use it with the task_id of knowledge-add. A running task tells its step and progress, a completed one its \
+document_id, a failed one what went wrong.
+
+Example: {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
+    annotations = Annotations(read_only=True, idempotent=True)
+
+    async def run(self, arguments: KnowledgeTaskStatusArguments, _call: Call) -> KnowledgeTaskStatusResult:
+        job = await self.engine.call(GET_JOB, path={"job_id": str(arguments.task_id)})
+        elapsed = job.elapsed_seconds
+        if elapsed is None:  # by our clock only where the engine does not say, whose the job's times are
+            now = self.services.clock.now().isoformat()
+            elapsed = seconds_between(job.started_at or job.created_at, job.finished_at or now)
+        remaining = job.estimated_seconds
+        if job.status in m.FINAL_STATUSES:
+            remaining = 0.0
+        elif remaining is None and job.progress:
+            remaining = round(elapsed * (1 - job.progress) / job.progress, 3)
+        status = KnowledgeTaskStatusResult(
+            success=job.status != "failed",  # a state of the task, and no error of this call
+            task_id=job.id,
+            status=job.status,
+            progress=job.progress,
+            current_step=job.step,
+            completed_steps=job.completed_steps,
+            total_steps=job.total_steps,
+            elapsed_time_seconds=elapsed,
+            estimated_remaining_seconds=remaining,
+            error=None if job.error is None else job.error.code,
+        )
+        if job.status == "completed":
+            status.total_time_seconds = seconds_between(job.created_at, job.finished_at)
+            try:
+                document = await document_of(self.engine, job)
+                status.result = TaskResult(
+                    document_id=document.uid,
+                    filename=name_of(document),
+                    chunks_created=document.chunk_count,
+                )
+                status.message = document.status_reason or UNSET
+            except ToolError as error:
+                if error.code != "document_not_found":
+                    raise
+                # Removed since, which takes nothing from the task.
+                status.result = TaskResult(
+                    document_id=job.document_uid or "",
+                    filename=job.filename or job.title,
+                    chunks_created=None,
+                )
+        elif job.status in m.FINAL_STATUSES:
+            status.message = CANCELLED if job.error is None else job.error.message
+        return status
+
+
+def canceller(services: Services) -> CancelTask:
+    """What `tools/cancel` does here: `DELETE /jobs/{id}`.
+
+    It raises `task_not_found`, `task_finished` and `invalid_parameter`.
+    """
+
+    async def cancel(task_id: str, _call: Call) -> None:
+        if not is_uuid(task_id):
+            raise ToolError(INVALID, "taskId takes a UUID, as knowledge-add answers it.", parameter="taskId")
+        try:
+            await services.engine.call(CANCEL_JOB, path={"job_id": task_id.lower()})
+        except EngineFault as fault:
+            raise tool_error(fault, ENGINE_WORDS, task_id=task_id) from fault
+
+    return cancel
+
+
+async def document_of(engine: Engine, job: m.Job) -> m.Document:
+    """The document of a completed job, without its chunks; raises `document_not_found` where it is gone."""
+    document_id = job.document_uid or ""
+    try:
+        return await engine.call(GET_DOCUMENT, path={"document_id": document_id}, query=WITHOUT_CHUNKS)
+    except EngineFault as fault:
+        raise tool_error(fault, ENGINE_WORDS, document_id=document_id) from fault
+
+
+def seconds_between(start: str, end: str | None) -> float:
+    """The seconds from one time of the engine's to another, three decimals; never less than none.
+
+    The clocks of two machines may disagree, which must not show as a span that runs backwards.
+    """
+    if end is None:
+        return 0.0
+    span = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    return max(0.0, round(span.total_seconds(), 3))

@@ -137,7 +137,6 @@ def test_no_token_breaks_the_comparison(token: str) -> None:
 
 
 def forwarded_by(peer: str, *forwarded: str) -> web.Request:
-    """A request from `peer` with these headers."""
     headers = CIMultiDict([("X-Forwarded-For", value) for value in forwarded])
     return make_mocked_request("POST", "/mcp", headers=headers).clone(remote=peer)
 

@@ -60,7 +60,6 @@ class Written:
 
 @pytest.fixture
 def fake() -> Fake:
-    """The fake toolset."""
     return Fake()
 
 
@@ -74,14 +73,12 @@ def written() -> Written:
 
 @asynccontextmanager
 async def beginning(fake: Fake, written: Written, **options: Any) -> AsyncIterator[Session]:
-    """A session with the fake toolset."""
     server = hosted(options.pop("toolset", fake.toolset))
     async with session(server, written, **options) as client:
         yield client
 
 
 def sent(message: Any) -> bytes:
-    """A message on the wire."""
     return json.dumps(message).encode()
 
 

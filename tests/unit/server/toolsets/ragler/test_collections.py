@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kb_server.toolsets.ragler.collections import MAX_DESCRIPTION_CHARS
-from kb_server.toolsets.ragler.tool import MAX_CHARS
+from kb_server.toolsets.ragler import MAX_CHARS, MAX_DESCRIPTION_CHARS
 from tests.support.ragler import (
     API_DOCS,
     COLLECTION,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from kb_server.toolsets.ragler.names import KEPT_SECONDS
-from kb_server.toolsets.ragler.tool import MAX_CHARS
+from kb_server.toolsets.ragler import KEPT_SECONDS, MAX_CHARS
 from tests.support.ragler import (
     API_DOCS,
     COLLECTION,

@@ -1,26 +1,73 @@
-"""Virtual time moves as its mode says, and wakes sleepers in the order of their deadlines."""
+"""Decisions are keyed and time is virtual: the same in every run, in whatever order."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from datetime import UTC, datetime
+from statistics import mean, median
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_simulator.determinism import EPOCH, Clock, ClockMode, microseconds_of, rfc3339
+from kb_simulator.determinism import EPOCH, Clock, ClockMode, Seeded, microseconds_of, rfc3339
+
+KEYS = st.lists(st.one_of(st.text(max_size=8), st.integers()), max_size=4)
+
+
+@given(st.integers(), KEYS)
+def test_a_decision_repeats_whatever_was_decided_before(seed: int, key: list[str | int]) -> None:
+    """There is no stream of numbers that others could draw from."""
+    first = Seeded(seed)
+    first.roll("something else")
+    assert first.roll(*key) == Seeded(seed).roll(*key)
+
+
+@given(KEYS)
+def test_a_roll_lies_from_nought_to_one(key: list[str | int]) -> None:
+    """One is never reached, so that a probability of 1 always holds."""
+    assert 0.0 <= Seeded(7).roll(*key) < 1.0
+
+
+def test_parts_of_a_key_do_not_run_together() -> None:
+    """("ab", "c") is not ("a", "bc")."""
+    assert Seeded(7).roll("ab", "c") != Seeded(7).roll("a", "bc")
+
+
+def test_another_seed_decides_otherwise() -> None:
+    assert Seeded(7).uuid("x") != Seeded(8).uuid("x")
+
+
+def test_rolls_are_spread_evenly() -> None:
+    rolls = [Seeded(7).roll(number) for number in range(5_000)]
+    assert abs(mean(rolls) - 0.5) < 0.02
+    assert all(400 < sum(tenth <= roll * 10 < tenth + 1 for roll in rolls) < 600 for tenth in range(10))
+
+
+def test_a_uniform_number_keeps_its_bounds() -> None:
+    numbers = [Seeded(7).uniform(2.0, 3.0, number) for number in range(500)]
+    assert min(numbers) >= 2.0
+    assert max(numbers) < 3.0
+
+
+def test_a_lognormal_number_has_its_median() -> None:
+    numbers = [Seeded(7).lognormal(0.2, 1.0, number) for number in range(2_000)]
+    assert abs(median(numbers) - 0.2) < 0.02
+    assert min(numbers) > 0
+
+
+def test_a_uuid_is_one_of_version_4() -> None:
+    assert UUID(Seeded(7).uuid("job", 1)).version == 4
 
 
 async def turn() -> None:
-    """Let everything run that is ready."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def test_autojump_sleeps_take_no_time_and_move_the_clock() -> None:
-    """An hour passes at once."""
     clock = Clock()
     async with asyncio.timeout(15):
         await clock.sleep(3600)
@@ -28,7 +75,6 @@ async def test_autojump_sleeps_take_no_time_and_move_the_clock() -> None:
 
 
 async def test_autojump_wakes_concurrent_sleepers_by_deadline() -> None:
-    """The shorter sleep ends first, and each sees the time that it slept until."""
     clock = Clock()
     seen: list[tuple[float, float]] = []
 
@@ -53,7 +99,6 @@ async def test_manual_sleeps_wait_for_advance() -> None:
 
 
 async def test_real_time_follows_the_wall() -> None:
-    """And `advance` goes on top."""
     wall = [100.0]
     clock = Clock(ClockMode.REAL, wall=lambda: wall[0])
     wall[0] += 2.5
@@ -63,7 +108,6 @@ async def test_real_time_follows_the_wall() -> None:
 
 
 async def test_a_real_sleep_ends_by_advance_too() -> None:
-    """Whoever waits an hour need not."""
     clock = Clock(ClockMode.REAL)
     sleeper = asyncio.ensure_future(clock.sleep(3600))
     await turn()
@@ -73,7 +117,6 @@ async def test_a_real_sleep_ends_by_advance_too() -> None:
 
 
 async def test_a_short_real_sleep_ends_by_itself() -> None:
-    """The wall moves it."""
     clock = Clock(ClockMode.REAL)
     async with asyncio.timeout(15):
         await clock.sleep(0.001)
@@ -81,7 +124,6 @@ async def test_a_short_real_sleep_ends_by_itself() -> None:
 
 
 async def test_changing_the_mode_keeps_the_time() -> None:
-    """What has passed has passed."""
     wall = [0.0]
     clock = Clock(ClockMode.REAL, wall=lambda: wall[0])
     wall[0] = 4.0
@@ -91,7 +133,6 @@ async def test_changing_the_mode_keeps_the_time() -> None:
 
 
 async def test_going_over_to_autojump_wakes_who_sleeps() -> None:
-    """Nobody is left behind in another mode."""
     clock = Clock(ClockMode.MANUAL)
     sleeper = asyncio.ensure_future(clock.sleep(10))
     await turn()
@@ -112,7 +153,6 @@ async def test_endless_sleeps_never_pass_and_are_released() -> None:
 
 
 async def test_a_sleeper_that_gives_up_holds_up_nobody() -> None:
-    """A cancelled sleep is passed over, and time does not jump to it."""
     clock = Clock()
     given_up = asyncio.ensure_future(clock.sleep(100))
     await asyncio.sleep(0)
@@ -123,7 +163,6 @@ async def test_a_sleeper_that_gives_up_holds_up_nobody() -> None:
 
 @pytest.mark.parametrize("seconds", [-1, math.inf, math.nan])
 def test_time_does_not_go_back_or_to_its_end(seconds: float) -> None:
-    """The error says what is taken."""
     with pytest.raises(ValueError, match="0 or more finite seconds"):
         Clock().advance(seconds)
 
@@ -136,5 +175,4 @@ def test_time_starts_where_it_is_said_to() -> None:
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC)))
 def test_a_time_reads_as_it_was_written(moment: datetime) -> None:
-    """Microseconds to RFC 3339 and back."""
     assert datetime.fromisoformat(rfc3339(microseconds_of(moment))) == moment

@@ -1,9 +1,15 @@
-"""A state for tests: on a clock that a test moves, with short names for what tests do all the time."""
+"""A state on a clock that a test moves, and a simulator that runs: with short names for what tests do."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import httpx
+import msgspec
 
 from kb_contracts.api import models as m
 from kb_readers import Extraction, format_of
@@ -12,6 +18,10 @@ from kb_simulator.engine import documents
 from kb_simulator.engine.jobs import Retry
 from kb_simulator.engine.search import search
 from kb_simulator.engine.state import State
+from kb_simulator.harness.app import Simulator
+from kb_simulator.harness.faults import AnyEffect, Fault, When
+from kb_simulator.harness.journal import Match
+from kb_simulator.harness.namespaces import DEFAULT, Namespace
 
 
 class Base:
@@ -23,7 +33,6 @@ class Base:
         self._numbers = itertools.count()
 
     def submit(self, text: str, **fields: Any) -> m.Job:
-        """Submit a note; the job as it was accepted."""
         request = m.NoteRequest(text=text, **fields)
         return self.state.accept(documents.note(f"request-{next(self._numbers)}", request))
 
@@ -41,11 +50,9 @@ class Base:
         return changed
 
     def note(self, text: str, **fields: Any) -> int:
-        """Take in a note; its document's id."""
         return self.document_of(self.submit(text, **fields))
 
     def file(self, name: str, text: str, **fields: Any) -> int:
-        """Take in a file with this text; its document's id."""
         return self.document_of(self.state.accept(self.upload(name, text, **fields)))
 
     def upload(self, name: str, text: str | m.JobError, **fields: Any) -> documents.Submission:
@@ -62,7 +69,6 @@ class Base:
         )
 
     def document_of(self, job: m.Job) -> int:
-        """The document that a job made."""
         ended = self.state.job(job.id)
         assert ended.document_id is not None, ended
         return ended.document_id
@@ -71,3 +77,63 @@ class Base:
         """The documents that a search by words finds, best first."""
         request = m.SearchRequest(query=query, **{"mode": "fts", **fields})
         return [result.document.id for result in search(self.state.documents, request).results]
+
+
+API = "/api/v1"
+
+_TURNS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A simulator in the test's own loop, where its parts may be looked at directly."""
+
+    simulator: Simulator
+    http: httpx.AsyncClient
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.simulator.namespaces.get(DEFAULT)
+
+    def arm(
+        self, name: str, effect: AnyEffect | None = None, *, operation: str | None = None, **when: Any
+    ) -> str:
+        fault = Fault(name=name, effect=effect, match=Match(operation=operation), when=When(**when))
+        return self.namespace.faults.arm(fault).id
+
+    async def sleeping(self, count: int) -> None:
+        """Let the loop run until so many sleep."""
+        for _ in range(_TURNS):
+            if self.namespace.clock.sleeping == count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"{self.namespace.clock.sleeping} sleep, not {count}")
+
+    async def note(
+        self, text: str, headers: Mapping[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
+        return await self.http.post(f"{API}/jobs", json={"text": text, **fields}, headers=headers)
+
+    async def search(self, query: str, **fields: Any) -> httpx.Response:
+        return await self.http.post(f"{API}/search", json={"query": query, **fields})
+
+    async def raw(self, body: Mapping[str, Any], path: str = f"{API}/search") -> tuple[bytes, bool]:
+        """Post JSON on a connection of its own: all bytes that come, and whether it ends with a reset."""
+        port = httpx.URL(self.simulator.url).port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = msgspec.json.encode(body)
+        writer.write(
+            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (path.encode(), len(data), data)
+        )
+        received = bytearray()
+        try:
+            async with asyncio.timeout(20):
+                while piece := await reader.read(65_536):
+                    received += piece
+        except ConnectionResetError:
+            return bytes(received), True
+        else:
+            return bytes(received), False
+        finally:
+            writer.close()

@@ -1,0 +1,491 @@
+"""The toolset `ragler`: three tools over RAGler's search API, which kb's engine serves as well.
+
+Each search in a collection needs its name, and the backend lets a server ask for 50 collections a minute
+and search 100 times. So a name is asked for once in five minutes, and by one of those who want it at the
+same time; lists and details that were asked for anyway bring names as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from functools import partial
+from time import perf_counter
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kb_contracts.api.models import MAX_QUERY_CHARS, MAX_TAGS
+from kb_contracts.api.ragler import PREFIX, SourceType, VectorFilters, VectorSearchRequest
+from kb_contracts.semantics.search import longest_prefix
+from kb_server.engine_client.errors import Refused
+from kb_server.engine_client.ragler import (
+    Collection,
+    CollectionDetail,
+    Passage,
+    PassageMetadata,
+    Ragler,
+)
+from kb_server.observability.redaction import sanitised
+from kb_server.services import Services
+from kb_server.tool import (
+    INVALID,
+    WORDS,
+    A,
+    Annotations,
+    Call,
+    EngineWords,
+    NoArguments,
+    R,
+    ToolError,
+    Toolset,
+)
+from kb_server.toolsets import ServiceTool, tools_in
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+INSTRUCTIONS = """\
+RAGler's knowledge: published documents in collections, searched by meaning. Use search_knowledge before \
+answering what they may know. Leave collection_id out to search everything; list_collections tells which \
+collections there are, get_collection_info who one is for and how to use it. For a complex question search \
+2-3 variant phrasings and merge the results. Scores run from 0 to 1 and tell what is similar, not what \
+is right. Nothing can be changed from here. Calls are limited by the minute: on the error rate_limited wait \
+retry_after seconds."""
+
+ENGINE_WORDS = EngineWords(
+    messages={
+        "engine_unreachable": (
+            "RAGler's backend cannot be reached at {url}: {detail}. Check that it runs and that "
+            "RAGLER_API_URL is right; then try again."
+        ),
+        "engine_timeout": "RAGler's backend took the request and then kept silent. {detail} Try again.",
+        "rate_limited": ("RAGler's backend takes no more calls of this kind for now. Try again in {wait}."),
+        "engine_busy": "RAGler's backend is busy: {detail} Try again in {wait}.",
+        "engine_unauthorized": (
+            "RAGler's backend refused the server's RAGLER_API_KEY; whoever runs the server must set it to "
+            "one that the backend knows."
+        ),
+        "engine_failed": "RAGler's backend failed: {detail} Try again; its log says more.",
+        "engine_bad_answer": (
+            "What answers at RAGLER_API_URL does not behave like RAGler's backend. {detail} Whoever runs the "
+            "server must check that setting, and any proxy between the two."
+        ),
+        "collection_not_found": (
+            "There is no collection {collection}. list_collections tells which there are."
+        ),
+        "forbidden": "RAGler's backend does not let this server do that: {detail}",
+        "engine_refused": "RAGler's backend refused the request: {detail}",
+    },
+    codes={
+        "engine_unreachable": "backend_unreachable",
+        "engine_timeout": "timeout",
+        "engine_busy": "backend_busy",
+        "engine_unauthorized": "unauthorized",
+        "engine_failed": "backend_failed",
+        "engine_bad_answer": "backend_bad_answer",
+        "engine_refused": "backend_refused",
+        "collection_not_found": "not_found",
+    },
+    flattened="",
+)
+
+NOT_CONFIGURED = "not_configured"
+MAX_CHARS = 200_000
+"""Bound on the characters of an answer's JSON; what is left out is told."""
+MAX_RESULT_CHARS = 2 * MAX_CHARS
+MAX_DESCRIPTION_CHARS = 20_000
+DEFAULT_LIMIT = 10
+KEPT_SECONDS = 300.0
+KEPT_NAMES = 10_000
+
+_MOST_FOR_ONE = 6
+"""So many characters of JSON may one character take."""
+_SENT_AS_IT_IS = re.compile(
+    r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2}))?", re.ASCII
+)
+_DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}|\d{4}-?W\d{2}-?\d", re.ASCII)
+_QUOTED_CHARS = 40
+
+_DATES = "ISO 8601 date or time, inclusive, such as 2026-01-31 or 2026-01-31T09:30:00Z"
+
+CollectionIdParameter = Annotated[
+    UUID,
+    Meta(
+        description="UUID of a collection; list_collections tells them",
+        examples=["8f0c5d7e-9a53-5f1c-8e2b-0b8f3f2f9b11"],
+    ),
+]
+
+
+def build(services: Services) -> Toolset:
+    """The toolset over `services`, which the caller opens and closes."""
+    names = CollectionNames(services)
+    return Toolset(
+        name="ragler",
+        server_name="ragler",
+        version="1.0.0",
+        title="RAGler",
+        instructions=INSTRUCTIONS,
+        tools=tuple(tool(services, names) for tool in tools_in(__name__)),
+    )
+
+
+class CollectionNames:
+    """Names that were told within the last five minutes, and those being asked for."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._known: dict[str, tuple[str, float]] = {}
+        self._requests: dict[str, asyncio.Task[str]] = {}
+
+    async def of(self, collection_id: str) -> str:
+        """The name of a collection.
+
+        Raises:
+            EngineFault: the backend does not tell it.
+        """
+        name, until = self._known.get(collection_id, ("", 0.0))
+        if self._services.clock.monotonic() < until:
+            return name
+        request = self._requests.get(collection_id)
+        if request is None:
+            request = asyncio.create_task(self._ask(collection_id), name="collection-name")
+            self._requests[collection_id] = request
+            request.add_done_callback(partial(self._answered, collection_id))
+        # A caller who leaves takes nothing from the others who wait.
+        return await asyncio.shield(request)
+
+    def learn(self, collections: Iterable[Collection]) -> None:
+        """Keep the names of what the backend told."""
+        until = self._services.clock.monotonic() + KEPT_SECONDS
+        for collection in collections:
+            if len(self._known) >= KEPT_NAMES:
+                self._known.clear()  # so many are nobody's working set; it is not worth an order of eviction
+            self._known[collection.id] = (collection.name, until)
+
+    def forget(self, collection_id: str | None) -> None:
+        """The name may no longer be true."""
+        self._known.pop(collection_id or "", None)
+
+    async def _ask(self, collection_id: str) -> str:
+        collection = await self._services.ragler.collection(collection_id)
+        self._known.pop(collection_id, None)
+        self.learn([collection])
+        # Kept under the id that was asked for, however the backend writes it.
+        self._known[collection_id] = self._known[collection.id]
+        return collection.name
+
+    def _answered(self, collection_id: str, task: asyncio.Task[str]) -> None:
+        """Nobody may be left who waits for it; its failure is not to be reported as lost."""
+        del self._requests[collection_id]
+        if not task.cancelled():
+            task.exception()
+
+
+class RaglerTool(ServiceTool[A, R]):
+    """A tool that asks RAGler's backend."""
+
+    engine_words = ENGINE_WORDS
+
+    def __init__(self, services: Services, names: CollectionNames) -> None:
+        super().__init__(services)
+        self._names = names
+
+    @property
+    def backend(self) -> Ragler:
+        """The backend.
+
+        Raises:
+            ToolError: `not_configured`.
+        """
+        if not self.services.ragler_is_configured:
+            raise ToolError(
+                NOT_CONFIGURED,
+                "This server does not know RAGler's backend. Whoever runs it must set RAGLER_API_URL to its "
+                "base URL, and RAGLER_API_KEY to its key where it wants one, and start it again.",
+                missing=["RAGLER_API_URL", "RAGLER_API_KEY"],
+            )
+        return self.services.ragler
+
+
+class SearchFilters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Only documents that fit all of these."""
+
+    source_type: Annotated[SourceType, Meta(description="only documents from this kind of source")] | None = (
+        None
+    )
+    date_from: Annotated[str, Meta(description=f"only documents changed then or later: {_DATES}")] | None = (
+        None
+    )
+    date_to: (
+        Annotated[
+            str,
+            Meta(
+                description=f"only documents changed then or earlier: {_DATES}; a date is its whole UTC day"
+            ),
+        ]
+        | None
+    ) = None
+    tags: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=200)]],
+            Meta(max_length=MAX_TAGS, description="only documents with at least one of these tags"),
+        ]
+        | None
+    ) = None
+
+
+class SearchKnowledgeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    query: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_QUERY_CHARS,
+            description="a question or words, as people say it; the search goes by meaning",
+            extra=WORDS,
+            examples=["How do I authenticate API requests?"],
+        ),
+    ]
+    collection_id: CollectionIdParameter | None = None
+    limit: Annotated[int, Meta(ge=1, le=100, description="how many results at the most")] | None = (
+        DEFAULT_LIMIT
+    )
+    filters: SearchFilters | None = None
+
+
+class FoundMetadata(PassageMetadata, kw_only=True):
+    """Where a passage is from; `collection_id` is null where it is in no collection."""
+
+    collection_id: Annotated[str, Meta(description="UUID of the passage's collection")] | None
+
+
+class FoundPassage(msgspec.Struct, kw_only=True):
+    """A passage that answers. `truncated` is there where its content was cut."""
+
+    content: str
+    source_url: str | UnsetType = UNSET
+    score: Annotated[float, Meta(ge=0, le=1)]
+    metadata: FoundMetadata
+    truncated: bool | UnsetType = UNSET
+
+
+class SearchKnowledgeResult(msgspec.Struct, kw_only=True):
+    """Best first. `hint` and `omitted` are there only where results were left out or cut."""
+
+    results: list[FoundPassage]
+    total: Annotated[int, Meta(description="how many passages match")]
+    query: str
+    execution_time: Annotated[float, Meta(description="milliseconds")]
+    omitted: Annotated[int, Meta(description="results that are not here: too long together")] | UnsetType = (
+        UNSET
+    )
+    hint: str | UnsetType = UNSET
+
+
+class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeResult]):
+    name = "search_knowledge"
+    title = "Search knowledge"
+    description = "Search across knowledge collections with semantic + hybrid filtering"
+    annotations = Annotations(read_only=True, idempotent=True)
+    max_result_chars = MAX_RESULT_CHARS
+
+    async def run(self, arguments: SearchKnowledgeArguments, call: Call) -> SearchKnowledgeResult:
+        call.log["query"] = sanitised(arguments.query)
+        if arguments.collection_id is not None:
+            call.log["collection_id"] = str(arguments.collection_id)
+        filters, backend = _filters(arguments), self.backend
+        within = None if arguments.collection_id is None else str(arguments.collection_id)
+        began = perf_counter()
+        request = VectorSearchRequest(
+            query=arguments.query,
+            collection_name=None if within is None else await self._names.of(within),
+            collection_id=within,
+            limit=arguments.limit or DEFAULT_LIMIT,
+            filters=filters,
+        )
+        try:
+            found = await backend.search(request)
+        except Refused:
+            self._names.forget(within)  # it may be what the backend no longer knows
+            raise
+        took = (perf_counter() - began) * 1000  # for a backend that does not tell how long it took
+        # A backend may send more than it was asked for.
+        passages = [_passage(passage, within) for passage in found.results[: request.limit]]
+        kept = fitting(passages) or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
+        omitted = len(passages) - len(kept)
+        hints = []
+        if omitted:
+            hints.append(
+                f"{omitted} more results were left out: an answer has {MAX_CHARS} characters at the most; "
+                "narrow the search with collection_id or filters."
+            )
+        if any(passage.truncated is True for passage in kept):
+            hints.append("A truncated content goes on at its source_url.")
+        call.log["result_count"] = len(kept)
+        return SearchKnowledgeResult(
+            results=kept,
+            total=max(0, len(found.results) if found.total is UNSET else found.total),
+            query=arguments.query,
+            execution_time=round(took, 3) if found.execution_time is UNSET else found.execution_time,
+            omitted=omitted or UNSET,
+            hint=" ".join(hints) or UNSET,
+        )
+
+
+def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
+    """What is asked of the backend; None where nothing is.
+
+    Raises:
+        ToolError: `invalid_parameter` or `contradiction`.
+    """
+    given = arguments.filters or SearchFilters()
+    for tag in given.tags or []:
+        if tag.startswith(PREFIX):
+            raise ToolError(
+                INVALID,
+                f"The tag {tag[:80]!r} names a collection. Leave it out of `filters.tags` and pass the "
+                "collection's id in the parameter `collection_id`; list_collections tells it.",
+                parameter="filters.tags",
+            )
+    date_from, date_to = span(given.date_from, given.date_to)
+    filters = VectorFilters(
+        source_type=given.source_type, date_from=date_from, date_to=date_to, tags=given.tags or []
+    )
+    return None if filters == VectorFilters() else filters
+
+
+def _passage(passage: Passage, within: str | None) -> FoundPassage:
+    members = {name: getattr(passage.metadata, name) for name in PassageMetadata.__struct_fields__}
+    return FoundPassage(
+        content=passage.content,
+        source_url=passage.source_url,
+        score=passage.score,
+        metadata=FoundMetadata(**{**members, "collection_id": passage.metadata.collection_id or within}),
+    )
+
+
+def _cut(passage: FoundPassage) -> FoundPassage | None:
+    """The passage with so much of its content as fits; None where it is something else that is too long."""
+    bare = msgspec.structs.replace(passage, content="", truncated=True)
+    room = (MAX_CHARS - chars(bare)) // _MOST_FOR_ONE
+    if room <= 0:
+        return None
+    return msgspec.structs.replace(bare, content=passage.content[:room])
+
+
+class ListCollectionsResult(msgspec.Struct, kw_only=True):
+    """All collections. `hint` and `omitted` are there only where some were left out."""
+
+    collections: list[Collection]
+    omitted: int | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+
+
+class GetCollectionInfoArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    collection_id: CollectionIdParameter
+
+
+class GetCollectionInfoResult(CollectionDetail, kw_only=True):
+    """A collection with all that is known of it. `truncated` is there where its description was cut."""
+
+    truncated: bool | UnsetType = UNSET
+
+
+class ListCollectionsTool(RaglerTool[NoArguments, ListCollectionsResult]):
+    name = "list_collections"
+    title = "List collections"
+    description = "List all available knowledge collections"
+    annotations = Annotations(read_only=True, idempotent=True)
+    max_result_chars = MAX_RESULT_CHARS
+
+    async def run(self, _arguments: NoArguments, call: Call) -> ListCollectionsResult:
+        found = await self.backend.collections()
+        self._names.learn(found)
+        call.log["collections"] = len(found)  # `result_count` is what a search found, and is counted as such
+        kept = fitting(found)
+        omitted = len(found) - len(kept)
+        return ListCollectionsResult(
+            collections=kept,
+            omitted=omitted or UNSET,
+            hint=(
+                f"{omitted} more collections were left out: an answer has {MAX_CHARS} characters at the most."
+                if omitted
+                else UNSET
+            ),
+        )
+
+
+class GetCollectionInfoTool(RaglerTool[GetCollectionInfoArguments, GetCollectionInfoResult]):
+    name = "get_collection_info"
+    title = "Collection info"
+    description = "Get detailed information about a specific collection"
+    annotations = Annotations(read_only=True, idempotent=True)
+
+    async def run(self, arguments: GetCollectionInfoArguments, call: Call) -> GetCollectionInfoResult:
+        call.log["collection_id"] = str(arguments.collection_id)
+        found = await self.backend.collection(str(arguments.collection_id))
+        self._names.learn([found])
+        members = msgspec.structs.asdict(found)
+        if found.description is not UNSET and len(found.description) > MAX_DESCRIPTION_CHARS:
+            members |= {"description": found.description[:MAX_DESCRIPTION_CHARS], "truncated": True}
+        return GetCollectionInfoResult(**members)
+
+
+def span(date_from: str | None, date_to: str | None) -> tuple[str | None, str | None]:
+    """Both ends as the backend gets them: a date, or a time with its offset (UTC where none was given).
+
+    Raises:
+        ToolError: `invalid_parameter` that names the end; `contradiction` where the last comes first.
+    """
+    first, last = _read(date_from, "filters.date_from"), _read(date_to, "filters.date_to")
+    if first is not None and last is not None and _moment(last, time.max) < _moment(first, time.min):
+        raise ToolError(
+            "contradiction",
+            "filters.date_to is before filters.date_from; nothing can lie between.",
+            parameter="filters.date_to",
+        )
+    return _sent(date_from, first), _sent(date_to, last)
+
+
+def _read(text: str | None, parameter: str) -> date | datetime | None:
+    """A date, or an aware moment."""
+    if text is None:
+        return None
+    try:
+        if _DATE.fullmatch(text):
+            return date.fromisoformat(text)
+        if text.isascii() and "T" in text:
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass  # told below, as what is no date at all
+    raise ToolError(
+        INVALID,
+        f"The parameter `{parameter}` takes a date or time as ISO 8601 has it, such as 2026-01-31 or "
+        f"2026-01-31T09:30:00Z; got {text[:_QUOTED_CHARS]!r}.",
+        parameter=parameter,
+    )
+
+
+def _moment(day: date | datetime, hour: time) -> datetime:
+    return day if isinstance(day, datetime) else datetime.combine(day, hour, UTC)
+
+
+def _sent(text: str | None, read: date | datetime | None) -> str | None:
+    if text is None or read is None or _SENT_AS_IT_IS.fullmatch(text):
+        return text
+    return read.isoformat().replace("+00:00", "Z")
+
+
+def fitting(items: Sequence[S]) -> list[S]:
+    """The first of `items`, as many as fit together; none where the first does not."""
+    return longest_prefix(items, chars, MAX_CHARS)
+
+
+def chars(item: msgspec.Struct) -> int:
+    """The length of its JSON, in characters."""
+    return len(msgspec.json.encode(item).decode())

@@ -1,0 +1,296 @@
+"""The toolset `textfile`: one plain text file, read at the start, told as it is.
+
+It needs neither the engine nor an HTTP client, and imports none: `kb stdio` starts it for every
+conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from kb_server.tool import Annotations, Call, NoArguments, Tool, Toolset
+
+if TYPE_CHECKING:
+    from kb_server.services import Services
+
+log = logging.getLogger(__name__)
+
+PLACEHOLDER = "Azure Managed Grafana (a placeholder: set KB_TEXT_DESCRIPTION to say what your text is about)"
+"""The description where there is neither a text nor a description."""
+MAX_BYTES = 100 * 1024 * 1024
+"""Files over this are refused: each call answers with the whole text, twice, from memory."""
+
+_PIECE_BYTES = 1 << 20
+# Without O_NONBLOCK the open of a pipe waits for a writer, and the server with it.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+MAX_RESULT_CHARS = 500_000
+"""As much as clients that keep to the hint take; the content itself is never cut."""
+
+
+def build(services: Services) -> Toolset:
+    """The toolset over the file that the settings name."""
+    settings = services.settings
+    about = settings.text_description or PLACEHOLDER
+    if settings.text_file and not settings.text_description:  # its name is all that is known of it
+        name = Path(settings.text_file).name
+        about = f"the text file {name} (set KB_TEXT_DESCRIPTION to say what it is about)"
+    return build_over(TextFile(settings.text_file), about)
+
+
+def build_over(source: DataSource, about: str) -> Toolset:
+    """The toolset over any source; `about` says what its text is about."""
+    held = HeldText()
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        held.outcome = held.outcome or await asyncio.to_thread(_read, source)
+        yield
+
+    return Toolset(
+        name="textfile",
+        server_name="kb-textfile",
+        version="3.0.0",
+        title="A text as a knowledge base",
+        instructions=(
+            f"One text, about: {about}. get_kb_info tells its size and age, get_kb_content gives all of it."
+        ),
+        tools=(GetKbInfoTool(held, about), GetKbContentTool(held)),
+        lifespan=lifespan,
+    )
+
+
+def _read(source: DataSource) -> Text | SourceError:
+    """What the source gives, with one line in the log that says whether the start went well."""
+    fields = {"source": source.name}
+    try:
+        text = source.read()
+    except NotConfigured as state:
+        log.info("No knowledge base text: none is configured", extra=fields)
+        return state
+    except SourceError as error:
+        log.error("Reading the knowledge base text failed: %s", error, extra=fields)
+        return error
+    except Exception:  # the boundary: no source, whatever it raises, may keep the server from starting
+        log.exception("Reading the knowledge base text failed", extra=fields)
+        return SourceError("The text could not be read; the server's log says why.")
+    figures = {"bytes": text.size, "characters": len(text.content)}
+    log.info("Read the knowledge base text", extra={**fields, **figures})
+    return text
+
+
+# --- the source of the text --------------------------------------------------------------------------
+
+
+class SourceError(Exception):
+    """The text cannot be had; the message is for the calling agent and tells no path."""
+
+
+class NotConfigured(SourceError):
+    """Nobody said where the text is: a state that an operator chose, not a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, whole and unmodified. `size` is in bytes, as stored; `modified` is aware, in UTC."""
+
+    content: str
+    size: int
+    modified: datetime
+
+
+class DataSource(Protocol):
+    """Holds one text."""
+
+    @property
+    def name(self) -> str:
+        """What the operator knows it by, for the log: a path, a URL."""
+
+    def read(self) -> Text:
+        """The text. Blocks; must come to an end whatever it meets.
+
+        Raises:
+            SourceError: the text cannot be had.
+        """
+
+
+class HeldText:
+    """What a source gave at the start, for as long as the process lives: the text, or why there is none.
+
+    A source is asked once. What changes in it afterwards shows after a restart, and a failure stays a
+    failure: an agent that has been told `unavailable` is never told otherwise by chance.
+    """
+
+    def __init__(self) -> None:
+        self.outcome: Text | SourceError | None = None
+
+    @property
+    def text(self) -> Text | None:
+        """The text, where there is one."""
+        return self.outcome if isinstance(self.outcome, Text) else None
+
+
+class TextFile:
+    """The file at `path`, in strict UTF-8.
+
+    The content is the decoded bytes and nothing else: line endings stay as they are, and so does a
+    byte order mark (it is the character U+FEFF, and counts as one). `path` empty: none is configured.
+    """
+
+    def __init__(self, path: str, *, max_bytes: int = MAX_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+
+    @property
+    def name(self) -> str:
+        """The path as it was configured."""
+        return self._path
+
+    def read(self) -> Text:
+        """The file's text.
+
+        Raises:
+            SourceError: there is no file, or it is no regular file, too large, unreadable or not UTF-8.
+        """
+        if not self._path:
+            raise NotConfigured("No file is configured. Set KB_TEXT_FILE, or start with --file PATH.")
+        name = Path(self._path).name
+        try:
+            descriptor = os.open(Path(self._path).expanduser(), _FLAGS)
+            try:
+                facts = os.fstat(descriptor)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise SourceError(f"{name} is not a regular file.")
+                data = bytearray()
+                while piece := os.read(descriptor, _PIECE_BYTES):
+                    data += piece
+                    if len(data) > self._max_bytes:
+                        raise SourceError(f"{name} is too large: at most {self._max_bytes} bytes are served.")
+            finally:
+                os.close(descriptor)
+            return Text(
+                content=data.decode("utf-8"),
+                # Not st_size: it belongs to the bytes that were read, even if the file grew meanwhile.
+                size=len(data),
+                modified=datetime.fromtimestamp(facts.st_mtime, UTC),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise SourceError(_reason(error, name)) from error
+
+
+def _reason(error: Exception, name: str) -> str:
+    """The failure in words that an agent may read: the file's name, but not where it lies."""
+    match error:
+        case FileNotFoundError():
+            return f"{name} does not exist."
+        case PermissionError():
+            return f"{name} may not be read: permission denied."
+        case UnicodeDecodeError():
+            return f"{name} is not UTF-8: the byte at offset {error.start} does not belong there."
+        case OSError():
+            return f"{name} could not be read: {error.strerror or 'input/output error'}."
+        case _:
+            return f"{name!r} is not a usable path."
+
+
+# --- the tools ---------------------------------------------------------------------------------------
+
+
+class TextInfo(msgspec.Struct, rename="camel"):
+    """What is known of the text without reading it."""
+
+    file_size_bytes: Annotated[int, Meta(ge=0, description="size of the file in bytes")]
+    content_length: Annotated[
+        int, Meta(ge=0, description="length of the content in characters (code points)")
+    ]
+    is_available: Annotated[bool, Meta(description="whether get_kb_content has content to give")]
+    description: Annotated[str, Meta(description="what the text is about")]
+    last_modified: Annotated[
+        str | None, Meta(description="when the file was last changed, RFC 3339 in UTC; null: not known")
+    ] = None
+
+
+class KbInfo(msgspec.Struct):
+    """The result of `get_kb_info`."""
+
+    status: Annotated[
+        Literal["available", "unavailable"], Meta(description="unavailable: get_kb_content tells why")
+    ]
+    info: TextInfo
+
+
+class KbContent(msgspec.Struct, rename="camel"):
+    """The result of `get_kb_content`. A member that does not belong to the status is absent, not null."""
+
+    status: Annotated[
+        Literal["ok", "empty", "error"], Meta(description="empty: the file was read and has no content")
+    ]
+    content_length: (
+        Annotated[int, Meta(ge=0, description="characters (code points) in content; absent on error")]
+        | UnsetType
+    ) = UNSET
+    content: Annotated[str, Meta(description="the whole text; absent on error")] | UnsetType = UNSET
+    error: Annotated[str, Meta(description="what went wrong; only on error")] | UnsetType = UNSET
+
+
+class GetKbInfoTool(Tool[NoArguments, KbInfo]):
+    name = "get_kb_info"
+    title = "About the knowledge base text"
+    description = (
+        "Tells whether the knowledge base text is available, what it is about, its size in bytes, its "
+        "length in characters and when it was last modified. Call it first: it is cheap, and tells whether "
+        "the whole text is worth fetching with get_kb_content and fits your context."
+    )
+    annotations = Annotations(read_only=True, idempotent=True)
+
+    def __init__(self, held: HeldText, about: str) -> None:
+        """`about` says what the text is about."""
+        self._held = held
+        self._about = about
+
+    async def run(self, _arguments: NoArguments, call: Call) -> KbInfo:
+        """The facts; where there is no text, `unavailable` and zeros."""
+        text = self._held.text
+        call.log["kb_status"] = "available" if text else "unavailable"
+        if text is None:
+            return KbInfo("unavailable", TextInfo(0, 0, is_available=False, description=self._about))
+        modified = text.modified.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        facts = TextInfo(text.size, len(text.content), True, self._about, modified)
+        return KbInfo("available", facts)
+
+
+class GetKbContentTool(Tool[NoArguments, KbContent]):
+    name = "get_kb_content"
+    title = "The whole knowledge base text"
+    description = (
+        "Returns the whole knowledge base text, unmodified and in one piece, with its length in characters. "
+        "There is no search and no paging: ask get_kb_info first when the text may be long. The text is read "
+        "once when the server starts, so asking again gives the same answer."
+    )
+    annotations = Annotations(read_only=True, idempotent=True)
+    max_result_chars = MAX_RESULT_CHARS
+
+    def __init__(self, held: HeldText) -> None:
+        self._held = held
+
+    async def run(self, _arguments: NoArguments, call: Call) -> KbContent:
+        """The text, or in words why there is none; a failure is a result, so that no client drops it."""
+        text = self._held.text
+        if text is None:
+            call.log["kb_status"] = "error"
+            why = self._held.outcome or "The text has not been read yet. Try again in a moment."
+            return KbContent("error", error=str(why))
+        result = KbContent("ok" if text.content else "empty", len(text.content), text.content)
+        call.log |= {"kb_status": result.status, "content_length": len(text.content)}
+        return result

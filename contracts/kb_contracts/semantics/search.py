@@ -24,25 +24,21 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
-def contradict(mode: Mode | None, fts_only: bool | None) -> bool:
-    """Whether both are given and exclude each other."""
-    return mode is not None and fts_only is not None and fts_only != (mode == "fts")
-
-
 def mode_of(request: SearchRequest) -> Mode:
     """The mode that `mode` and `fts_only` ask for together.
 
     Raises:
         EngineError: `contradiction`.
     """
-    if contradict(request.mode, request.fts_only):
+    mode, fts_only = request.mode, request.fts_only
+    if mode is not None and fts_only is not None and fts_only != (mode == "fts"):
         raise EngineError(
             "contradiction",
-            f"fts_only {str(request.fts_only).lower()} and mode {request.mode!r} exclude each other; "
+            f"fts_only {str(fts_only).lower()} and mode {mode!r} exclude each other; "
             "send one of the two.",
             parameter="fts_only",
         )
-    return "fts" if request.fts_only else request.mode or "hybrid"
+    return "fts" if fts_only else mode or "hybrid"
 
 
 def date_window(filters: Filters | r.VectorFilters) -> tuple[datetime | None, datetime | None]:

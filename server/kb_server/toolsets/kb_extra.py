@@ -141,11 +141,11 @@ collection and tags for kb_search, and to tag alike what belongs together."""
         )
 
 
-class KbCancelJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class JobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     job_id: JobId
 
 
-class KbCancelJobTool(_ExtraTool[KbCancelJobArguments, JobView]):
+class KbCancelJobTool(_ExtraTool[JobArguments, JobView]):
     name = "kb_cancel_job"
     title = "Cancel a job"
     description = """\
@@ -153,15 +153,11 @@ Cancel a job that has not ended; nothing of it is kept, and a note that it was t
 job that has ended cannot be cancelled: remove its document with kb_delete."""
     annotations = Annotations(destructive=True, idempotent=True)
 
-    async def run(self, arguments: KbCancelJobArguments, _call: Call) -> JobView:
+    async def run(self, arguments: JobArguments, _call: Call) -> JobView:
         return job_view(await self.engine.call(CANCEL_JOB, path={"job_id": arguments.job_id}))
 
 
-class KbRetryJobArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    job_id: JobId
-
-
-class KbRetryJobTool(_ExtraTool[KbRetryJobArguments, JobView]):
+class KbRetryJobTool(_ExtraTool[JobArguments, JobView]):
     name = "kb_retry_job"
     title = "Try a failed job again"
     description = """\
@@ -172,7 +168,7 @@ again: mend what its error names first.
 Example: {"job_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"}"""
     annotations = Annotations()
 
-    async def run(self, arguments: KbRetryJobArguments, _call: Call) -> JobView:
+    async def run(self, arguments: JobArguments, _call: Call) -> JobView:
         return job_view(await self.engine.call(RETRY_JOB, path={"job_id": arguments.job_id}))
 
 

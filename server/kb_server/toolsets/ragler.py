@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
 from functools import partial
 from time import perf_counter
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -45,8 +45,6 @@ from kb_server.tool import (
     Toolset,
 )
 from kb_server.toolsets import ServiceTool, tools_in
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 INSTRUCTIONS = """\
 RAGler's knowledge: published documents in collections, searched by meaning. Use search_knowledge before \
@@ -315,7 +313,9 @@ class SearchKnowledgeTool(RaglerTool[SearchKnowledgeArguments, SearchKnowledgeRe
         took = (perf_counter() - began) * 1000  # for a backend that does not tell how long it took
         # A backend may send more than it was asked for.
         passages = [_passage(passage, within) for passage in found.results[: request.limit]]
-        kept = fitting(passages) or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
+        kept = longest_prefix(passages, chars, MAX_CHARS)
+        # One that is too long alone is cut rather than left out.
+        kept = kept or [cut for passage in passages[:1] if (cut := _cut(passage)) is not None]
         omitted = len(passages) - len(kept)
         hints = []
         if omitted:
@@ -406,7 +406,7 @@ class ListCollectionsTool(RaglerTool[NoArguments, ListCollectionsResult]):
         found = await self.backend.collections()
         self._names.learn(found)
         call.log["collections"] = len(found)  # `result_count` is what a search found, and is counted as such
-        kept = fitting(found)
+        kept = longest_prefix(found, chars, MAX_CHARS)
         omitted = len(found) - len(kept)
         return ListCollectionsResult(
             collections=kept,
@@ -479,11 +479,6 @@ def _sent(text: str | None, read: date | datetime | None) -> str | None:
     if text is None or read is None or _SENT_AS_IT_IS.fullmatch(text):
         return text
     return read.isoformat().replace("+00:00", "Z")
-
-
-def fitting(items: Sequence[S]) -> list[S]:
-    """The first of `items`, as many as fit together; none where the first does not."""
-    return longest_prefix(items, chars, MAX_CHARS)
 
 
 def chars(item: msgspec.Struct) -> int:

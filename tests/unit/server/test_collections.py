@@ -46,7 +46,6 @@ async def simulated() -> AsyncIterator[SimulatedEngine]:
 
 @pytest.fixture
 async def engine(simulated: SimulatedEngine) -> AsyncIterator[InterruptedEngine]:
-    """Its client; no wait takes time."""
     client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
     yield client
     await client.close()
@@ -105,341 +104,347 @@ class Distant:
         return self.seen
 
 
-class TestTags:
-    """Names to tags and back."""
-
-    @pytest.mark.requirement("K25", "K55", "K57", "E14")
-    def test_what_names_no_collection_goes_to_documents(self) -> None:
-        assert tags_for_submission(None, []) == ["collection:documents"]
-        assert CONVENTIONAL == ("documents", "memory", "workspace")
-
-    @pytest.mark.requirement("K27", "K58", "E12")
-    def test_the_collections_tag_comes_first(self) -> None:
-        assert tags_for_submission("memory", ["feedback"]) == [
-            "collection:memory",
-            "feedback",
-        ]
-
-    @pytest.mark.requirement("K21")
-    def test_a_search_asks_for_the_explicit_tags_and_the_collections(self) -> None:
-        assert tags_for_search("memory", ["email"]) == ["email", "collection:memory"]
-
-    def test_a_search_without_a_collection_asks_for_none(self) -> None:
-        """It looks everywhere."""
-        assert tags_for_search(None, ["email"]) == ["email"]
-
-    def test_a_tag_given_twice_is_sent_once(self) -> None:
-        assert validate_tags(["b", "a", "b"]) == ["b", "a"]
-
-    @pytest.mark.requirement("K22", "K60")
-    def test_a_results_tags_are_split(self) -> None:
-        placed = split_tags(["collection:memory", "feedback", "email"])
-        assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
-
-    def test_without_a_collection_tag_the_collection_is_null(self) -> None:
-        assert split_tags(["a"]) == SplitTags(None, ["a"])
-
-    def test_of_several_collections_the_last_added_is_shown(self) -> None:
-        assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"], is_conflicting=True)
-
-    @given(NAMES, PLAIN_TAGS)
-    def test_what_was_submitted_is_what_is_shown(self, name: str, tags: list[str]) -> None:
-        """Splitting undoes composing; there is exactly one collection tag in between."""
-        submitted = tags_for_submission(name, tags)
-        assert sum(tag.startswith("collection:") for tag in submitted) == 1
-        assert split_tags(submitted) == SplitTags(name, list(dict.fromkeys(tags)))
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "",
-            " ",
-            "Memory",
-            "a" * 64,
-            "a/b",
-            "../x",
-            "a:b",
-            "-a",
-            "_a",
-            "collection:x",
-            "é",
-            "a b",
-            "a\n",
-            "٣",
-        ],
-    )
-    def test_another_name_is_refused_by_the_parameter(self, name: str) -> None:
-        """What it takes is said."""
-        with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:
-            tag_of(name)
-        assert refused.value.payload()["error"] == "invalid_collection"
-        assert refused.value.details["parameter"] == "collection"
-
-    @pytest.mark.parametrize("tag", ["collection:memory", "collection:", "collection:Odd Name"])
-    def test_a_collection_among_the_tags_is_refused(self, tag: str) -> None:
-        """The parameter to use is named."""
-        for compose in (tags_for_submission, tags_for_search):
-            with pytest.raises(ToolError, match="parameter `collection`") as refused:
-                compose("documents", ["fine", tag])
-            assert refused.value.code == "invalid_tag"
-
-    @pytest.mark.parametrize("tag", ["", ".", "..", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
-    def test_a_tag_that_no_engine_takes_is_refused_here(self, tag: str) -> None:
-        with pytest.raises(ToolError, match="is no tag"):
-            validate_tags([tag])
+@pytest.mark.requirement("K25", "K55", "K57", "E14")
+def test_what_names_no_collection_goes_to_documents() -> None:
+    assert tags_for_submission(None, []) == ["collection:documents"]
+    assert CONVENTIONAL == ("documents", "memory", "workspace")
 
 
-class TestMove:
-    """One document from one collection into another."""
+@pytest.mark.requirement("K27", "K58", "E12")
+def test_the_collections_tag_comes_first() -> None:
+    assert tags_for_submission("memory", ["feedback"]) == [
+        "collection:memory",
+        "feedback",
+    ]
 
-    @pytest.mark.requirement("K56", "K59", "E13")
-    async def test_the_old_tag_is_removed_first_then_the_new_one_added(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        """Through the tag API, each with the version last seen; the other tags stay."""
-        document = simulated.add("collection:documents", "insurance")
-        moved = await move(engine, document, "memory")
-        assert moved.tags == ["insurance", "collection:memory"]
-        assert simulated.journal.changes() == [
-            ("DELETE", "/api/v1/documents/1/tags/collection:documents"),
-            ("POST", "/api/v1/documents/1/tags"),
-        ]
-        assert simulated.journal.bodies("addTags") == [{"tags": ["collection:memory"]}]
-        changes = [each for each in simulated.journal.requests() if each.method != "GET"]
-        assert [each.headers["If-Match"] for each in changes] == ['"1"', '"2"']
 
-    async def test_a_document_that_is_there_already_is_left_alone(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        document = simulated.add("collection:memory")
-        assert (await move(engine, document, "memory")).version == 1
-        assert simulated.journal.changes() == []
+@pytest.mark.requirement("K21")
+def test_a_search_asks_for_the_explicit_tags_and_the_collections() -> None:
+    assert tags_for_search("memory", ["email"]) == ["email", "collection:memory"]
 
-    @pytest.mark.parametrize(
-        "tags", [["a"], ["collection:a", "collection:memory", "collection:b"]], ids=["in none", "in several"]
-    )
-    async def test_a_document_in_none_or_several_is_in_exactly_one_afterwards(
-        self, simulated: SimulatedEngine, engine: Engine, tags: list[str]
-    ) -> None:
-        await move(engine, simulated.add(*tags), "memory")
-        assert in_collections(simulated) == ["collection:memory"]
 
-    @pytest.mark.parametrize("together", range(2, 6))
-    async def test_moves_at_once_end_in_exactly_one_collection(
-        self, simulated: SimulatedEngine, engine: Engine, together: int
-    ) -> None:
-        """Whoever comes late reads the newer version; all succeed or learn why."""
-        document = simulated.add("collection:documents")
-        moves = [move(engine, document, f"c{number}") for number in range(together)]
-        outcomes = await asyncio.gather(*moves, return_exceptions=True)
-        assert len(in_collections(simulated)) == 1
-        assert any(isinstance(outcome, m.Document) for outcome in outcomes)
-        assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
+def test_a_search_without_a_collection_asks_for_none() -> None:
+    assert tags_for_search(None, ["email"]) == ["email"]
 
-    @pytest.mark.parametrize("seed", range(20))
-    async def test_sixteen_moves_at_once_all_succeed(self, simulated: SimulatedEngine, seed: int) -> None:
-        """Each pauses as chance has it before it tries again, and so they come one after another."""
-        document = simulated.add("collection:documents", "insurance")
-        distant = Distant(document)
-        engine, jitter = cast("Engine", distant), random.Random(seed).random
-        moves = [
-            collection_moves.move(engine, document, f"c{number}", clock=distant.clock(), jitter=jitter)
-            for number in range(16)
-        ]
-        moved = await asyncio.gather(*moves)
-        assert [split_tags(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
-        assert split_tags(distant.seen.tags).collection is not None
-        assert not split_tags(distant.seen.tags).is_conflicting
 
-    @pytest.mark.parametrize("change", ["moved", "edited"])
-    async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine, change: str
-    ) -> None:
-        """Another move or an edit comes just before the add: the document is read again."""
-        document = simulated.add("collection:documents")
+def test_a_tag_given_twice_is_sent_once() -> None:
+    assert validate_tags(["b", "a", "b"]) == ["b", "a"]
 
-        async def interferes(add: MakeCall) -> Any:
-            engine.around.clear()
-            if change == "moved":
-                simulated.set_tags("collection:workspace")
-            else:
-                simulated.edit(title="Edited")
-            return await add()
 
-        engine.around["addTags"] = interferes
-        moved = await move(engine, document, "memory")
-        assert in_collections(simulated) == ["collection:memory"]
-        assert moved.title == ("Edited" if change == "edited" else document.title)
+@pytest.mark.requirement("K22", "K60")
+def test_a_results_tags_are_split() -> None:
+    placed = split_tags(["collection:memory", "feedback", "email"])
+    assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
 
-    async def test_a_failed_add_is_tried_again(self, simulated: SimulatedEngine, engine: Engine) -> None:
-        simulated.arm("internal_error", "addTags")
-        await move(engine, simulated.add("collection:documents"), "memory")
-        assert in_collections(simulated) == ["collection:memory"]
 
-    async def test_an_add_that_fails_for_good_is_undone_and_reported(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        """The old tag is back, and the error says where the document is."""
-        document = simulated.add("collection:documents")
-        simulated.arm("storage_full", "addTags", times=3)
-        with pytest.raises(ToolError, match="told to fail") as failed:
-            await move(engine, document, "memory")
-        assert failed.value.payload()["error"] == "move_failed"
-        assert failed.value.details["collection"] == "documents"
-        assert in_collections(simulated) == ["collection:documents"]
+def test_without_a_collection_tag_the_collection_is_null() -> None:
+    assert split_tags(["a"]) == SplitTags(None, ["a"])
 
-    async def test_where_undoing_fails_too_the_error_says_so(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        document = simulated.add("collection:documents")
-        simulated.arm("storage_full", "addTags", times=4)
-        with pytest.raises(ToolError, match="in no collection now") as failed:
-            await move(engine, document, "memory")
-        assert failed.value.details["collection"] is None
 
-    @pytest.mark.parametrize(("operation", "done"), [("addTags", ["collection:memory"]), ("removeTag", [])])
-    async def test_a_step_whose_response_was_lost_is_recognised(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine, operation: str, done: list[str]
-    ) -> None:
-        """It was done: the next attempt conflicts, and a look shows what is left to do."""
-        document = simulated.add("collection:documents")
+def test_of_several_collections_the_last_added_is_shown() -> None:
+    assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"], is_conflicting=True)
 
-        async def loses_its_response(_step: MakeCall) -> Any:
-            engine.around.clear()
-            simulated.set_tags(*done)
-            raise EngineFailed("Oops.")
 
-        engine.around[operation] = loses_its_response
+@given(NAMES, PLAIN_TAGS)
+def test_what_was_submitted_is_what_is_shown(name: str, tags: list[str]) -> None:
+    submitted = tags_for_submission(name, tags)
+    assert sum(tag.startswith("collection:") for tag in submitted) == 1
+    assert split_tags(submitted) == SplitTags(name, list(dict.fromkeys(tags)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "Memory",
+        "a" * 64,
+        "a/b",
+        "../x",
+        "a:b",
+        "-a",
+        "_a",
+        "collection:x",
+        "é",
+        "a b",
+        "a\n",
+        "٣",
+    ],
+)
+def test_another_name_is_refused_by_the_parameter(name: str) -> None:
+    with pytest.raises(ToolError, match="`collection` takes 1 to 63") as refused:
+        tag_of(name)
+    assert refused.value.payload()["error"] == "invalid_collection"
+    assert refused.value.details["parameter"] == "collection"
+
+
+@pytest.mark.parametrize("tag", ["collection:memory", "collection:", "collection:Odd Name"])
+def test_a_collection_among_the_tags_is_refused(tag: str) -> None:
+    for compose in (tags_for_submission, tags_for_search):
+        with pytest.raises(ToolError, match="parameter `collection`") as refused:
+            compose("documents", ["fine", tag])
+        assert refused.value.code == "invalid_tag"
+
+
+@pytest.mark.parametrize("tag", ["", ".", "..", " a", "a ", "a,b", "a/b", "a\nb", "\x00", "x" * 201])
+def test_a_tag_that_no_engine_takes_is_refused_here(tag: str) -> None:
+    with pytest.raises(ToolError, match="is no tag"):
+        validate_tags([tag])
+
+
+@pytest.mark.requirement("K56", "K59", "E13")
+async def test_the_old_tag_is_removed_first_then_the_new_one_added(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    """Through the tag API, each with the version last seen; the other tags stay."""
+    document = simulated.add("collection:documents", "insurance")
+    moved = await move(engine, document, "memory")
+    assert moved.tags == ["insurance", "collection:memory"]
+    assert simulated.journal.changes() == [
+        ("DELETE", "/api/v1/documents/1/tags/collection:documents"),
+        ("POST", "/api/v1/documents/1/tags"),
+    ]
+    assert simulated.journal.bodies("addTags") == [{"tags": ["collection:memory"]}]
+    changes = [each for each in simulated.journal.requests() if each.method != "GET"]
+    assert [each.headers["If-Match"] for each in changes] == ['"1"', '"2"']
+
+
+async def test_a_document_that_is_there_already_is_left_alone(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    document = simulated.add("collection:memory")
+    assert (await move(engine, document, "memory")).version == 1
+    assert simulated.journal.changes() == []
+
+
+@pytest.mark.parametrize(
+    "tags", [["a"], ["collection:a", "collection:memory", "collection:b"]], ids=["in none", "in several"]
+)
+async def test_a_document_in_none_or_several_is_in_exactly_one_afterwards(
+    simulated: SimulatedEngine, engine: Engine, tags: list[str]
+) -> None:
+    await move(engine, simulated.add(*tags), "memory")
+    assert in_collections(simulated) == ["collection:memory"]
+
+
+@pytest.mark.parametrize("together", range(2, 6))
+async def test_moves_at_once_end_in_exactly_one_collection(
+    simulated: SimulatedEngine, engine: Engine, together: int
+) -> None:
+    document = simulated.add("collection:documents")
+    moves = [move(engine, document, f"c{number}") for number in range(together)]
+    outcomes = await asyncio.gather(*moves, return_exceptions=True)
+    assert len(in_collections(simulated)) == 1
+    assert any(isinstance(outcome, m.Document) for outcome in outcomes)
+    assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_sixteen_moves_at_once_all_succeed(simulated: SimulatedEngine, seed: int) -> None:
+    """Each pauses as chance has it before it tries again, and so they come one after another."""
+    document = simulated.add("collection:documents", "insurance")
+    distant = Distant(document)
+    engine, jitter = cast("Engine", distant), random.Random(seed).random
+    moves = [
+        collection_moves.move(engine, document, f"c{number}", clock=distant.clock(), jitter=jitter)
+        for number in range(16)
+    ]
+    moved = await asyncio.gather(*moves)
+    assert [split_tags(each.tags).collection for each in moved] == [f"c{n}" for n in range(16)]
+    assert split_tags(distant.seen.tags).collection is not None
+    assert not split_tags(distant.seen.tags).is_conflicting
+
+
+@pytest.mark.parametrize("change", ["moved", "edited"])
+async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
+    simulated: SimulatedEngine, engine: InterruptedEngine, change: str
+) -> None:
+    """Another move or an edit comes just before the add: the document is read again."""
+    document = simulated.add("collection:documents")
+
+    async def interferes(add: MakeCall) -> Any:
+        engine.around.clear()
+        if change == "moved":
+            simulated.set_tags("collection:workspace")
+        else:
+            simulated.edit(title="Edited")
+        return await add()
+
+    engine.around["addTags"] = interferes
+    moved = await move(engine, document, "memory")
+    assert in_collections(simulated) == ["collection:memory"]
+    assert moved.title == ("Edited" if change == "edited" else document.title)
+
+
+async def test_a_failed_add_is_tried_again(simulated: SimulatedEngine, engine: Engine) -> None:
+    simulated.arm("internal_error", "addTags")
+    await move(engine, simulated.add("collection:documents"), "memory")
+    assert in_collections(simulated) == ["collection:memory"]
+
+
+async def test_an_add_that_fails_for_good_is_undone_and_reported(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    document = simulated.add("collection:documents")
+    simulated.arm("storage_full", "addTags", times=3)
+    with pytest.raises(ToolError, match="told to fail") as failed:
         await move(engine, document, "memory")
-        assert in_collections(simulated) == ["collection:memory"]
+    assert failed.value.payload()["error"] == "move_failed"
+    assert failed.value.details["collection"] == "documents"
+    assert in_collections(simulated) == ["collection:documents"]
 
-    async def test_a_move_given_up_after_its_removal_puts_the_document_back(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine
-    ) -> None:
-        """The removal was done and unanswered, and the look after it failed."""
+
+async def test_where_undoing_fails_too_the_error_says_so(simulated: SimulatedEngine, engine: Engine) -> None:
+    document = simulated.add("collection:documents")
+    simulated.arm("storage_full", "addTags", times=4)
+    with pytest.raises(ToolError, match="in no collection now") as failed:
+        await move(engine, document, "memory")
+    assert failed.value.details["collection"] is None
+
+
+@pytest.mark.parametrize(("operation", "done"), [("addTags", ["collection:memory"]), ("removeTag", [])])
+async def test_a_step_whose_response_was_lost_is_recognised(
+    simulated: SimulatedEngine, engine: InterruptedEngine, operation: str, done: list[str]
+) -> None:
+    """It was done: the next attempt conflicts, and a look shows what is left to do."""
+    document = simulated.add("collection:documents")
+
+    async def loses_its_response(_step: MakeCall) -> Any:
+        engine.around.clear()
+        simulated.set_tags(*done)
+        raise EngineFailed("Oops.")
+
+    engine.around[operation] = loses_its_response
+    await move(engine, document, "memory")
+    assert in_collections(simulated) == ["collection:memory"]
+
+
+async def test_a_move_given_up_after_its_removal_puts_the_document_back(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    """The removal was done and unanswered, and the look after it failed."""
+    document = simulated.add("collection:documents")
+
+    async def loses_its_response(_removal: MakeCall) -> Any:
+        engine.around.clear()
+        simulated.set_tags()
+        raise EngineFailed("Oops.")
+
+    engine.around["removeTag"] = loses_its_response
+    simulated.arm("internal_error", "getDocument")
+    with pytest.raises(ToolError) as failed:
+        await move(engine, document, "memory")
+    assert failed.value.code == "engine_failed"
+    assert in_collections(simulated) == ["collection:documents"]
+
+
+async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    document = simulated.add("collection:documents")
+
+    async def is_done_by_another(_removal: MakeCall) -> Any:
+        simulated.set_tags("collection:memory")
+        raise EngineFailed("Oops.")
+
+    engine.around["removeTag"] = is_done_by_another
+    simulated.arm("internal_error", "getDocument")
+    moved = await move(engine, document, "memory")
+    assert moved.tags == in_collections(simulated) == ["collection:memory"]
+
+
+async def test_where_nothing_can_be_learned_the_error_says_what_may_be(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    document = simulated.add("collection:documents")
+    for operation in ("removeTag", "getDocument"):
+        simulated.arm("internal_error", operation, times=None)
+    with pytest.raises(ToolError, match="may be in no collection now") as failed:
+        await move(engine, document, "memory")
+    assert failed.value.code == "engine_failed"
+
+
+async def test_a_document_that_keeps_changing_is_reported(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    document = simulated.add("collection:documents")
+
+    async def comes_first(removal: MakeCall) -> Any:
+        simulated.edit(title=f"{simulated.document().title}!")
+        return await removal()
+
+    engine.around["removeTag"] = comes_first
+    waiting = JumpingClock()
+    with pytest.raises(ToolError, match="kept coming in between"):
+        await collection_moves.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
+    assert in_collections(simulated) == ["collection:documents"]
+    assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
+
+
+async def test_a_caller_that_leaves_does_not_stop_it_half_way(
+    simulated: SimulatedEngine, engine: InterruptedEngine
+) -> None:
+    """Cancelled during the first step, the second is still done."""
+    document = simulated.add("collection:documents")
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def holds(removal: MakeCall) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await removal()
+
+    engine.around["removeTag"] = holds
+    moving = asyncio.create_task(move(engine, document, "memory"))
+    await begun.wait()
+    moving.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    assert in_collections(simulated) == ["collection:memory"]
+
+
+async def test_a_document_that_is_gone_is_not_found(simulated: SimulatedEngine, engine: Engine) -> None:
+    document = simulated.add("collection:documents")
+    simulated.state.documents.remove([document.id], now=0)
+    with pytest.raises(ToolError, match="Document 1 was not found"):
+        await move(engine, document, "memory")
+
+
+async def test_a_wrong_name_sends_nothing(simulated: SimulatedEngine, engine: Engine) -> None:
+    with pytest.raises(ToolError, match="collection name"):
+        await move(engine, simulated.add("collection:documents"), "No Name")
+    assert simulated.journal.requests() == []
+
+
+async def test_an_engine_that_goes_away_is_reported() -> None:
+    async with simulated_engine() as simulated:
         document = simulated.add("collection:documents")
-
-        async def loses_its_response(_removal: MakeCall) -> Any:
-            engine.around.clear()
-            simulated.set_tags()
-            raise EngineFailed("Oops.")
-
-        engine.around["removeTag"] = loses_its_response
-        simulated.arm("internal_error", "getDocument")
-        with pytest.raises(ToolError) as failed:
-            await move(engine, document, "memory")
-        assert failed.value.code == "engine_failed"
-        assert in_collections(simulated) == ["collection:documents"]
-
-    async def test_a_move_given_up_that_was_done_all_the_same_is_a_success(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine
-    ) -> None:
-        document = simulated.add("collection:documents")
-
-        async def is_done_by_another(_removal: MakeCall) -> Any:
-            simulated.set_tags("collection:memory")
-            raise EngineFailed("Oops.")
-
-        engine.around["removeTag"] = is_done_by_another
-        simulated.arm("internal_error", "getDocument")
-        moved = await move(engine, document, "memory")
-        assert moved.tags == in_collections(simulated) == ["collection:memory"]
-
-    async def test_where_nothing_can_be_learned_the_error_says_what_may_be(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        """The engine fails from the removal on."""
-        document = simulated.add("collection:documents")
-        for operation in ("removeTag", "getDocument"):
-            simulated.arm("internal_error", operation, times=None)
-        with pytest.raises(ToolError, match="may be in no collection now") as failed:
-            await move(engine, document, "memory")
-        assert failed.value.code == "engine_failed"
-
-    async def test_a_document_that_keeps_changing_is_reported(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine
-    ) -> None:
-        document = simulated.add("collection:documents")
-
-        async def comes_first(removal: MakeCall) -> Any:
-            simulated.edit(title=f"{simulated.document().title}!")
-            return await removal()
-
-        engine.around["removeTag"] = comes_first
-        waiting = JumpingClock()
-        with pytest.raises(ToolError, match="kept coming in between"):
-            await collection_moves.move(engine, document, "memory", clock=waiting.clock(), jitter=lambda: 1.0)
-        assert in_collections(simulated) == ["collection:documents"]
-        assert waiting.sleeps == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0]
-
-    async def test_a_caller_that_leaves_does_not_stop_it_half_way(
-        self, simulated: SimulatedEngine, engine: InterruptedEngine
-    ) -> None:
-        """Cancelled during the first step, the second is still done."""
-        document = simulated.add("collection:documents")
-        begun, go_on = asyncio.Event(), asyncio.Event()
-
-        async def holds(removal: MakeCall) -> Any:
-            begun.set()
-            await go_on.wait()
-            return await removal()
-
-        engine.around["removeTag"] = holds
-        moving = asyncio.create_task(move(engine, document, "memory"))
-        await begun.wait()
-        moving.cancel()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await moving
-        assert in_collections(simulated) == ["collection:memory"]
-
-    async def test_a_document_that_is_gone_is_not_found(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        document = simulated.add("collection:documents")
-        simulated.state.documents.remove([document.id], now=0)
-        with pytest.raises(ToolError, match="Document 1 was not found"):
-            await move(engine, document, "memory")
-
-    async def test_a_wrong_name_sends_nothing(self, simulated: SimulatedEngine, engine: Engine) -> None:
-        with pytest.raises(ToolError, match="collection name"):
-            await move(engine, simulated.add("collection:documents"), "No Name")
-        assert simulated.journal.requests() == []
-
-    async def test_an_engine_that_goes_away_is_reported(self) -> None:
-        async with simulated_engine() as simulated:
-            document = simulated.add("collection:documents")
-        client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
-        with pytest.raises(ToolError) as failed:
-            await move(client, document, "memory")
-        await client.close()
-        assert failed.value.code == "engine_unreachable"
+    client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
+    with pytest.raises(ToolError) as failed:
+        await move(client, document, "memory")
+    await client.close()
+    assert failed.value.code == "engine_unreachable"
 
 
-class TestRepair:
-    """A document that an engine let into several collections."""
+async def test_the_collection_added_last_is_kept(simulated: SimulatedEngine, engine: Engine) -> None:
+    document = simulated.add("collection:a", "x", "collection:b", "collection:c")
+    repaired = await repair(engine, document)
+    assert repaired is not None
+    assert repaired.tags == ["x", "collection:c"]
+    assert split_tags(document.tags).is_conflicting
+    assert not split_tags(repaired.tags).is_conflicting
 
-    async def test_the_collection_added_last_is_kept(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        document = simulated.add("collection:a", "x", "collection:b", "collection:c")
-        repaired = await repair(engine, document)
-        assert repaired is not None
-        assert repaired.tags == ["x", "collection:c"]
-        assert split_tags(document.tags).is_conflicting
-        assert not split_tags(repaired.tags).is_conflicting
 
-    async def test_a_document_in_one_collection_is_left_alone(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        assert await repair(engine, simulated.add("collection:a", "x")) is None
-        assert simulated.journal.requests() == []
+async def test_a_document_in_one_collection_is_left_alone(simulated: SimulatedEngine, engine: Engine) -> None:
+    assert await repair(engine, simulated.add("collection:a", "x")) is None
+    assert simulated.journal.requests() == []
 
-    async def test_one_that_changed_meanwhile_is_left_to_the_next(
-        self, simulated: SimulatedEngine, engine: Engine
-    ) -> None:
-        """Whoever only came to read gets no error of it."""
-        document = simulated.add("collection:a", "collection:b")
-        simulated.edit()
-        assert await repair(engine, document) is None
-        assert len(in_collections(simulated)) == 2
+
+async def test_one_that_changed_meanwhile_is_left_to_the_next(
+    simulated: SimulatedEngine, engine: Engine
+) -> None:
+    """Whoever only came to read gets no error of it."""
+    document = simulated.add("collection:a", "collection:b")
+    simulated.edit()
+    assert await repair(engine, document) is None
+    assert len(in_collections(simulated)) == 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -75,16 +75,9 @@ def shown(document: m.Document) -> dict[str, Any]:
     return {name: members[name] for name in DocumentView.__struct_fields__}
 
 
-def fitting(entries: Iterable[S], max_bytes: int) -> list[S]:
+def fitting(entries: Sequence[S], max_bytes: int) -> Sequence[S]:
     """The first entries whose JSON stays within `max_bytes` together, one at least where there is any."""
-    kept: list[S] = []
-    left = max_bytes
-    for entry in entries:
-        left -= len(msgspec.json.encode(entry))
-        if left < 0 and kept:
-            break
-        kept.append(entry)
-    return kept
+    return longest_prefix(entries, lambda entry: len(msgspec.json.encode(entry)), max_bytes) or entries[:1]
 
 
 class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -102,33 +95,19 @@ class KbGetArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_chars: MaxChars = DEFAULT_MAX_CHARS
 
 
-class KbGetResult(msgspec.Struct, kw_only=True):
+_OptionalDocument: Any = msgspec.defstruct(
+    "_OptionalDocument",
+    [(name, kind | UnsetType, UNSET) for name, kind in get_type_hints(DocumentView).items()],
+    kw_only=True,
+)
+
+
+class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg]
     """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`.
 
     `next_chunk_offset` and `next_offset` are there where there is more.
     """
 
-    id: int | UnsetType = UNSET
-    uid: str | UnsetType = UNSET
-    title: str | UnsetType = UNSET
-    doc_type: str | UnsetType = UNSET
-    format: str | UnsetType | None = UNSET
-    filename: str | UnsetType | None = UNSET
-    source_path: str | UnsetType | None = UNSET
-    source_paths: list[str] | UnsetType = UNSET
-    size_bytes: int | UnsetType = UNSET
-    sha256: str | UnsetType = UNSET
-    collection: str | UnsetType | None = UNSET
-    tags: list[str] | UnsetType = UNSET
-    metadata: dict[str, Any] | UnsetType = UNSET
-    status: str | UnsetType = UNSET
-    status_reason: str | UnsetType | None = UNSET
-    extraction_method: str | UnsetType = UNSET
-    pages: int | UnsetType | None = UNSET
-    chunk_count: int | UnsetType = UNSET
-    version: int | UnsetType = UNSET
-    created_at: str | UnsetType = UNSET
-    updated_at: str | UnsetType = UNSET
     chunks: list[ChunkView] | UnsetType = UNSET
     chunk_offset: int | UnsetType = UNSET
     next_chunk_offset: int | UnsetType = UNSET

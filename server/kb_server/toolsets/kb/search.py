@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kb_contracts.api import models as m
 from kb_contracts.api.operations import SEARCH
-from kb_contracts.semantics.search import contradict, within_budget
+from kb_contracts.semantics.search import within_budget
 from kb_server import collection_moves
 from kb_server.collection_tags import SplitTags, split_tags, tags_for_search
 from kb_server.tool import WORDS, Annotations, Call, ToolError
@@ -171,7 +171,7 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     """What is asked of the engine.
 
     Raises:
-        ToolError: `invalid_parameter`, `contradiction`, `invalid_collection` or `invalid_tag`.
+        ToolError: `contradiction` of `top` and `top_n`, `invalid_collection` or `invalid_tag`.
     """
     top, top_n = arguments.top, arguments.top_n
     if top is not None and top_n is not None and top != top_n:
@@ -179,15 +179,6 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
             "contradiction",
             f"top is {top} and top_n is {top_n}; they are the same parameter. Give one.",
             parameter="top",
-        )
-    tags = tags_for_search(arguments.collection, arguments.tags or [])
-    mode, fts_only = arguments.mode, arguments.fts_only
-    if contradict(mode, fts_only):
-        raise ToolError(
-            "contradiction",
-            f'fts_only is {str(fts_only).lower()} and mode is "{mode}"; mode "fts" is what fts_only means. '
-            "Give one of them.",
-            parameter="mode",
         )
     filters = m.Filters(
         format=arguments.format,
@@ -199,10 +190,10 @@ def search_request(arguments: KbSearchArguments) -> m.SearchRequest:
     return m.SearchRequest(
         query=arguments.query,
         top=top or top_n or DEFAULT_TOP,
-        tags=tags,
+        tags=tags_for_search(arguments.collection, arguments.tags or []),
         doc_type=arguments.doc_type,
-        mode=mode,
-        fts_only=fts_only,
+        mode=arguments.mode,
+        fts_only=arguments.fts_only,
         min_score=arguments.min_score,
         filters=None if filters == m.Filters() else filters,
         explain=arguments.explain,

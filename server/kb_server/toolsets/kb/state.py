@@ -24,7 +24,6 @@ _PAGE, _PAGE_BYTES = 10, 1_500
 """Of a list whose length nobody asked for: how many jobs, and how much of JSON. An answer holds it twice, as
 text and as structure, and stays under 4 KB."""
 
-
 MAX_ENTRY_TITLE, MAX_ENTRY_MESSAGE, MAX_ENTRY_TAGS = 60, 120, 100
 """Characters of a job's title, of why it failed, and of its tags together, in a list."""
 
@@ -220,7 +219,7 @@ List recent ingestion jobs, newest first, a short page at a time, or follow one 
             found = await self.engine.call(LIST_JOBS, query=query)
             shown, total = [job_entry(job) for job in found.jobs], found.total
             if arguments.limit is None:
-                shown = fitting(shown[:_PAGE], _PAGE_BYTES)
+                shown = [*fitting(shown[:_PAGE], _PAGE_BYTES)]
             listed, following = found.jobs[: len(shown)], arguments.offset + len(shown)
             if shown and total > following:
                 hints.append(f"{total - following} more: offset={following}.")

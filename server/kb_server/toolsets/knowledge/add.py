@@ -108,8 +108,11 @@ false, "metadata": {"author": "John Doe", "tags": ["technical"]}}"""
         form = format_of(path)
         can_force = form in TAKE_OCR
         tags = tags_for_submission(None, _tags(metadata))
+        title = metadata.get("title")
+        if title is not None and not (isinstance(title, str) and 1 <= len(title) <= _MAX_TITLE_CHARS):
+            raise _misfit("metadata.title", f"a string of 1 to {_MAX_TITLE_CHARS} characters")
         fields = m.FileFields(
-            title=_title(metadata),
+            title=title,
             tags=tags,
             metadata=metadata,
             source_path=path if len(path) <= _MAX_SOURCE_CHARS else None,
@@ -189,13 +192,6 @@ def _queued(job: m.Job, size: int, message: str) -> KnowledgeAddResult:
     seconds = size / _BYTES_A_SECOND if job.estimated_seconds is None else job.estimated_seconds
     estimate = max(1, math.ceil(seconds))
     return KnowledgeAddResult(task_id=job.id, estimated_time_seconds=estimate, message=message)
-
-
-def _title(metadata: dict[str, Any]) -> str | None:
-    title = metadata.get("title")
-    if title is None or (isinstance(title, str) and 1 <= len(title) <= _MAX_TITLE_CHARS):
-        return title
-    raise _misfit("metadata.title", f"a string of 1 to {_MAX_TITLE_CHARS} characters")
 
 
 def _tags(metadata: dict[str, Any]) -> list[str]:

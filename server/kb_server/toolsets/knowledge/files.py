@@ -8,6 +8,7 @@ between the two steps is an error, never a way out. What is checked and read aft
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import stat
 from collections.abc import AsyncIterator, Sequence
@@ -92,9 +93,11 @@ def source(file: BinaryIO, filename: str, max_bytes: int) -> FileSource:
     size = os.fstat(file.fileno()).st_size
     if size > max_bytes:
         limit = megabytes(max_bytes)
+        # Rounded up to a tenth: what is over the limit must not look like the limit.
+        tenths = math.ceil(size * 10 / MEBIBYTE)
         raise ToolError(
             "file_too_large",
-            f"File size ({_tenths_up(size)} MB) exceeds maximum allowed size ({limit:g} MB)",
+            f"File size ({tenths / 10:g} MB) exceeds maximum allowed size ({limit:g} MB)",
             max_size_mb=limit,
         )
 
@@ -120,7 +123,13 @@ def _place(roots: Sequence[str], path: str) -> tuple[Path, tuple[str, ...]]:
         folder = Path(os.path.realpath(Path(root).expanduser()))
         if real.is_relative_to(folder):
             return folder, real.relative_to(folder).parts
-    raise ToolError("path_not_allowed", _not_allowed(roots, path), file_path=path)
+    message = f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
+    if not roots:
+        message = (
+            "This server reads no files of its machine by path. Whoever runs it sets KB_FILE_ROOTS to the "
+            "folders that may be read, comma-separated, and starts it again."
+        )
+    raise ToolError("path_not_allowed", message, file_path=path)
 
 
 def _opened(root: Path, names: tuple[str, ...]) -> int:
@@ -139,18 +148,3 @@ def _opened(root: Path, names: tuple[str, ...]) -> int:
 async def _read(file: BinaryIO, length: int, offset: int) -> bytes:
     # The file must stay open until the thread has read: its number may be another file's by then.
     return await to_its_end(asyncio.to_thread(os.pread, file.fileno(), length, offset))
-
-
-def _not_allowed(roots: Sequence[str], path: str) -> str:
-    if not roots:
-        return (
-            "This server reads no files of its machine by path. Whoever runs it sets KB_FILE_ROOTS to the "
-            "folders that may be read, comma-separated, and starts it again."
-        )
-    return f"{path} is not below a folder that this server may read: {', '.join(roots)} (KB_FILE_ROOTS)."
-
-
-def _tenths_up(size: int) -> str:
-    """Bytes as MB, rounded up to a tenth so that what is over the limit never looks like the limit."""
-    tenths = -(-size * 10 // MEBIBYTE)
-    return f"{tenths / 10:.1f}".removesuffix(".0")

@@ -19,6 +19,5 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 @pytest.fixture
 async def tools(engine: SimulatedEngine, tmp_path: Path) -> AsyncIterator[ToolCaller]:
-    """Served over HTTP, so that uploads have a URL."""
     async with calling(engine, tmp_path, http_base="https://kb.example") as tools:
         yield tools

@@ -32,285 +32,236 @@ def respond(tools: ToolCaller, *found: m.SearchResult, total: int | None = None,
     tools.around["search"] = searches
 
 
-class TestAsking:
-    """What is posted."""
+@pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
+async def test_a_search_is_posted_to_the_engine(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="pension revaluation", top=5)
+    body = posted(engine)
+    assert (body["query"], body["top"]) == ("pension revaluation", 5)
+    assert "tags" not in body
 
-    @pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
-    async def test_a_search_is_posted_to_the_engine(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        await tools.ok("kb_search", query="pension revaluation", top=5)
-        body = posted(engine)
-        assert (body["query"], body["top"]) == ("pension revaluation", 5)
-        assert "tags" not in body
 
-    @pytest.mark.requirement("K20", "E12")
-    async def test_a_collection_becomes_a_tag(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """And no parameter: the engine knows no collections."""
-        await tools.ok("kb_search", query="email preferences", collection="memory")
-        body = posted(engine)
-        assert body["tags"] == ["collection:memory"]
-        assert "collection" not in body
+@pytest.mark.requirement("K20", "E12")
+async def test_a_collection_becomes_a_tag(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """And no parameter: the engine knows no collections."""
+    await tools.ok("kb_search", query="email preferences", collection="memory")
+    body = posted(engine)
+    assert body["tags"] == ["collection:memory"]
+    assert "collection" not in body
 
-    @pytest.mark.requirement("K21")
-    async def test_tags_and_collection_are_combined(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """A document must carry all of them."""
-        await tools.ok("kb_search", query="feedback", tags=["email"], collection="memory")
-        assert posted(engine)["tags"] == ["email", "collection:memory"]
 
-    async def test_a_query_of_blanks_is_refused(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """Before the engine is asked; the parameter is named."""
-        refused = await tools.refused("kb_search", query=" \n\u3000")
-        assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "query")
-        engine.journal.expect(operation="search", exactly=0)
+@pytest.mark.requirement("K21")
+async def test_tags_and_collection_are_combined(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="feedback", tags=["email"], collection="memory")
+    assert posted(engine)["tags"] == ["email", "collection:memory"]
 
-    @pytest.mark.requirement("K23")
-    async def test_fts_only_is_passed_on(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        await tools.ok("kb_search", query="error log", fts_only=True)
-        assert posted(engine)["fts_only"] is True
 
-    @pytest.mark.requirement("E2")
-    async def test_top_n_is_top(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """The same parameter under two names; both alike is no contradiction."""
-        await tools.ok("kb_search", query="x", top_n=3, top=3)
-        assert posted(engine)["top"] == 3
+@pytest.mark.requirement("K23")
+async def test_fts_only_is_passed_on(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="error log", fts_only=True)
+    assert posted(engine)["fts_only"] is True
 
-    @pytest.mark.requirement("E2")
-    async def test_doc_type_mode_and_filters_are_passed_on(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """The flat parameters become the engine's filters."""
-        await tools.ok(
-            "kb_search",
-            query="x",
-            doc_type="pdf",
-            mode="vector",
-            min_score=0.5,
-            format=["pdf"],
-            source_type=["mail"],
-            date_from="2025-01-01",
-            date_to="2025-12-31",
-            source_path_prefix="reports/",
-            neighbors=1,
-            explain=True,
-            max_chars=500,
-        )
-        assert posted(engine) == {
-            "query": "x",
-            "doc_type": "pdf",
-            "mode": "vector",
-            "min_score": 0.5,
-            "filters": {
-                "format": ["pdf"],
-                "source_type": ["mail"],
-                "date_from": "2025-01-01",
-                "date_to": "2025-12-31",
-                "source_path_prefix": "reports/",
-            },
-            "neighbors": 1,
-            "explain": True,
-            "max_chars": 500,
-        }
 
-    async def test_the_calls_correlation_id_goes_along(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        await tools.ok("kb_search", query="x")
-        assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
-        assert REQUEST_ID.get() == ""
+@pytest.mark.requirement("E2")
+async def test_top_n_is_top(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="x", top_n=3, top=3)
+    assert posted(engine)["top"] == 3
 
-    @pytest.mark.parametrize(
-        ("arguments", "names"),
-        [
-            ({"top": 3, "top_n": 4}, ("top", "top_n")),
-            ({"mode": "vector", "fts_only": True}, ("mode", "fts_only")),
-            ({"mode": "fts", "fts_only": False}, ("mode", "fts_only")),
-        ],
+
+@pytest.mark.requirement("E2")
+async def test_doc_type_mode_and_filters_are_passed_on(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok(
+        "kb_search",
+        query="x",
+        doc_type="pdf",
+        mode="vector",
+        min_score=0.5,
+        format=["pdf"],
+        source_type=["mail"],
+        date_from="2025-01-01",
+        date_to="2025-12-31",
+        source_path_prefix="reports/",
+        neighbors=1,
+        explain=True,
+        max_chars=500,
     )
-    async def test_a_contradiction_is_refused_with_both_names(
-        self, engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], names: tuple[str, str]
-    ) -> None:
-        """Nothing is guessed, and nothing is sent."""
-        refused = await tools.refused("kb_search", query="x", **arguments)
-        assert refused["error"] == "contradiction"
-        assert all(name in refused["message"] for name in names)
-        assert engine.journal.requests() == []
+    assert posted(engine) == {
+        "query": "x",
+        "doc_type": "pdf",
+        "mode": "vector",
+        "min_score": 0.5,
+        "filters": {
+            "format": ["pdf"],
+            "source_type": ["mail"],
+            "date_from": "2025-01-01",
+            "date_to": "2025-12-31",
+            "source_path_prefix": "reports/",
+        },
+        "neighbors": 1,
+        "explain": True,
+        "max_chars": 500,
+    }
 
-    async def test_mode_fts_and_fts_only_agree(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """They mean the same."""
-        await tools.ok("kb_search", query="x", mode="fts", fts_only=True)
-        assert (posted(engine)["mode"], posted(engine)["fts_only"]) == ("fts", True)
 
-    async def test_a_collection_among_the_tags_is_refused(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """The parameter to use is named."""
-        refused = await tools.refused("kb_search", query="x", tags=["collection:memory"])
-        assert "`collection`" in refused["message"]
-        assert engine.journal.requests() == []
+async def test_the_calls_correlation_id_goes_along(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="x")
+    assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
+    assert REQUEST_ID.get() == ""
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [{}, {"query": ""}, {"query": "x", "top": 0}, {"query": "x", "top": 101}, {"query": "x", "odd": 1}],
+
+async def test_mode_fts_and_fts_only_agree(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    await tools.ok("kb_search", query="x", mode="fts", fts_only=True)
+    assert (posted(engine)["mode"], posted(engine)["fts_only"]) == ("fts", True)
+
+
+@pytest.mark.requirement("K19")
+async def test_a_result_has_text_score_document_and_tags(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    document = engine.add(
+        "insurance",
+        doc_type="pdf",
+        title="Report",
+        format="pdf",
+        filename="report.pdf",
+        source_path="in/report.pdf",
+        metadata={"author": "A"},
     )
-    async def test_arguments_out_of_range_do_not_fit_the_model(
-        self, tools: ToolCaller, arguments: dict[str, Any]
-    ) -> None:
-        assert "parameter" in await tools.refused("kb_search", **arguments)
+    respond(tools, hit(document, 7, text="Pensions are revalued.", page=3, heading="Revaluation"))
+    answer = await tools.ok("kb_search", query="pension revaluation")
+    assert answer["total"] == 1
+    assert answer["mode"] == "hybrid"
+    (result,) = answer["results"]
+    assert result == {
+        "text": "Pensions are revalued.",
+        "score": 0.75,
+        "page": 3,
+        "heading": "Revaluation",
+        "chunk_id": 8,
+        "chunk_index": 7,
+        "document_id": document.id,
+        "document_uid": document.uid,
+        "title": "Report",
+        "doc_type": "pdf",
+        "format": "pdf",
+        "source_path": "in/report.pdf",
+        "filename": "report.pdf",
+        "collection": None,
+        "tags": ["insurance"],
+        "metadata": {"author": "A"},
+        "version": 1,
+        "created_at": document.created_at,
+        "updated_at": document.updated_at,
+        "truncated": False,
+        "metadata_omitted": False,
+    }
 
 
-class TestAnswering:
-    """What comes back."""
+@pytest.mark.requirement("K22", "K60")
+async def test_the_collection_stands_above_the_tags(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    document = engine.add("collection:memory", "feedback", "email")
+    respond(tools, hit(document))
+    (result,) = (await tools.ok("kb_search", query="x"))["results"]
+    assert (result["collection"], result["tags"]) == ("memory", ["feedback", "email"])
 
-    @pytest.mark.requirement("K19")
-    async def test_a_result_has_text_score_document_and_tags(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """Everything that is needed to judge it, cite it and read on."""
-        document = engine.add(
-            "insurance",
-            doc_type="pdf",
-            title="Report",
-            format="pdf",
-            filename="report.pdf",
-            source_path="in/report.pdf",
-            metadata={"author": "A"},
-        )
-        respond(tools, hit(document, 7, text="Pensions are revalued.", page=3, heading="Revaluation"))
-        answer = await tools.ok("kb_search", query="pension revaluation")
-        assert answer["total"] == 1
-        assert answer["mode"] == "hybrid"
-        (result,) = answer["results"]
-        assert result == {
-            "text": "Pensions are revalued.",
-            "score": 0.75,
-            "page": 3,
-            "heading": "Revaluation",
-            "chunk_id": 8,
-            "chunk_index": 7,
-            "document_id": document.id,
-            "document_uid": document.uid,
-            "title": "Report",
-            "doc_type": "pdf",
-            "format": "pdf",
-            "source_path": "in/report.pdf",
-            "filename": "report.pdf",
-            "collection": None,
-            "tags": ["insurance"],
-            "metadata": {"author": "A"},
-            "version": 1,
-            "created_at": document.created_at,
-            "updated_at": document.updated_at,
-            "truncated": False,
-            "metadata_omitted": False,
-        }
 
-    @pytest.mark.requirement("K22", "K60")
-    async def test_the_collection_stands_above_the_tags(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """And `collection:*` is not among them."""
-        document = engine.add("collection:memory", "feedback", "email")
-        respond(tools, hit(document))
-        (result,) = (await tools.ok("kb_search", query="x"))["results"]
-        assert (result["collection"], result["tags"]) == ("memory", ["feedback", "email"])
+async def test_a_document_in_several_collections_is_repaired_on_sight(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    document = engine.add("collection:a", "x", "collection:b")
+    respond(tools, hit(document, 0), hit(document, 1))
+    answer = await tools.ok("kb_search", query="x")
+    assert {result["collection"] for result in answer["results"]} == {"b"}
+    assert engine.document().tags == ["x", "collection:b"]
+    engine.journal.expect(operation="removeTag", exactly=1)
 
-    async def test_a_document_in_several_collections_is_repaired_on_sight(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """Once, however many of its chunks were found; the one added last is shown and kept."""
-        document = engine.add("collection:a", "x", "collection:b")
-        respond(tools, hit(document, 0), hit(document, 1))
-        answer = await tools.ok("kb_search", query="x")
-        assert {result["collection"] for result in answer["results"]} == {"b"}
-        assert engine.document().tags == ["x", "collection:b"]
-        engine.journal.expect(operation="removeTag", exactly=1)
 
-    async def test_a_repair_that_fails_does_not_spoil_the_search(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """The caller came for something else."""
-        respond(tools, hit(engine.add("collection:a", "collection:b")))
-        engine.arm("internal_error", "removeTag")
-        assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
+async def test_a_repair_that_fails_does_not_spoil_the_search(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    """The caller came for something else."""
+    respond(tools, hit(engine.add("collection:a", "collection:b")))
+    engine.arm("internal_error", "removeTag")
+    assert len((await tools.ok("kb_search", query="x"))["results"]) == 1
 
-    async def test_weak_results_come_with_a_hint(self, engine: SimulatedEngine, tools: ToolCaller) -> None:
-        """The agent is told to rephrase rather than to rely on them."""
-        respond(tools, hit(engine.add()), weak=True)
-        answer = await tools.ok("kb_search", query="x")
-        assert answer["weak"] is True
-        assert "variant phrasings" in answer["hint"]
 
-    @pytest.mark.parametrize(
-        ("arguments", "word"), [({}, "kb_status"), ({"collection": "memory"}, "without them")]
-    )
-    async def test_nothing_found_comes_with_a_hint(
-        self, tools: ToolCaller, arguments: dict[str, Any], word: str
-    ) -> None:
-        """What to try next depends on what was asked."""
-        answer = await tools.ok("kb_search", query="x", **arguments)
-        assert answer["results"] == []
-        assert word in answer["hint"]
+async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    respond(tools, hit(engine.add()), weak=True)
+    answer = await tools.ok("kb_search", query="x")
+    assert answer["weak"] is True
+    assert "variant phrasings" in answer["hint"]
 
-    async def test_what_max_chars_leaves_out_is_told(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """Also where the engine did not keep the bound, by the rule that it should have kept."""
-        document = engine.add()
-        respond(tools, *(hit(document, index, text="x" * 60) for index in range(5)))
-        answer = await tools.ok("kb_search", query="x", max_chars=130)
-        texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
-        assert texts == [(60, False), (60, False), (10, True)]
-        assert answer["omitted"] == 2
-        assert "2 more results" in answer["hint"]
-        assert "max_chars" in answer["hint"]
 
-    async def test_a_single_long_result_is_cut_and_says_so(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """Rather than an empty answer; kb_get has the whole."""
-        found = msgspec.structs.replace(hit(engine.add(), text="x" * 900), before=[chunk(0, text="y" * 900)])
-        respond(tools, found)
-        answer = await tools.ok("kb_search", query="x", max_chars=100, neighbors=1)
-        (result,) = answer["results"]
-        assert (len(result["text"]), result["truncated"], result["before"]) == (100, True, [])
-        assert "kb_get" in answer["hint"]
+@pytest.mark.parametrize(
+    ("arguments", "word"), [({}, "kb_status"), ({"collection": "memory"}, "without them")]
+)
+async def test_nothing_found_comes_with_a_hint(
+    tools: ToolCaller, arguments: dict[str, Any], word: str
+) -> None:
+    answer = await tools.ok("kb_search", query="x", **arguments)
+    assert answer["results"] == []
+    assert word in answer["hint"]
 
-    async def test_neighbours_count_towards_the_bound(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """They are text like any other."""
-        document = engine.add()
-        near = [chunk(9, text="y" * 60)]
-        texts = [hit(document, index, text="x" * 60) for index in range(2)]
-        respond(tools, *(msgspec.structs.replace(text, before=near, after=near) for text in texts))
-        answer = await tools.ok("kb_search", query="x", max_chars=200, neighbors=1)
-        whole, cut = answer["results"]
-        assert whole["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
-        assert (cut["text"], cut["before"], cut["after"], cut["truncated"]) == ("x" * 20, [], [], True)
 
-    async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        respond(tools, hit(engine.add(metadata={"long": "x" * 5_000})))
-        (result,) = (await tools.ok("kb_search", query="x"))["results"]
-        assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
+async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """Also where the engine did not keep the bound, by the rule that it should have kept."""
+    document = engine.add()
+    respond(tools, *(hit(document, index, text="x" * 60) for index in range(5)))
+    answer = await tools.ok("kb_search", query="x", max_chars=130)
+    texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
+    assert texts == [(60, False), (60, False), (10, True)]
+    assert answer["omitted"] == 2
+    assert "2 more results" in answer["hint"]
+    assert "max_chars" in answer["hint"]
 
-    async def test_an_explanation_is_added_when_asked_for(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """Otherwise there is no such member."""
-        explained = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=3.0)
-        respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained))
-        (result,) = (await tools.ok("kb_search", query="x", explain=True))["results"]
-        assert result["explain"]["cosine"] == 0.5
 
-    async def test_an_engines_refusal_is_passed_on_with_its_parameter(
-        self, engine: SimulatedEngine, tools: ToolCaller
-    ) -> None:
-        """A date that is none."""
-        refused = await tools.refused("kb_search", query="x", date_from="yesterday")
-        assert refused["error"] == "invalid_parameter"
-        assert refused["parameter"] == "date_from"
-        assert "date" in refused["message"]
+async def test_a_single_long_result_is_cut_and_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    """Rather than an empty answer; kb_get has the whole."""
+    found = msgspec.structs.replace(hit(engine.add(), text="x" * 900), before=[chunk(0, text="y" * 900)])
+    respond(tools, found)
+    answer = await tools.ok("kb_search", query="x", max_chars=100, neighbors=1)
+    (result,) = answer["results"]
+    assert (len(result["text"]), result["truncated"], result["before"]) == (100, True, [])
+    assert "kb_get" in answer["hint"]
+
+
+async def test_neighbours_count_towards_the_bound(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    document = engine.add()
+    near = [chunk(9, text="y" * 60)]
+    texts = [hit(document, index, text="x" * 60) for index in range(2)]
+    respond(tools, *(msgspec.structs.replace(text, before=near, after=near) for text in texts))
+    answer = await tools.ok("kb_search", query="x", max_chars=200, neighbors=1)
+    whole, cut = answer["results"]
+    assert whole["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
+    assert (cut["text"], cut["before"], cut["after"], cut["truncated"]) == ("x" * 20, [], [], True)
+
+
+async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
+    respond(tools, hit(engine.add(metadata={"long": "x" * 5_000})))
+    (result,) = (await tools.ok("kb_search", query="x"))["results"]
+    assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
+
+
+async def test_an_explanation_is_added_when_asked_for(engine: SimulatedEngine, tools: ToolCaller) -> None:
+    explained = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=3.0)
+    respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained))
+    (result,) = (await tools.ok("kb_search", query="x", explain=True))["results"]
+    assert result["explain"]["cosine"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parameter"),
+    [
+        ({"date_from": "yesterday"}, "invalid_parameter", "date_from"),
+        ({"mode": "vector", "fts_only": True}, "contradiction", "fts_only"),
+        ({"mode": "fts", "fts_only": False}, "contradiction", "fts_only"),
+    ],
+)
+async def test_an_engines_refusal_is_passed_on_with_its_parameter(
+    tools: ToolCaller, arguments: dict[str, Any], code: str, parameter: str
+) -> None:
+    refused = await tools.refused("kb_search", query="x", **arguments)
+    assert (refused["error"], refused["parameter"]) == (code, parameter)
+    assert all(name in refused["message"] for name in arguments)
 
 
 async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
@@ -340,7 +291,6 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
 async def test_more_results_than_match_are_said_to_be_the_nearest(
     engine: SimulatedEngine, tools: ToolCaller
 ) -> None:
-    """`total` is what matches, however many came."""
     respond(tools, hit(engine.add()), hit(engine.add()), total=1)
     answer = await tools.ok("kb_search", query="x")
     assert (len(answer["results"]), answer["total"]) == (2, 1)
@@ -349,13 +299,11 @@ async def test_more_results_than_match_are_said_to_be_the_nearest(
 
 @pytest.mark.requirement("E22", "E36")
 def test_the_description_teaches_query_expansion() -> None:
-    """2-3 variant phrasings, several calls, merged and deduplicated; for complex questions."""
     for words in ("2-3 variant phrasings", "merge", "deduplicate", "complex questions in natural language"):
         assert words in DESCRIPTION
 
 
 @pytest.mark.requirement("E23")
 def test_the_description_teaches_reranking() -> None:
-    """The agent reads the top results and reorders them by its own judgement."""
     for words in ("top 10-20", "reorder", "own judgement"):
         assert words in " ".join(DESCRIPTION.split())

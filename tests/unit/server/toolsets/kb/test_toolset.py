@@ -14,6 +14,7 @@ from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
 from tests.support.server_fixtures import ToolCaller
+from tests.support.simulated_engine import SimulatedEngine
 
 NINE = [
     "kb_search",
@@ -26,6 +27,7 @@ NINE = [
     "kb_status",
     "kb_jobs",
 ]
+UNKNOWN = "8b4e8f0e-9d1c-4c53-9c1a-5f2f6f0c9d11"
 CALLS: dict[str, dict[str, Any]] = {
     "kb_search": {"query": "x"},
     "kb_addnote": {"text": "x"},
@@ -48,14 +50,12 @@ def services(home: Path = Path("unused"), **settings: Any) -> Services:
 
 @pytest.mark.requirement("E11", "E1", "E36")
 def test_the_toolset_has_exactly_nine_tools() -> None:
-    """Under the server's name `kb`, at the release's version."""
     toolset = build_toolset("kb", services())
     assert [tool.name for tool in toolset.tools] == NINE
     assert (toolset.server_name, toolset.version) == ("kb", "3.0.0")
 
 
 def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
-    """The nine stay nine."""
     extra = {tool.name for tool in build_toolset("kb-extra", services()).tools}
     assert extra >= CALLS.keys() - set(NINE)
     assert extra.isdisjoint(NINE)
@@ -76,7 +76,6 @@ def test_every_tool_has_portable_schemas_and_says_what_each_parameter_is(name: s
 
 @pytest.mark.parametrize("name", ["kb", "kb-extra"])
 def test_the_class_of_a_tool_is_its_name(name: str) -> None:
-    """`kb_search` is `KbSearchTool`."""
     for tool in build_toolset(name, services()).tools:
         assert type(tool).__name__ == tool.name.title().replace("_", "") + "Tool"
 
@@ -106,7 +105,6 @@ def test_reading_tools_say_so() -> None:
 @pytest.mark.requirement("K3", "K6", "K7")
 @pytest.mark.parametrize("name", sorted(CALLS))
 async def test_without_an_engine_every_call_says_that_it_is_unreachable(name: str, tmp_path: Path) -> None:
-    """The tools are there; each names the URL of `KB_ENGINE_URL`, without its credentials."""
     url = "http://user:secret@127.0.0.1:1"
     async with services(tmp_path, engine_url=url) as standing:
         tools = ToolCaller(build_toolset("kb", standing), build_toolset("kb-extra", standing))
@@ -118,13 +116,114 @@ async def test_without_an_engine_every_call_says_that_it_is_unreachable(name: st
 
 @pytest.mark.requirement("K6")
 async def test_an_upload_can_be_staged_without_an_engine(tmp_path: Path) -> None:
-    """Only its finish needs one."""
     async with services(tmp_path) as standing:
         tools = ToolCaller(build_toolset("kb", standing))
         start = await tools.ok("kb_upload_start", filename="a.txt", total_size=3)
         await tools.ok("kb_upload_chunk", upload_id=start["upload_id"], data="YWJj", chunk_index=0)
         refused = await tools.refused("kb_upload_finish", upload_id=start["upload_id"])
     assert refused["error"] == "engine_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
+        ("kb_search", {}, "query"),
+        ("kb_search", {"query": ""}, "query"),
+        ("kb_search", {"query": " \n\u3000"}, "query"),
+        ("kb_search", {"query": "x", "top": 0}, "top"),
+        ("kb_search", {"query": "x", "top": 101}, "top"),
+        ("kb_search", {"query": "x", "odd": 1}, "odd"),
+        ("kb_addnote", {"text": "x", "wait_seconds": -1}, "wait_seconds"),
+        ("kb_addnote", {"text": "x", "wait_seconds": 51}, "wait_seconds"),
+        ("kb_upload_chunk", {"upload_id": UNKNOWN, "data": "YWJj", "chunk_index": -1}, "chunk_index"),
+        ("kb_upload_chunk", {"upload_id": UNKNOWN, "data": "YWJj", "chunk_index": 10_000}, "chunk_index"),
+        ("kb_jobs", {"status": "broken"}, "status"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
+    engine: SimulatedEngine, tools: ToolCaller, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    assert (await tools.refused(tool, **arguments))["parameter"] == parameter
+    assert engine.journal.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "words"),
+    [
+        ("kb_search", {"query": "x", "top": 3, "top_n": 4}, "contradiction", "top is 3 and top_n is 4"),
+        ("kb_search", {"query": "x", "tags": ["collection:memory"]}, "invalid_tag", "`collection`"),
+        ("kb_get", {}, "missing_required_parameter", "either document_id or source_path"),
+        (
+            "kb_get",
+            {"document_id": 1, "source_path": "p"},
+            "contradiction",
+            "either document_id or source_path",
+        ),
+        ("kb_jobs", {"job_id": "x", "status": "failed"}, "contradiction", "job_id"),
+        ("kb_jobs", {"job_id": "x", "offset": 1}, "contradiction", "job_id"),
+        ("kb_jobs", {"wait_seconds": 1}, "missing_required_parameter", "job_id"),
+        ("kb_addnote", {"text": "x", "collection": "My Notes"}, "invalid_collection", "`collection`"),
+        (
+            "kb_update_note",
+            {"document_id": 1, "text": "x", "collection": "No Name"},
+            "invalid_collection",
+            "`collection`",
+        ),
+        (
+            "kb_upload_start",
+            {"filename": "a", "total_size": 1, "collection": "No"},
+            "invalid_collection",
+            "`collection`",
+        ),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_before_anything_is_sent_or_kept(
+    engine: SimulatedEngine,
+    tools: ToolCaller,
+    tmp_path: Path,
+    tool: str,
+    arguments: dict[str, Any],
+    code: str,
+    words: str,
+) -> None:
+    refused = await tools.refused(tool, **arguments)
+    assert refused["error"] == code
+    assert words in refused["message"]
+    assert engine.journal.requests() == []
+    assert not (tmp_path / "staging").exists()
+
+
+@pytest.mark.requirement("K39", "K40", "K45")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "words"),
+    [
+        ("kb_get", {"document_id": 42}, "document_not_found", "Document 42 was not found"),
+        (
+            "kb_update_note",
+            {"document_id": 42, "text": "x"},
+            "document_not_found",
+            "Document 42 was not found",
+        ),
+        ("kb_move", {"document_id": 42, "collection": "memory"}, "document_not_found", "Document 42 was not"),
+        ("kb_delete", {"document_id": 42}, "document_not_found", "Document 42 was not found"),
+        ("kb_jobs", {"job_id": UNKNOWN}, "job_not_found", f"Job {UNKNOWN} was not found"),
+        (
+            "kb_upload_chunk",
+            {"upload_id": UNKNOWN, "data": "YWJj", "chunk_index": 0},
+            "upload_not_found",
+            "kb_upload_start",
+        ),
+        ("kb_upload_finish", {"upload_id": UNKNOWN}, "upload_not_found", "kb_upload_start"),
+    ],
+)
+async def test_what_is_not_there_is_not_found(
+    tools: ToolCaller, tool: str, arguments: dict[str, Any], code: str, words: str
+) -> None:
+    refused = await tools.refused(tool, **arguments)
+    assert refused["error"] == code
+    assert "not found" in refused["message"]
+    assert words in refused["message"]
+    assert arguments.get("document_id") == refused.get("document_id")
 
 
 def test_importing_the_toolset_imports_no_aiohttp() -> None:
@@ -158,7 +257,6 @@ def test_the_skill_teaches_the_same_patterns(words: str) -> None:
 
 
 def test_the_skill_names_only_tools_that_exist() -> None:
-    """Its front matter has a name and a description."""
     text = SKILL.read_text("utf-8")
     assert text.startswith("---\nname: kb\ndescription: ")
     words = {word.strip("`.,;:()\"'") for word in text.replace("(", " ").split()}

@@ -20,7 +20,6 @@ MIB = 1024 * 1024
 
 @pytest.mark.requirement("N6", "N9", "N11", "N88")
 async def test_a_file_is_queued_and_its_task_told(knowledge: Knowledge) -> None:
-    """Asynchronously unless told otherwise; the document is there when the task has completed."""
     told = await knowledge.ok("knowledge-add", file_path=knowledge.file("bees.pdf", large_pdf(2)))
     assert set(told) == {"success", "task_id", "message", "estimated_time_seconds"}
     assert told["success"] is True
@@ -33,7 +32,6 @@ async def test_a_file_is_queued_and_its_task_told(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N12", "N13")
 async def test_a_call_that_waits_answers_with_the_document(knowledge: Knowledge) -> None:
-    """Its id, its passages, how its text was taken out and how long that took."""
     path = knowledge.file("bees.docx", docx_of([("Heading1", "Bees"), ("", "They keep warm.")]))
     told = await knowledge.ok("knowledge-add", file_path=path, async_=False)
     assert set(told) == {
@@ -61,7 +59,6 @@ async def test_the_same_file_again_is_the_same_document(knowledge: Knowledge) ->
 
 @pytest.mark.requirement("N7")
 async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
-    """All of it is kept; title and tags are the document's own as well, beside its collection."""
     metadata = {"author": "John Doe", "title": "On bees", "tags": ["technical", "api-docs"], "year": 2025}
     await knowledge.added("bees.html", HTML, metadata=metadata)
     (document,) = knowledge.engine.state().documents
@@ -104,7 +101,6 @@ async def test_arguments_that_do_not_fit_are_refused(
 
 @pytest.mark.requirement("N18", "N89")
 async def test_a_file_must_be_named(knowledge: Knowledge) -> None:
-    """The error says which parameter is missing."""
     refused = await knowledge.refused("knowledge-add")
     assert refused["success"] is False
     assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", "file_path")
@@ -127,7 +123,6 @@ async def test_another_format_is_refused_whether_or_not_the_file_exists(knowledg
 
 @pytest.mark.parametrize("name", ["bees", ".pdf", "bees.pdf.", "pdf", "bees.pdf/bees"])
 async def test_a_name_without_a_format_is_refused(knowledge: Knowledge, name: str) -> None:
-    """There must be an end that tells."""
     refused = await knowledge.refused("knowledge-add", file_path=f"/test/{name}")
     assert refused["error"] == "unsupported_format"
 
@@ -137,7 +132,6 @@ async def test_a_name_without_a_format_is_refused(knowledge: Knowledge, name: st
     ["a.pdf", "a.docx", "a.pptx", "a.xlsx", "a.html", "a.htm", "a.jpg", "a.jpeg", "a.png", "a.svg", "A.PDF"],
 )
 async def test_every_format_that_is_named_is_looked_for(knowledge: Knowledge, name: str) -> None:
-    """It gets past the check of formats, to that of the file."""
     refused = await knowledge.refused("knowledge-add", file_path=str(knowledge.root / name))
     assert refused["error"] == "file_not_found"
 
@@ -169,7 +163,6 @@ async def test_a_file_just_over_the_limit_does_not_look_like_the_limit(
 
 @pytest.mark.requirement("N8")
 async def test_forced_ocr_is_asked_of_the_engine(knowledge: Knowledge) -> None:
-    """Which says where it has none; without the word, the text of the same file is taken."""
     path = knowledge.file("a.pdf", large_pdf(1))
     refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True, async_=False)
     assert refused["error"] == "ocr_failed"
@@ -181,7 +174,6 @@ async def test_forced_ocr_is_asked_of_the_engine(knowledge: Knowledge) -> None:
 async def test_where_ocr_does_not_apply_the_answer_says_so_and_goes_on(
     knowledge: Knowledge, name: str
 ) -> None:
-    """The file is queued as always, whose text is taken."""
     answer = await knowledge.ok("knowledge-add", file_path=knowledge.file(name, b"x"), force_ocr=True)
     label = name.partition(".")[2].upper()
     assert answer["message"] == (
@@ -203,7 +195,6 @@ async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Kn
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.jpg", "a.jpeg", "a.png"])
 async def test_ocr_is_forced_on_what_has(knowledge: Knowledge, name: str) -> None:
-    """It gets past the check, to that of the file."""
     path = str(knowledge.root / name)
     refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True)
     assert refused["error"] == "file_not_found"
@@ -233,7 +224,6 @@ async def test_a_job_that_is_cancelled_is_the_error_of_a_call_that_waits(knowled
 
 @pytest.mark.requirement("N74", "N87")
 async def test_a_call_that_waits_reports_the_steps(knowledge: Knowledge) -> None:
-    """From 0 to 1, always further, in the job's own words."""
     knowledge.engine.set_policy(AfterTime(seconds=3.0))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
     progress = [told[0] for told in knowledge.told]
@@ -245,7 +235,6 @@ async def test_a_call_that_waits_reports_the_steps(knowledge: Knowledge) -> None
 
 @pytest.mark.requirement("N74", "N87")
 async def test_a_call_that_does_not_wait_reports_that_its_job_is_queued(knowledge: Knowledge) -> None:
-    """While the call lasts; then knowledge-task-status tells the rest."""
     knowledge.engine.set_policy(Stuck(step="queued"))
     await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"))
     assert knowledge.told == [(0.0, 1.0, "queued")]
@@ -285,7 +274,6 @@ async def test_a_call_that_is_given_up_cancels_its_job(knowledge: Knowledge) -> 
 
 
 async def test_a_call_waits_only_so_long(knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it answers with the task, which goes on."""
     monkeypatch.setattr(add, "SYNC_SECONDS", 0.0)
     knowledge.engine.set_policy(Stuck())
     told = await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html"), async_=False)
@@ -304,7 +292,6 @@ async def test_a_job_that_cannot_be_followed_is_still_told(knowledge: Knowledge)
 
 
 async def test_what_the_engine_refuses_is_told_in_its_words(knowledge: Knowledge) -> None:
-    """A full queue, for example; nothing of the file stays open."""
     knowledge.engine.faults.arm("storage_full", operation="createJob")
     refused = await knowledge.refused("knowledge-add", file_path=knowledge.file("a.html"))
     assert refused["error"] == "storage_full"
@@ -313,7 +300,6 @@ async def test_what_the_engine_refuses_is_told_in_its_words(knowledge: Knowledge
 async def test_a_file_that_shrinks_while_it_is_sent_is_not_added(
     knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was announced is not there any more: the call fails, and the engine keeps nothing."""
     path = knowledge.root / "a.html"
     path.write_bytes(b"x" * 3 * MIB)
     read = files._read

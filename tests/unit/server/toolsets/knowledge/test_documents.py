@@ -38,14 +38,12 @@ async def test_a_document_is_shown_with_its_metadata(knowledge: Knowledge) -> No
 
 
 async def test_what_other_tools_have_added_is_shown_too(knowledge: Knowledge) -> None:
-    """A note has no file: it goes by its title."""
     await knowledge.services.engine.call(CREATE_JOB, body=NoteRequest(text="Bees", title="On bees"))
     (shown,) = (await knowledge.ok("knowledge-show"))["documents"]
     assert (shown["filename"], shown["format"]) == ("On bees", "note")
 
 
 async def test_a_document_without_text_does_not_read_as_success(knowledge: Knowledge) -> None:
-    """It was taken in, and nothing can be found in it."""
     path = knowledge.file("empty.html", "<p></p>")
     added = await knowledge.ok("knowledge-add", file_path=path, async_=False)
     assert added["chunks_created"] == 0
@@ -63,7 +61,6 @@ async def test_an_empty_base_is_a_success_that_says_so(knowledge: Knowledge) -> 
 
 @pytest.mark.requirement("N38", "N39")
 async def test_documents_come_page_by_page(knowledge: Knowledge) -> None:
-    """The count is of all pages; beyond the last there is nothing, which is not an empty base."""
     ids = [await knowledge.added(f"{name}.html") for name in "abc"]
     first = await knowledge.ok("knowledge-show", limit=2)
     rest = await knowledge.ok("knowledge-show", limit=2, offset=2)
@@ -76,7 +73,6 @@ async def test_documents_come_page_by_page(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N40", "N41")
 async def test_documents_are_sorted(knowledge: Knowledge) -> None:
-    """By the day, the name or the size, in both directions; the newest first unless told otherwise."""
     for name, size in (("b", 30), ("c", 10), ("a", 20)):
         await knowledge.added(f"{name}.html", f"<p>{name * size}</p>")
 
@@ -115,7 +111,6 @@ async def test_what_a_list_does_not_take_is_refused(
 
 
 async def test_the_longest_page_is_taken(knowledge: Knowledge) -> None:
-    """The bound belongs to it."""
     assert (await knowledge.ok("knowledge-show", limit=1000))["limit"] == 1000
 
 
@@ -124,7 +119,6 @@ async def test_the_longest_page_is_taken(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N33")
 async def test_a_document_is_removed(knowledge: Knowledge) -> None:
-    """With its passages; the others stay."""
     other = await knowledge.added("other.html")
     document = await knowledge.added("bees.html", "<p>Bees</p>")
     told = await knowledge.ok("knowledge-remove", document_id=document.upper(), confirm=True)
@@ -143,7 +137,6 @@ async def test_a_document_is_removed(knowledge: Knowledge) -> None:
 async def test_without_a_confirmation_it_is_only_shown(
     knowledge: Knowledge, arguments: dict[str, bool]
 ) -> None:
-    """What would be removed, and how; nothing is gone."""
     document = await knowledge.added("bees.html", "<p>Bees</p>")
     assert await knowledge.refused("knowledge-remove", document_id=document, **arguments) == {
         "success": False,
@@ -185,7 +178,6 @@ async def test_a_document_that_is_not_there_is_not_found(
 async def test_what_a_removal_does_not_take_is_refused(
     knowledge: Knowledge, arguments: dict[str, Any], error: str, parameter: str
 ) -> None:
-    """The parameter is named."""
     refused = await knowledge.refused("knowledge-remove", **arguments)
     assert (refused["error"], refused["parameter"]) == (error, parameter)
 
@@ -195,7 +187,6 @@ async def test_what_a_removal_does_not_take_is_refused(
 
 @pytest.mark.requirement("N49")
 async def test_the_base_is_cleared(knowledge: Knowledge) -> None:
-    """Documents and embeddings are counted, and the size of what they were made of."""
     await knowledge.added("a.html", b"<p>bees</p>" + b" " * (1024 * 1024 - 11))
     await knowledge.added("b.html", b"<p>ants</p>" + b" " * (512 * 1024 - 11))
     told = await knowledge.ok("knowledge-clear", confirm=True, confirmation_phrase="DELETE ALL")
@@ -234,7 +225,6 @@ async def test_tasks_under_way_are_cancelled_with_it(knowledge: Knowledge) -> No
 async def test_nothing_is_cleared_without_both_confirmations(
     knowledge: Knowledge, arguments: dict[str, Any]
 ) -> None:
-    """What is left out is not given; the answer tells what would be lost."""
     await knowledge.added("a.html")
     assert await knowledge.refused("knowledge-clear", **arguments) == {
         "success": False,
@@ -266,7 +256,6 @@ async def test_a_confirmation_of_another_type_is_none(
 
 
 async def test_ids_are_those_of_other_answers(knowledge: Knowledge) -> None:
-    """The id of knowledge-add is that of knowledge-show, of knowledge-search and of the task."""
     task = await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html", f"<p>{uuid4()}</p>"))
     made = (await knowledge.ok("knowledge-task-status", task_id=task["task_id"]))["result"]["document_id"]
     assert [each["id"] for each in (await knowledge.ok("knowledge-show"))["documents"]] == [made]

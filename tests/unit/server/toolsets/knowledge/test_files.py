@@ -17,7 +17,6 @@ from kb_server.toolsets.knowledge.files import open_below, source
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The allowed folder, beside a secret; it holds `inner/a.html`."""
     folder = tmp_path / "root"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a.html").write_text("allowed")
@@ -82,7 +81,6 @@ def test_no_way_leads_out_of_the_folder(root: Path, path: str) -> None:
 
 
 def test_without_folders_nothing_is_read_and_the_error_says_how_to_allow_it(root: Path) -> None:
-    """The setting is empty by default."""
     with pytest.raises(ToolError) as error:
         open_below([], str(root / "inner" / "a.html"))
     assert error.value.code == "path_not_allowed"
@@ -157,7 +155,6 @@ def test_a_file_that_is_not_there_is_not_found(root: Path, name: str) -> None:
 
 @pytest.mark.requirement("N86")
 def test_only_a_regular_file_is_read(root: Path) -> None:
-    """No folder, no pipe (which nobody waits for), no socket, no device; no link that leads to itself."""
     os.mkfifo(root / "pipe.html")
     (root / "folder.html").mkdir()
     (root / "loop.html").symlink_to("loop.html")
@@ -172,7 +169,6 @@ def test_a_file_that_may_not_be_read_says_so(root: Path) -> None:
 
 
 def test_a_path_that_no_system_takes_is_refused(root: Path) -> None:
-    """A NUL character; a name that is too long."""
     assert refused(root, f"{root}/a\0.html") == "invalid_parameter"
     assert refused(root, f"{root}/{'x' * 300}.html") == "file_not_readable"
 

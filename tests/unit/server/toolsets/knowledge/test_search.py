@@ -15,14 +15,12 @@ HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
 
 
 async def test_the_search_is_the_whole_base(knowledge: Knowledge) -> None:
-    """Whatever the collection: what other tools have added is found as well."""
     await knowledge.added("bees.html", HTML)
     assert (await knowledge.ok("knowledge-search", query="cluster"))["total_results"] == 1
 
 
 @pytest.mark.requirement("N24", "N25", "N26")
 async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowledge) -> None:
-    """UUIDs for ids, a score from 0 to 1, the page where there are pages, and when it was added."""
     page = ["Bees keep warm in a cluster."]
     document = await knowledge.added("bees.pdf", pdf_of([["Wasps do not."], page]))
     told = await knowledge.ok("knowledge-search", query="bees cluster")
@@ -53,7 +51,6 @@ async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowle
 
 
 async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowledge: Knowledge) -> None:
-    """The tags that their metadata gave them."""
     both = await knowledge.added("bees.html", HTML, metadata={"tags": ["insects", "winter"]})
     await knowledge.added(
         "wasps.html", "<p>Wasps keep warm in a cluster.</p>", metadata={"tags": ["insects"]}
@@ -67,7 +64,6 @@ async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowle
 
 @pytest.mark.requirement("N27")
 async def test_no_match_is_a_success_without_results(knowledge: Knowledge) -> None:
-    """It says so."""
     await knowledge.added("bees.html", HTML)
     told = await knowledge.ok("knowledge-search", query="xylophone", min_relevance=0.9)
     assert told.pop("search_time_ms") >= 0
@@ -129,14 +125,12 @@ async def test_arguments_that_do_not_fit_are_refused(
 
 @pytest.mark.requirement("N18")
 async def test_there_must_be_a_query(knowledge: Knowledge) -> None:
-    """The error says which parameter is missing."""
     refused = await knowledge.refused("knowledge-search")
     assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", "query")
 
 
 @pytest.mark.requirement("N20", "N21", "N22")
 async def test_the_bounds_belong_to_what_is_taken(knowledge: Knowledge) -> None:
-    """The longest query, the most and the fewest results, both ends of the relevance."""
     await knowledge.added("bees.html", HTML)
     for arguments in (
         {"query": "bees " * 100},
@@ -153,7 +147,6 @@ async def test_the_bounds_belong_to_what_is_taken(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N21")
 async def test_ten_results_unless_told_otherwise(knowledge: Knowledge) -> None:
-    """The best ones."""
     for number in range(12):
         await knowledge.added(f"{number}.html", f"<p>Bees number {number}</p>")
     assert len((await knowledge.ok("knowledge-search", query="bees"))["results"]) == 10
@@ -163,7 +156,6 @@ async def test_ten_results_unless_told_otherwise(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N29")
 async def test_results_under_the_relevance_are_dropped(knowledge: Knowledge) -> None:
-    """Those at it stay."""
     await knowledge.added("bees.html", HTML)
     await knowledge.added("warm.html", "<p>It is warm in many a summer, and in some autumns too.</p>")
     scores = [
@@ -207,7 +199,6 @@ async def test_the_range_of_dates_has_both_its_days(
 
 
 async def test_an_engine_out_of_reach_is_an_error_in_this_toolset_too(knowledge: Knowledge) -> None:
-    """With `success: false`, like all its errors, and in the terms of these tools."""
     knowledge.engine.faults.arm("embedder_unavailable", operation="search")
     refused = await knowledge.refused("knowledge-search", query="bees")
     assert refused["error"] in ("embedder_unavailable", "engine_busy")

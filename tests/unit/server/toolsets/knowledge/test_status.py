@@ -47,7 +47,6 @@ async def test_the_status_tells_what_the_base_holds_and_how_it_works(knowledge: 
 
 @pytest.mark.requirement("N55", "N57")
 async def test_a_base_that_works_is_healthy(knowledge: Knowledge) -> None:
-    """All flags true, no issues; the time is that of the last change, or of the start."""
     empty = await knowledge.ok("knowledge-status")
     assert empty["last_updated"] == knowledge.engine.state().status.started_at
     knowledge.engine.clock.advance(60)
@@ -65,7 +64,6 @@ async def test_a_base_that_works_is_healthy(knowledge: Knowledge) -> None:
 
 @pytest.mark.requirement("N52")
 async def test_it_takes_no_parameters(knowledge: Knowledge) -> None:
-    """Any is refused."""
     refused = await knowledge.refused("knowledge-status", verbose=True)
     assert (refused["error"], refused["parameter"]) == ("invalid_parameter", "verbose")
 
@@ -90,7 +88,6 @@ async def told_of(folder: Path, **members: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("N58")
 async def test_a_model_that_cannot_be_used_is_an_issue(tmp_path: Path) -> None:
-    """Its flag is false, the engine's words stand among the issues, and the call itself succeeds."""
     model = m.ModelInfo(name="all-MiniLM-L6-v2", dimensions=384, max_tokens=256, loaded=False)
     issue = "The embedding model cannot be used: no such file"
     told = await told_of(tmp_path, model=model, issues=[issue])

@@ -35,7 +35,6 @@ async def task(knowledge: Knowledge) -> str:
 
 @pytest.mark.requirement("N62", "N63")
 async def test_a_running_task_tells_how_far_it_is(knowledge: Knowledge) -> None:
-    """The step in the engine's words, the share that is done, and what remains at that pace."""
     knowledge.engine.set_policy(AfterTime(seconds=20.0))
     task_id = await task(knowledge)
     knowledge.engine.clock.advance(10)
@@ -50,7 +49,6 @@ async def test_a_running_task_tells_how_far_it_is(knowledge: Knowledge) -> None:
 
 
 async def test_a_task_that_has_not_begun_is_queued(knowledge: Knowledge) -> None:
-    """Nothing is known of what remains."""
     knowledge.engine.set_policy(Stuck(step="queued"))
     told = await knowledge.ok("knowledge-task-status", task_id=await task(knowledge))
     assert set(told) == ALWAYS
@@ -60,7 +58,6 @@ async def test_a_task_that_has_not_begun_is_queued(knowledge: Knowledge) -> None
 
 @pytest.mark.requirement("N64")
 async def test_a_completed_task_tells_of_its_document(knowledge: Knowledge) -> None:
-    """The whole is done, and took so long from its submission."""
     knowledge.engine.set_policy(AfterTime(seconds=20.0))
     task_id = await task(knowledge)
     knowledge.engine.clock.advance(30)
@@ -83,7 +80,6 @@ async def test_a_completed_task_tells_of_its_document(knowledge: Knowledge) -> N
 
 
 async def test_a_completed_task_of_a_file_without_text_says_so(knowledge: Knowledge) -> None:
-    """As the call does that waits for it."""
     path = knowledge.file("blank.html", b"<p> \n </p>")
     waited = await knowledge.ok("knowledge-add", file_path=path, async_=False)
     assert waited["chunks_created"] == 0
@@ -152,7 +148,6 @@ async def test_a_cancelled_task_has_the_members_of_any_other(knowledge: Knowledg
     ],
 )
 async def test_a_task_is_named_by_a_uuid(knowledge: Knowledge, arguments: dict[str, Any], error: str) -> None:
-    """The parameter is named."""
     refused = await knowledge.refused("knowledge-task-status", **arguments)
     assert (refused["error"], refused["parameter"]) == (error, "task_id")
 
@@ -181,7 +176,6 @@ async def cancelled(knowledge: Knowledge, task_id: str) -> str:
 
 @pytest.mark.requirement("N75")
 async def test_a_task_is_cancelled(knowledge: Knowledge) -> None:
-    """Nothing of it is kept, and its status says so."""
     knowledge.engine.set_policy(AfterPolls(polls=100))
     task_id = await task(knowledge)
     assert await cancelled(knowledge, task_id.upper()) == ""
@@ -192,7 +186,6 @@ async def test_a_task_is_cancelled(knowledge: Knowledge) -> None:
 
 
 async def test_what_has_ended_or_is_not_there_cannot_be_cancelled(knowledge: Knowledge) -> None:
-    """Each says which it is."""
     task_id = await task(knowledge)
     await knowledge.ok("knowledge-task-status", task_id=task_id)
     assert await cancelled(knowledge, task_id) == "task_finished"

@@ -41,7 +41,6 @@ DEFAULTS = {
 
 @pytest.fixture
 def toolset() -> Toolset:
-    """In front of nobody."""
     return build_toolset("knowledge", Services(ServerSettings(home=Path("unused"))))
 
 
@@ -60,7 +59,6 @@ def test_descriptions_begin_as_agreed(toolset: Toolset) -> None:
 
 @pytest.mark.requirement("N46", "N52", "N60")
 def test_the_other_descriptions_begin_as_agreed(toolset: Toolset) -> None:
-    """The three that remain."""
     told = toolset.by_name()
     for name in ("knowledge-clear", "knowledge-status", "knowledge-task-status"):
         assert told[name].description.startswith(DESCRIPTIONS[name])
@@ -69,7 +67,6 @@ def test_the_other_descriptions_begin_as_agreed(toolset: Toolset) -> None:
 @pytest.mark.requirement("N3")
 @pytest.mark.parametrize("name", SEVEN)
 def test_schemas_are_portable_and_say_what_each_parameter_is(toolset: Toolset, name: str) -> None:
-    """An object at the root, nothing referred to, no union; what is required, and every default."""
     published = PublishedTool.of(toolset.by_name()[name])
     check_portable(published.input)
     check_portable(published.output)
@@ -83,13 +80,11 @@ def test_schemas_are_portable_and_say_what_each_parameter_is(toolset: Toolset, n
 
 
 def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
-    """`knowledge-task-status` is `KnowledgeTaskStatusTool`."""
     for tool in toolset.tools:
         assert type(tool).__name__ == tool.name.title().replace("-", "") + "Tool"
 
 
 def test_annotations_say_what_a_call_does(toolset: Toolset) -> None:
-    """Reading tools may be called without asking; two cannot be undone."""
     hints = {tool.name: tool.annotations for tool in toolset.tools}
     assert {name for name in hints if hints[name].read_only} == {
         "knowledge-search",
@@ -108,7 +103,6 @@ def test_ocr_is_not_forced_unless_asked_for(toolset: Toolset) -> None:
 @pytest.mark.requirement("N4", "N85")
 @pytest.mark.parametrize("name", SEVEN)
 async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, name: str) -> None:
-    """The same as the structured content, which fits the published schema; an error has it too."""
     document = await knowledge.added("bees.html")
     task = (await knowledge.ok("knowledge-add", file_path=knowledge.file("ants.html")))["task_id"]
     arguments = {
@@ -125,7 +119,6 @@ async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, n
 @pytest.mark.requirement("N86")
 @pytest.mark.parametrize("name", [name for name in SEVEN if name != "knowledge-status"])
 async def test_without_an_engine_every_call_says_so(name: str, tmp_path: Path) -> None:
-    """In terms of this toolset, with `success: false`."""
     with ControlClient("http://127.0.0.1:1") as nobody:
         async with knowledge_before("http://127.0.0.1:1", "", nobody, tmp_path) as knowledge:
             arguments = {

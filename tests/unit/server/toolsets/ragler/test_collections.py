@@ -25,21 +25,18 @@ LIST, INFO = "/collections", f"/collections/{API_DOCS}"
 
 @pytest.fixture
 async def backend() -> AsyncIterator[Backend]:
-    """A backend that is not ours."""
     async with backend_running() as running:
         yield running
 
 
 @pytest.fixture
 async def tools(backend: Backend, tmp_path: Path) -> AsyncIterator[RaglerTools]:
-    """The tools in front of it."""
     async with tools_before(backend.url, tmp_path) as made:
         yield made
 
 
 @pytest.mark.requirement("R16", "R17", "R18")
 async def test_the_list_is_the_backends(tools: RaglerTools, backend: Backend) -> None:
-    """One GET, and each item with its six members."""
     assert await tools.ok("list_collections") == {"collections": [COLLECTION]}
     (asked,) = backend.asked
     assert (asked.method, asked.path, asked.body) == ("GET", LIST, None)
@@ -47,7 +44,6 @@ async def test_the_list_is_the_backends(tools: RaglerTools, backend: Backend) ->
 
 @pytest.mark.requirement("R20", "R21", "R22", "R23")
 async def test_the_info_is_the_backends(tools: RaglerTools, backend: Backend) -> None:
-    """One GET, and every member of the document."""
     assert await tools.ok("get_collection_info", collection_id=API_DOCS) == DETAIL
     (asked,) = backend.asked
     assert (asked.method, asked.path, asked.body) == ("GET", INFO, None)
@@ -56,7 +52,6 @@ async def test_the_info_is_the_backends(tools: RaglerTools, backend: Backend) ->
 
 @pytest.mark.requirement("R22")
 async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
-    """Null as well; what nobody knows is not passed on."""
     sparse = {
         "id": API_DOCS,
         "name": "API",
@@ -80,7 +75,6 @@ async def test_no_collections_are_an_empty_list(tools: RaglerTools, backend: Bac
 
 
 async def test_a_list_that_is_too_long_says_what_is_not_here(tools: RaglerTools, backend: Backend) -> None:
-    """The first are shown."""
     long = {**COLLECTION, "description": "x" * (MAX_CHARS // 4)}
     backend.answers(LIST, {"collections": [long] * 10})
     told = await tools.ok("list_collections")
@@ -91,7 +85,6 @@ async def test_a_list_that_is_too_long_says_what_is_not_here(tools: RaglerTools,
 async def test_a_description_that_is_too_long_is_cut_and_says_so(
     tools: RaglerTools, backend: Backend
 ) -> None:
-    """The rest stays."""
     backend.answers(INFO, {**DETAIL, "description": "x" * (MAX_DESCRIPTION_CHARS + 1)})
     told = await tools.ok("get_collection_info", collection_id=API_DOCS)
     assert told == {**DETAIL, "description": "x" * MAX_DESCRIPTION_CHARS, "truncated": True}
@@ -109,13 +102,11 @@ async def test_a_description_that_is_too_long_is_cut_and_says_so(
 async def test_an_id_is_required_and_a_uuid(
     tools: RaglerTools, backend: Backend, arguments: dict[str, Any], error: str
 ) -> None:
-    """Nobody is asked for what is none."""
     assert (await tools.refused("get_collection_info", **arguments))["error"] == error
     assert backend.asked == []
 
 
 async def test_a_list_takes_nothing(tools: RaglerTools) -> None:
-    """Whatever is given is told."""
     assert (await tools.refused("list_collections", page=2))["error"] == "invalid_parameter"
 
 

@@ -110,7 +110,6 @@ def told(backend: Any, tool: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @given(arguments, st.sampled_from(THREE))
 def test_odd_arguments_are_told_and_break_nothing(given: dict[str, Any], tool: str) -> None:
-    """An answer, or an error that says what does not fit."""
     result = told(_Echoing(), tool, given)
     if result["isError"] and tool != "list_collections":
         assert json.loads(result["content"][0]["text"])["error"] in (
@@ -122,7 +121,6 @@ def test_odd_arguments_are_told_and_break_nothing(given: dict[str, Any], tool: s
 
 @given(answers, st.sampled_from(THREE))
 def test_odd_answers_are_told_and_break_nothing(answer: Any, tool: str) -> None:
-    """What can be read is shown as the schema says; the rest is a bad answer."""
     given = {"query": "x"} if tool == "search_knowledge" else {"collection_id": API_DOCS}
     result = told(_Answering(answer), tool, {} if tool == "list_collections" else given)
     if result["isError"]:

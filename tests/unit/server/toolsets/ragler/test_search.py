@@ -30,346 +30,322 @@ INFO = f"/collections/{API_DOCS}"
 
 @pytest.fixture
 async def backend() -> AsyncIterator[Backend]:
-    """A backend that is not ours."""
     async with backend_running() as running:
         yield running
 
 
 @pytest.fixture
 async def tools(backend: Backend, tmp_path: Path) -> AsyncIterator[RaglerTools]:
-    """The tools in front of it."""
     async with tools_before(backend.url, tmp_path) as made:
         yield made
 
 
-class TestAsked:
-    """What reaches the backend."""
+@pytest.mark.requirement("R1", "R11", "R24")
+async def test_a_plain_query_is_one_post_with_the_limit(tools: RaglerTools, backend: Backend) -> None:
+    await tools.ok("search_knowledge", query="How do I authenticate?")
+    (asked,) = backend.asked
+    assert (asked.method, asked.path) == ("POST", SEARCH)
+    assert asked.body == {"query": "How do I authenticate?", "limit": 10}
 
-    @pytest.mark.requirement("R1", "R11", "R24")
-    async def test_a_plain_query_is_one_post_with_the_limit(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        await tools.ok("search_knowledge", query="How do I authenticate?")
-        (asked,) = backend.asked
-        assert (asked.method, asked.path) == ("POST", SEARCH)
-        assert asked.body == {"query": "How do I authenticate?", "limit": 10}
 
-    @pytest.mark.requirement("R5", "R11", "R25")
-    async def test_a_collection_goes_by_its_name_and_its_id(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """The name is asked for first."""
-        filters = {
-            "source_type": "confluence",
-            "date_from": "2026-01-01",
-            "date_to": "2026-01-31T09:30:00Z",
-            "tags": ["api", "authentication"],
-        }
-        await tools.ok("search_knowledge", query="x", collection_id=API_DOCS, limit=5, filters=filters)
-        assert [asked.path for asked in backend.asked] == [INFO, SEARCH]
-        assert backend.asked[1].body == {
-            "query": "x",
-            "collectionName": "API Documentation",
-            "collectionId": API_DOCS,
-            "limit": 5,
-            "filters": filters,
-        }
+@pytest.mark.requirement("R5", "R11", "R25")
+async def test_a_collection_goes_by_its_name_and_its_id(tools: RaglerTools, backend: Backend) -> None:
+    filters = {
+        "source_type": "confluence",
+        "date_from": "2026-01-01",
+        "date_to": "2026-01-31T09:30:00Z",
+        "tags": ["api", "authentication"],
+    }
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS, limit=5, filters=filters)
+    assert [asked.path for asked in backend.asked] == [INFO, SEARCH]
+    assert backend.asked[1].body == {
+        "query": "x",
+        "collectionName": "API Documentation",
+        "collectionId": API_DOCS,
+        "limit": 5,
+        "filters": filters,
+    }
 
-    @pytest.mark.parametrize("given", [{}, {"source_type": None, "tags": []}, None])
-    async def test_filters_that_say_nothing_are_not_sent(
-        self, tools: RaglerTools, backend: Backend, given: dict[str, Any] | None
-    ) -> None:
-        """Null and left out are the same, for the limit as well."""
-        await tools.ok("search_knowledge", query="x", filters=given, limit=None, collection_id=None)
-        assert backend.asked[0].body == {"query": "x", "limit": 10}
 
-    @pytest.mark.parametrize("form", [API_DOCS.upper(), API_DOCS.replace("-", "")])
-    async def test_a_uuid_is_one_however_it_is_written(
-        self, tools: RaglerTools, backend: Backend, form: str
-    ) -> None:
-        """Lower case with hyphens goes out, and into the log."""
-        await tools.ok("search_knowledge", query="x", collection_id=form)
-        assert backend.asked[-1].body["collectionId"] == API_DOCS
-        assert tools.last.log["collection_id"] == API_DOCS
+@pytest.mark.parametrize("given", [{}, {"source_type": None, "tags": []}, None])
+async def test_filters_that_say_nothing_are_not_sent(
+    tools: RaglerTools, backend: Backend, given: dict[str, Any] | None
+) -> None:
+    await tools.ok("search_knowledge", query="x", filters=given, limit=None, collection_id=None)
+    assert backend.asked[0].body == {"query": "x", "limit": 10}
 
-    @pytest.mark.requirement("R8", "R9")
-    @pytest.mark.parametrize(
-        ("given", "sent"),
-        [
-            ("2026-01-31", "2026-01-31"),
-            ("20260131", "2026-01-31"),
-            ("2026-W05-6", "2026-01-31"),
-            ("2026-01-31T09:30:00Z", "2026-01-31T09:30:00Z"),
-            ("2026-01-31T09:30:00.123+02:00", "2026-01-31T09:30:00.123+02:00"),
-            ("2026-01-31T09:30:00", "2026-01-31T09:30:00Z"),
-            ("2026-01-31T09:30", "2026-01-31T09:30:00Z"),
-            ("2026-01-31T09", "2026-01-31T09:00:00Z"),
-            ("20260131T093000+0200", "2026-01-31T07:30:00Z"),
-        ],
+
+@pytest.mark.parametrize("form", [API_DOCS.upper(), API_DOCS.replace("-", "")])
+async def test_a_uuid_is_one_however_it_is_written(tools: RaglerTools, backend: Backend, form: str) -> None:
+    await tools.ok("search_knowledge", query="x", collection_id=form)
+    assert backend.asked[-1].body["collectionId"] == API_DOCS
+    assert tools.last.log["collection_id"] == API_DOCS
+
+
+@pytest.mark.requirement("R8", "R9")
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("2026-01-31", "2026-01-31"),
+        ("20260131", "2026-01-31"),
+        ("2026-W05-6", "2026-01-31"),
+        ("2026-01-31T09:30:00Z", "2026-01-31T09:30:00Z"),
+        ("2026-01-31T09:30:00.123+02:00", "2026-01-31T09:30:00.123+02:00"),
+        ("2026-01-31T09:30:00", "2026-01-31T09:30:00Z"),
+        ("2026-01-31T09:30", "2026-01-31T09:30:00Z"),
+        ("2026-01-31T09", "2026-01-31T09:00:00Z"),
+        ("20260131T093000+0200", "2026-01-31T07:30:00Z"),
+    ],
+)
+async def test_dates_in_any_form_of_iso_8601(
+    tools: RaglerTools, backend: Backend, given: str, sent: str
+) -> None:
+    """Those that every backend reads go out as they are, the others in that form."""
+    await tools.ok("search_knowledge", query="x", filters={"date_from": given})
+    assert backend.asked[0].body["filters"] == {"date_from": sent}
+
+
+@pytest.mark.requirement("R56")
+async def test_the_correlation_id_goes_along(tools: RaglerTools, backend: Backend) -> None:
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+    assert [asked.headers["X-Request-ID"] for asked in backend.asked] == ["call-1", "call-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"),
+    [
+        ({"query": "x", "limit": 0}, "limit"),
+        ({"query": "x", "limit": 101}, "limit"),
+        ({"query": "x", "limit": 2.5}, "limit"),
+        ({"query": " \n"}, "query"),
+        ({"query": ""}, "query"),
+        ({"query": "x" * 4_001}, "query"),
+        ({"query": "x", "collection_id": "uuid-api-docs"}, "collection_id"),
+        ({"query": "x", "collection_id": "../../admin"}, "collection_id"),
+        ({"query": "x", "filters": {"source_type": "email"}}, "filters.source_type"),
+        ({"query": "x", "filters": {"author": "me"}}, "filters.author"),
+        ({"query": "x", "filters": {"tags": "api"}}, "filters.tags"),
+        ({"query": "x", "filters": {"tags": [""]}}, "filters.tags[0]"),
+        ({"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
+        ({"query": "x", "collection": "memory"}, "collection"),
+        ({"query": "x", "limit": True}, "limit"),
+    ],
+)
+async def test_what_does_not_fit_is_told_with_the_parameters_name(
+    tools: RaglerTools, backend: Backend, arguments: dict[str, Any], parameter: str
+) -> None:
+    """Out of range is refused, not clamped."""
+    told = await tools.refused("search_knowledge", **arguments)
+    assert (told["error"], told["parameter"]) == ("invalid_parameter", parameter)
+    assert backend.asked == []
+
+
+async def test_half_a_surrogate_pair_is_told(tools: RaglerTools, backend: Backend) -> None:
+    """No backend could read it."""
+    for arguments in ({"query": "\ud800"}, {"query": "x", "filters": {"tags": ["\udfff"]}}):
+        assert (await tools.refused("search_knowledge", **arguments))["error"] == "invalid_parameter"
+    assert backend.asked == []
+
+
+async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, backend: Backend) -> None:
+    problem = {
+        "code": "invalid_parameter",
+        "detail": "A tag has no commas.",
+        "parameter": "filters.tags[0]",
+    }
+    backend.answers(SEARCH, problem, 422)
+    told = await tools.refused("search_knowledge", query="x", filters={"tags": ["a,b"]})
+    assert (told["error"], told["parameter"]) == ("invalid_parameter", "filters.tags[0]")
+    assert "A tag has no commas." in told["message"]
+
+
+async def test_a_query_is_required(tools: RaglerTools) -> None:
+    assert (await tools.refused("search_knowledge"))["error"] == "missing_required_parameter"
+
+
+@pytest.mark.requirement("R8", "R9")
+@pytest.mark.parametrize(
+    "date",
+    [
+        *("yesterday", "31.01.2026", "2026", "1769850000", "", "２０２６-01-31"),
+        *("2026-13-01", "2026-02-30", "2026-01-31 09:30", "2026-01-31T25:00"),
+        *("2026-01-31T09:30:00+99:00", "0001-01-01T00:00+01:00"),
+    ],
+)
+@pytest.mark.parametrize("end", ["date_from", "date_to"])
+async def test_what_is_no_date_is_told_with_an_example(
+    tools: RaglerTools, backend: Backend, end: str, date: str
+) -> None:
+    told = await tools.refused("search_knowledge", query="x", filters={end: date})
+    assert (told["error"], told["parameter"]) == ("invalid_parameter", f"filters.{end}")
+    assert "2026-01-31T09:30:00Z" in told["message"]
+    assert backend.asked == []
+
+
+async def test_a_span_that_ends_before_it_begins_is_a_contradiction(tools: RaglerTools) -> None:
+    """One day is a span, whatever the time of its first moment."""
+    day = {"date_from": "2026-01-31T09:30:00Z", "date_to": "2026-01-31"}
+    await tools.ok("search_knowledge", query="x", filters=day)
+    told = await tools.refused(
+        "search_knowledge", query="x", filters={"date_from": "2026-02-01", "date_to": "2026-01-31"}
     )
-    async def test_dates_in_any_form_of_iso_8601(
-        self, tools: RaglerTools, backend: Backend, given: str, sent: str
-    ) -> None:
-        """Those that every backend reads go out as they are, the others in that form."""
-        await tools.ok("search_knowledge", query="x", filters={"date_from": given})
-        assert backend.asked[0].body["filters"] == {"date_from": sent}
+    assert (told["error"], told["parameter"]) == ("contradiction", "filters.date_to")
 
-    @pytest.mark.requirement("R56")
-    async def test_the_correlation_id_goes_along(self, tools: RaglerTools, backend: Backend) -> None:
+
+@pytest.mark.requirement("R12", "R13", "R14", "R15")
+async def test_the_answer_is_the_documents(tools: RaglerTools) -> None:
+    told = await tools.ok("search_knowledge", query="How?", collection_id=API_DOCS)
+    assert told == {
+        "results": [{**PASSAGE, "metadata": {"collection_id": API_DOCS, **PASSAGE["metadata"]}}],
+        "total": 12,
+        "query": "How?",
+        "execution_time": 41,
+    }
+
+
+async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
+    sparse = {"content": "x", "score": 1.0000001, "vector": [1, 2], "metadata": {"heading": None, "x": 1}}
+    bare = {"content": "y", "score": -0.1, "source_url": None}
+    backend.answers(SEARCH, {"results": [sparse, bare], "took": 3})
+    told = await tools.ok("search_knowledge", query="x")
+    nowhere = {"metadata": {"collection_id": None}}
+    assert told["results"] == [
+        {"content": "x", "score": 1.0, **nowhere},
+        {"content": "y", "score": 0.0, **nowhere},
+    ]
+    assert told["total"] == 2
+    assert told["execution_time"] > 0
+
+
+async def test_more_than_was_asked_for_is_not_shown(tools: RaglerTools, backend: Backend) -> None:
+    backend.answers(SEARCH, {**FOUND, "results": [PASSAGE] * 30})
+    assert len((await tools.ok("search_knowledge", query="x", limit=3))["results"]) == 3
+
+
+async def test_a_hundred_passages_of_usual_length_all_fit(tools: RaglerTools, backend: Backend) -> None:
+    backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": "ä" * 1_500}] * 100})
+    told = await tools.ok("search_knowledge", query="x", limit=100)
+    assert len(told["results"]) == 100
+    assert "omitted" not in told
+
+
+async def test_what_is_too_long_together_is_told(tools: RaglerTools, backend: Backend) -> None:
+    long = {**PASSAGE, "content": "x" * (MAX_CHARS // 4)}
+    backend.answers(SEARCH, {**FOUND, "results": [long] * 10})
+    told = await tools.ok("search_knowledge", query="x")
+    assert (len(told["results"]), told["omitted"]) == (3, 7)
+    assert "7 more results were left out" in told["hint"]
+    assert tools.last.log["result_count"] == 3
+
+
+@pytest.mark.parametrize("char", ["x", "\u0001", "\U0001f41d"])
+async def test_a_single_passage_over_the_bound_is_cut_and_says_so(
+    tools: RaglerTools, backend: Backend, char: str
+) -> None:
+    backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": char * 2 * MAX_CHARS}]})
+    result = await tools.call("search_knowledge", {"query": "x"})
+    assert len(result["content"][0]["text"]) <= MAX_CHARS + 1_000
+    (passage,) = result["structuredContent"]["results"]
+    assert passage["truncated"] is True
+    assert len(passage["content"]) > MAX_CHARS // 10
+    assert "source_url" in result["structuredContent"]["hint"]
+
+
+async def test_a_passage_whose_metadata_is_too_long_is_left_out(tools: RaglerTools, backend: Backend) -> None:
+    backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "source_url": "x" * MAX_CHARS}]})
+    told = await tools.ok("search_knowledge", query="x")
+    assert (told["results"], told["omitted"]) == ([], 1)
+
+
+async def test_a_name_is_asked_for_once_in_five_minutes(tools: RaglerTools, backend: Backend) -> None:
+    """Then again, for it may have changed."""
+    for _ in range(3):
         await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        assert [asked.headers["X-Request-ID"] for asked in backend.asked] == ["call-1", "call-1"]
+    assert len(backend.of(INFO)) == 1
+    backend.answers(INFO, {**DETAIL, "name": "Other"})
+    tools.time.seconds += KEPT_SECONDS
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+    assert backend.asked[-1].body["collectionName"] == "Other"
 
 
-class TestRefused:
-    """What is told before anybody is asked."""
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("list_collections", {}), ("get_collection_info", {"collection_id": API_DOCS})],
+)
+async def test_the_other_tools_bring_names(
+    tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any]
+) -> None:
+    """An agent that looked first costs no further request."""
+    await tools.ok(tool, **arguments)
+    backend.asked.clear()
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+    assert [asked.path for asked in backend.asked] == [SEARCH]
 
-    @pytest.mark.parametrize(
-        ("arguments", "parameter"),
-        [
-            ({"query": "x", "limit": 0}, "limit"),
-            ({"query": "x", "limit": 101}, "limit"),
-            ({"query": "x", "limit": 2.5}, "limit"),
-            ({"query": " \n"}, "query"),
-            ({"query": ""}, "query"),
-            ({"query": "x" * 4_001}, "query"),
-            ({"query": "x", "collection_id": "uuid-api-docs"}, "collection_id"),
-            ({"query": "x", "collection_id": "../../admin"}, "collection_id"),
-            ({"query": "x", "filters": {"source_type": "email"}}, "filters.source_type"),
-            ({"query": "x", "filters": {"author": "me"}}, "filters.author"),
-            ({"query": "x", "filters": {"tags": "api"}}, "filters.tags"),
-            ({"query": "x", "filters": {"tags": [""]}}, "filters.tags[0]"),
-            ({"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
-            ({"query": "x", "collection": "memory"}, "collection"),
-            ({"query": "x", "limit": True}, "limit"),
-        ],
+
+async def test_who_wants_it_at_once_shares_one_question(tools: RaglerTools, backend: Backend) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        asked.set()
+        await go.wait()
+        return web.json_response(DETAIL)
+
+    backend.does(INFO, slow)
+    searches = [
+        asyncio.create_task(tools.ok("search_knowledge", query="x", collection_id=API_DOCS)) for _ in range(5)
+    ]
+    await asked.wait()
+    searches[0].cancel()
+    go.set()
+    told = await asyncio.gather(*searches, return_exceptions=True)
+    assert [isinstance(each, dict) for each in told] == [False, True, True, True, True]
+    assert len(backend.of(INFO)) == 1
+
+
+async def test_a_collection_that_is_not_there_is_asked_for_again(
+    tools: RaglerTools, backend: Backend
+) -> None:
+    """It may be made in the meantime."""
+    for _ in range(2):
+        told = await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
+        assert (told["error"], told["collection_id"]) == ("not_found", NOWHERE)
+    backend.answers(f"/collections/{NOWHERE}", {**COLLECTION, "id": NOWHERE})
+    await tools.ok("search_knowledge", query="x", collection_id=NOWHERE)
+
+
+async def test_a_name_that_the_search_does_not_know_is_forgotten(
+    tools: RaglerTools, backend: Backend
+) -> None:
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+    backend.answers("/collections", {"collections": []})
+    backend.answers(SEARCH, {"message": "gone"}, 404)
+    assert (await tools.refused("search_knowledge", query="x", collection_id=API_DOCS))["error"] == (
+        "not_found"
     )
-    async def test_what_does_not_fit_is_told_with_the_parameters_name(
-        self, tools: RaglerTools, backend: Backend, arguments: dict[str, Any], parameter: str
-    ) -> None:
-        """Out of range is refused, not clamped."""
-        told = await tools.refused("search_knowledge", **arguments)
-        assert (told["error"], told["parameter"]) == ("invalid_parameter", parameter)
-        assert backend.asked == []
-
-    async def test_half_a_surrogate_pair_is_told(self, tools: RaglerTools, backend: Backend) -> None:
-        """No backend could read it."""
-        for arguments in ({"query": "\ud800"}, {"query": "x", "filters": {"tags": ["\udfff"]}}):
-            assert (await tools.refused("search_knowledge", **arguments))["error"] == "invalid_parameter"
-        assert backend.asked == []
-
-    async def test_what_the_backend_finds_wrong_keeps_its_name(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        problem = {
-            "code": "invalid_parameter",
-            "detail": "A tag has no commas.",
-            "parameter": "filters.tags[0]",
-        }
-        backend.answers(SEARCH, problem, 422)
-        told = await tools.refused("search_knowledge", query="x", filters={"tags": ["a,b"]})
-        assert (told["error"], told["parameter"]) == ("invalid_parameter", "filters.tags[0]")
-        assert "A tag has no commas." in told["message"]
-
-    async def test_a_query_is_required(self, tools: RaglerTools) -> None:
-        assert (await tools.refused("search_knowledge"))["error"] == "missing_required_parameter"
-
-    @pytest.mark.requirement("R8", "R9")
-    @pytest.mark.parametrize(
-        "date",
-        [
-            *("yesterday", "31.01.2026", "2026", "1769850000", "", "２０２６-01-31"),
-            *("2026-13-01", "2026-02-30", "2026-01-31 09:30", "2026-01-31T25:00"),
-            *("2026-01-31T09:30:00+99:00", "0001-01-01T00:00+01:00"),
-        ],
-    )
-    @pytest.mark.parametrize("end", ["date_from", "date_to"])
-    async def test_what_is_no_date_is_told_with_an_example(
-        self, tools: RaglerTools, backend: Backend, end: str, date: str
-    ) -> None:
-        told = await tools.refused("search_knowledge", query="x", filters={end: date})
-        assert (told["error"], told["parameter"]) == ("invalid_parameter", f"filters.{end}")
-        assert "2026-01-31T09:30:00Z" in told["message"]
-        assert backend.asked == []
-
-    async def test_a_span_that_ends_before_it_begins_is_a_contradiction(self, tools: RaglerTools) -> None:
-        """One day is a span, whatever the time of its first moment."""
-        day = {"date_from": "2026-01-31T09:30:00Z", "date_to": "2026-01-31"}
-        await tools.ok("search_knowledge", query="x", filters=day)
-        told = await tools.refused(
-            "search_knowledge", query="x", filters={"date_from": "2026-02-01", "date_to": "2026-01-31"}
-        )
-        assert (told["error"], told["parameter"]) == ("contradiction", "filters.date_to")
+    backend.answers(INFO, {"message": "gone"}, 404)
+    await tools.refused("search_knowledge", query="x", collection_id=API_DOCS)
+    assert len(backend.of(INFO)) == 2
 
 
-class TestAnswered:
-    """What an agent gets of it."""
-
-    @pytest.mark.requirement("R12", "R13", "R14", "R15")
-    async def test_the_answer_is_the_documents(self, tools: RaglerTools) -> None:
-        """The query as it was asked, the backend's own time, and the collection in every result."""
-        told = await tools.ok("search_knowledge", query="How?", collection_id=API_DOCS)
-        assert told == {
-            "results": [{**PASSAGE, "metadata": {"collection_id": API_DOCS, **PASSAGE["metadata"]}}],
-            "total": 12,
-            "query": "How?",
-            "execution_time": 41,
-        }
-
-    async def test_what_the_backend_leaves_out_is_left_out(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """Null is left out as well, what nobody knows is not passed on, and our own time stands for its."""
-        sparse = {"content": "x", "score": 1.0000001, "vector": [1, 2], "metadata": {"heading": None, "x": 1}}
-        bare = {"content": "y", "score": -0.1, "source_url": None}
-        backend.answers(SEARCH, {"results": [sparse, bare], "took": 3})
-        told = await tools.ok("search_knowledge", query="x")
-        nowhere = {"metadata": {"collection_id": None}}
-        assert told["results"] == [
-            {"content": "x", "score": 1.0, **nowhere},
-            {"content": "y", "score": 0.0, **nowhere},
-        ]
-        assert told["total"] == 2
-        assert told["execution_time"] > 0
-
-    async def test_more_than_was_asked_for_is_not_shown(self, tools: RaglerTools, backend: Backend) -> None:
-        """A backend that does not look at the limit is held to it."""
-        backend.answers(SEARCH, {**FOUND, "results": [PASSAGE] * 30})
-        assert len((await tools.ok("search_knowledge", query="x", limit=3))["results"]) == 3
-
-    async def test_a_hundred_passages_of_usual_length_all_fit(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """The largest limit is of use."""
-        backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": "ä" * 1_500}] * 100})
-        told = await tools.ok("search_knowledge", query="x", limit=100)
-        assert len(told["results"]) == 100
-        assert "omitted" not in told
-
-    async def test_what_is_too_long_together_is_told(self, tools: RaglerTools, backend: Backend) -> None:
-        long = {**PASSAGE, "content": "x" * (MAX_CHARS // 4)}
-        backend.answers(SEARCH, {**FOUND, "results": [long] * 10})
-        told = await tools.ok("search_knowledge", query="x")
-        assert (len(told["results"]), told["omitted"]) == (3, 7)
-        assert "7 more results were left out" in told["hint"]
-        assert tools.last.log["result_count"] == 3
-
-    @pytest.mark.parametrize("char", ["x", "\u0001", "\U0001f41d"])
-    async def test_a_single_passage_over_the_bound_is_cut_and_says_so(
-        self, tools: RaglerTools, backend: Backend, char: str
-    ) -> None:
-        backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": char * 2 * MAX_CHARS}]})
-        result = await tools.call("search_knowledge", {"query": "x"})
-        assert len(result["content"][0]["text"]) <= MAX_CHARS + 1_000
-        (passage,) = result["structuredContent"]["results"]
-        assert passage["truncated"] is True
-        assert len(passage["content"]) > MAX_CHARS // 10
-        assert "source_url" in result["structuredContent"]["hint"]
-
-    async def test_a_passage_whose_metadata_is_too_long_is_left_out(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """It is told, too."""
-        backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "source_url": "x" * MAX_CHARS}]})
-        told = await tools.ok("search_knowledge", query="x")
-        assert (told["results"], told["omitted"]) == ([], 1)
+@pytest.mark.requirement("R58", "R59", "R60")
+async def test_query_collection_and_count(tools: RaglerTools) -> None:
+    await tools.ok("search_knowledge", query="login of anna@company.com", collection_id=API_DOCS)
+    assert tools.last.log == {"query": "login of ***", "collection_id": API_DOCS, "result_count": 1}
 
 
-class TestNames:
-    """The names of collections are asked for as seldom as the backend's limit of 50 a minute asks for."""
-
-    async def test_a_name_is_asked_for_once_in_five_minutes(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """Then again, for it may have changed."""
-        for _ in range(3):
-            await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        assert len(backend.of(INFO)) == 1
-        backend.answers(INFO, {**DETAIL, "name": "Other"})
-        tools.time.seconds += KEPT_SECONDS
-        await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        assert backend.asked[-1].body["collectionName"] == "Other"
-
-    @pytest.mark.parametrize(
-        ("tool", "arguments"),
-        [("list_collections", {}), ("get_collection_info", {"collection_id": API_DOCS})],
-    )
-    async def test_the_other_tools_bring_names(
-        self, tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any]
-    ) -> None:
-        """An agent that looked first costs no further request."""
-        await tools.ok(tool, **arguments)
-        backend.asked.clear()
-        await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        assert [asked.path for asked in backend.asked] == [SEARCH]
-
-    async def test_who_wants_it_at_once_shares_one_question(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def slow(_request: web.Request) -> web.Response:
-            asked.set()
-            await go.wait()
-            return web.json_response(DETAIL)
-
-        backend.does(INFO, slow)
-        searches = [
-            asyncio.create_task(tools.ok("search_knowledge", query="x", collection_id=API_DOCS))
-            for _ in range(5)
-        ]
-        await asked.wait()
-        searches[0].cancel()
-        go.set()
-        told = await asyncio.gather(*searches, return_exceptions=True)
-        assert [isinstance(each, dict) for each in told] == [False, True, True, True, True]
-        assert len(backend.of(INFO)) == 1
-
-    async def test_a_collection_that_is_not_there_is_asked_for_again(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """It may be made in the meantime."""
-        for _ in range(2):
-            told = await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
-            assert (told["error"], told["collection_id"]) == ("not_found", NOWHERE)
-        backend.answers(f"/collections/{NOWHERE}", {**COLLECTION, "id": NOWHERE})
-        await tools.ok("search_knowledge", query="x", collection_id=NOWHERE)
-
-    async def test_a_name_that_the_search_does_not_know_is_forgotten(
-        self, tools: RaglerTools, backend: Backend
-    ) -> None:
-        """The collection went after its name was known."""
-        await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        backend.answers("/collections", {"collections": []})
-        backend.answers(SEARCH, {"message": "gone"}, 404)
-        assert (await tools.refused("search_knowledge", query="x", collection_id=API_DOCS))["error"] == (
-            "not_found"
-        )
-        backend.answers(INFO, {"message": "gone"}, 404)
-        await tools.refused("search_knowledge", query="x", collection_id=API_DOCS)
-        assert len(backend.of(INFO)) == 2
+async def test_a_search_that_fails_is_logged_with_what_it_was_for(tools: RaglerTools) -> None:
+    await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
+    assert tools.last.log == {"query": "x", "collection_id": NOWHERE}
 
 
-class TestLogged:
-    """What the log line of a call gets."""
-
-    @pytest.mark.requirement("R58", "R59", "R60")
-    async def test_query_collection_and_count(self, tools: RaglerTools) -> None:
-        """The query without what tells of a person."""
-        await tools.ok("search_knowledge", query="login of anna@company.com", collection_id=API_DOCS)
-        assert tools.last.log == {"query": "login of ***", "collection_id": API_DOCS, "result_count": 1}
-
-    async def test_a_search_that_fails_is_logged_with_what_it_was_for(self, tools: RaglerTools) -> None:
-        await tools.refused("search_knowledge", query="x", collection_id=NOWHERE)
-        assert tools.last.log == {"query": "x", "collection_id": NOWHERE}
-
-    @pytest.mark.requirement("R66")
-    async def test_results_are_counted_by_collection(self, tools: RaglerTools) -> None:
-        """`all` without one; a list of collections is no search."""
-        await tools.ok("search_knowledge", query="x")
-        await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
-        await tools.ok("list_collections")
-        counted = [line for line in tools.metrics.render().splitlines() if "search_results_count{" in line]
-        assert counted == [
-            'mcp_search_results_count{collection_id="all"} 1.0',
-            f'mcp_search_results_count{{collection_id="{API_DOCS}"}} 1.0',
-        ]
+@pytest.mark.requirement("R66")
+async def test_results_are_counted_by_collection(tools: RaglerTools) -> None:
+    """`all` without one; a list of collections is no search."""
+    await tools.ok("search_knowledge", query="x")
+    await tools.ok("search_knowledge", query="x", collection_id=API_DOCS)
+    await tools.ok("list_collections")
+    counted = [line for line in tools.metrics.render().splitlines() if "search_results_count{" in line]
+    assert counted == [
+        'mcp_search_results_count{collection_id="all"} 1.0',
+        f'mcp_search_results_count{{collection_id="{API_DOCS}"}} 1.0',
+    ]

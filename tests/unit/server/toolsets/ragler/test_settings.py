@@ -56,7 +56,6 @@ def test_the_four_levels(level: str) -> None:
 
 @pytest.mark.requirement("R38")
 def test_without_metrics_there_is_no_path_for_them() -> None:
-    """`ENABLE_METRICS=false`."""
     for given, served in (("true", True), ("false", False)):
         app = build_app(ServerSettings.read({"ENABLE_METRICS": given}), [])
         assert any(resource.canonical == "/metrics" for resource in app.router.resources()) is served
@@ -84,7 +83,6 @@ def test_which_port_is_listened_on(environ: dict[str, str], port: int) -> None:
 
 @pytest.mark.requirement("R39")
 def test_flags_and_the_file_have_their_say_over_the_port(tmp_path: Path) -> None:
-    """A flag stands over all; the file's toolsets count as well."""
     file = tmp_path / "kb.toml"
     file.write_text('KB_TOOLSETS = "ragler"\n')
     assert ServerSettings.read({}, file=file).port == 3001
@@ -95,7 +93,6 @@ def test_flags_and_the_file_have_their_say_over_the_port(tmp_path: Path) -> None
 
 
 def test_where_the_port_is_from_can_be_read() -> None:
-    """`kb config` names the variable that moved it."""
     rows = {row.variable: row for row in ServerSettings.describe({"MCP_SERVER_PORT": "4001"})}
     assert (rows["KB_MCP_PORT"].value, rows["KB_MCP_PORT"].source) == ("4001", "MCP_SERVER_PORT")
     assert (rows["MCP_SERVER_PORT"].value, rows["MCP_SERVER_PORT"].source) == ("4001", "environment")
@@ -139,42 +136,37 @@ def test_a_backend_key_that_no_header_takes_is_refused_at_start() -> None:
     assert "cret" not in str(refused.value)
 
 
-class TestMcpJson:
-    """`.mcp.json`, for clients that start their servers themselves."""
+@pytest.mark.requirement("R31", "R34")
+def test_it_names_server_and_tools() -> None:
+    told = json.loads(MCP_JSON.read_text("utf-8"))
+    assert list(told) == ["name", "version", "description", "server", "tools"]
+    assert (told["name"], told["version"]) == ("ragler", "1.0.0")
+    assert told["description"] == "RAGler Knowledge Management System MCP Server"
+    assert {tool["name"]: tool["description"] for tool in told["tools"]} == DESCRIPTIONS
 
-    @pytest.mark.requirement("R31", "R34")
-    def test_it_names_server_and_tools(self) -> None:
-        """Name, version and description; the three tools as they describe themselves."""
-        told = json.loads(MCP_JSON.read_text("utf-8"))
-        assert list(told) == ["name", "version", "description", "server", "tools"]
-        assert (told["name"], told["version"]) == ("ragler", "1.0.0")
-        assert told["description"] == "RAGler Knowledge Management System MCP Server"
-        assert {tool["name"]: tool["description"] for tool in told["tools"]} == DESCRIPTIONS
 
-    def test_beside_it_stands_the_form_that_clients_read(self) -> None:
-        """The same command and the same names of variables under `mcpServers`."""
-        server = json.loads(MCP_JSON.read_text("utf-8"))["server"]
-        entry = json.loads(MCP_JSON.with_name("mcp.json").read_text("utf-8"))["mcpServers"]["ragler"]
-        assert (entry["command"], entry["args"]) == (server["command"], server["args"])
-        assert entry["env"].items() - {("LOG_LEVEL", "warn")} <= server["env"].items()
+def test_beside_it_stands_the_form_that_clients_read() -> None:
+    server = json.loads(MCP_JSON.read_text("utf-8"))["server"]
+    entry = json.loads(MCP_JSON.with_name("mcp.json").read_text("utf-8"))["mcpServers"]["ragler"]
+    assert (entry["command"], entry["args"]) == (server["command"], server["args"])
+    assert entry["env"].items() - {("LOG_LEVEL", "warn")} <= server["env"].items()
 
-    @pytest.mark.requirement("R32", "R33")
-    def test_it_has_the_command_and_the_four_variables(self) -> None:
-        """With the defaults of the settings; the key is the client's to fill in."""
-        server = json.loads(MCP_JSON.read_text("utf-8"))["server"]
-        assert (server["command"], server["args"]) == ("kb", ["stdio", "--toolset", "ragler"])
-        assert server["env"] == {
-            "RAGLER_API_URL": "http://localhost:3000",
-            "RAGLER_API_KEY": "${RAGLER_API_KEY}",
-            "LOG_LEVEL": "info",
-            "ENABLE_METRICS": "true",
-        }
-        filled = {
-            name: string.Template(value).substitute(RAGLER_API_KEY="k")
-            for name, value in server["env"].items()
-        }
-        defaults = ServerSettings.read({})
-        read = ServerSettings.read(filled)
-        assert read.ragler_api_key == "k"
-        for name in ("ragler_api_url", "log_level", "enable_metrics"):
-            assert getattr(read, name) == getattr(defaults, name)
+
+@pytest.mark.requirement("R32", "R33")
+def test_it_has_the_command_and_the_four_variables() -> None:
+    server = json.loads(MCP_JSON.read_text("utf-8"))["server"]
+    assert (server["command"], server["args"]) == ("kb", ["stdio", "--toolset", "ragler"])
+    assert server["env"] == {
+        "RAGLER_API_URL": "http://localhost:3000",
+        "RAGLER_API_KEY": "${RAGLER_API_KEY}",
+        "LOG_LEVEL": "info",
+        "ENABLE_METRICS": "true",
+    }
+    filled = {
+        name: string.Template(value).substitute(RAGLER_API_KEY="k") for name, value in server["env"].items()
+    }
+    defaults = ServerSettings.read({})
+    read = ServerSettings.read(filled)
+    assert read.ragler_api_key == "k"
+    for name in ("ragler_api_url", "log_level", "enable_metrics"):
+        assert getattr(read, name) == getattr(defaults, name)

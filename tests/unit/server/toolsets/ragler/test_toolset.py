@@ -18,7 +18,6 @@ from tests.support.ragler import API_DOCS, DESCRIPTIONS, THREE, tools_before
 
 @pytest.fixture
 def toolset() -> Toolset:
-    """In front of nobody."""
     return build_toolset("ragler", Services(ServerSettings(home=Path("unused"))))
 
 
@@ -36,7 +35,6 @@ def test_there_are_exactly_three_tools_with_their_descriptions(toolset: Toolset)
 
 @pytest.mark.parametrize("name", THREE)
 def test_schemas_are_portable_and_closed(toolset: Toolset, name: str) -> None:
-    """An object at the root, nothing referred to, no union; each parameter says what it is."""
     tool = published(toolset, name)
     check_portable(tool.input)
     check_portable(tool.output)
@@ -48,7 +46,6 @@ def test_schemas_are_portable_and_closed(toolset: Toolset, name: str) -> None:
 
 @pytest.mark.requirement("R4", "R5", "R6")
 def test_what_search_knowledge_takes(toolset: Toolset) -> None:
-    """`query` is required; `collection_id` is a UUID; `limit` is 1 to 100, 10 by default."""
     schema = published(toolset, "search_knowledge").input
     assert schema["required"] == ["query"]
     assert list(schema["properties"]) == ["query", "collection_id", "limit", "filters"]
@@ -61,7 +58,6 @@ def test_what_search_knowledge_takes(toolset: Toolset) -> None:
 
 @pytest.mark.requirement("R7", "R8", "R9", "R10")
 def test_what_its_filters_take(toolset: Toolset) -> None:
-    """Three kinds of sources, two dates and tags; none of them is required."""
     filters = published(toolset, "search_knowledge").input["properties"]["filters"]
     assert filters["type"] == "object"
     assert "required" not in filters or filters["required"] == []
@@ -85,7 +81,6 @@ def test_what_the_other_two_take(toolset: Toolset) -> None:
 
 @pytest.mark.requirement("R12", "R13", "R14")
 def test_what_a_search_promises_to_answer(toolset: Toolset) -> None:
-    """The names and types of the document; what another backend may leave out is not required."""
     schema = published(toolset, "search_knowledge").output
     told = schema["properties"]
     assert [told[name]["type"] for name in ("results", "total", "query", "execution_time")] == [
@@ -122,7 +117,6 @@ def test_what_a_search_promises_to_answer(toolset: Toolset) -> None:
 async def test_without_a_backend_every_tool_says_what_to_set(
     tmp_path: Path, name: str, arguments: dict[str, Any]
 ) -> None:
-    """The server stands; nobody is asked."""
     async with tools_before("http://127.0.0.1:1", tmp_path, ragler_api_key="") as tools:
         told = await tools.refused(name, **arguments)
     assert told["error"] == "not_configured"

@@ -72,7 +72,6 @@ async def call(toolset: Toolset, tool: str, log: dict[str, Any] | None = None) -
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """A file of 9 characters in 13 bytes, with a known time."""
     path = tmp_path / "notes.txt"
     path.write_bytes("Größe\r\n€\n".encode())
     os.utime(path, (MODIFIED, MODIFIED))
@@ -88,7 +87,6 @@ def test_there_are_exactly_two_tools_and_none_of_them_searches() -> None:
 @pytest.mark.requirement("F1")
 @pytest.mark.parametrize("tool", [GetKbInfoTool, GetKbContentTool])
 def test_the_tools_take_no_input(tool: type[GetKbInfoTool | GetKbContentTool]) -> None:
-    """The input schema has no properties and allows none."""
     assert input_schema(tool.arguments) == {
         "type": "object",
         "properties": {},
@@ -106,7 +104,6 @@ def test_each_class_is_named_after_its_protocol_id() -> None:
 
 @pytest.mark.requirement("F2", "F3")
 async def test_info_of_a_file_with_content_has_every_figure(notes: Path) -> None:
-    """Bytes and characters are told apart, and the time is RFC 3339 in UTC."""
     assert await call(over_file(notes, "Sizes"), "get_kb_info") == {
         "status": "available",
         "info": {
@@ -121,7 +118,6 @@ async def test_info_of_a_file_with_content_has_every_figure(notes: Path) -> None
 
 @pytest.mark.requirement("F6", "F9", "F10", "F13", "F23")
 async def test_content_is_the_whole_file_unmodified(notes: Path) -> None:
-    """Line endings stay, nothing is parsed, and no member is there that does not belong."""
     assert await call(over_file(notes), "get_kb_content") == {
         "status": "ok",
         "contentLength": 9,
@@ -169,14 +165,12 @@ async def test_info_of_a_missing_file_is_unavailable_with_safe_metadata(tmp_path
 
 @pytest.mark.requirement("F8", "F11", "F12", "F22")
 async def test_content_of_a_missing_file_is_an_error_in_words(tmp_path: Path) -> None:
-    """The message names the file and not its folder; contentLength and content are absent."""
     answer = await call(over_file(tmp_path / "missing.txt"), "get_kb_content")
     assert answer == {"status": "error", "error": "missing.txt does not exist."}
 
 
 @pytest.mark.requirement("F15")
 async def test_a_server_without_a_file_says_how_to_name_one() -> None:
-    """Nothing configured is a state and not a crash."""
     toolset = over_file("")
     assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
     answer = await call(toolset, "get_kb_content")
@@ -228,7 +222,6 @@ async def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path
 @pytest.mark.requirement("F34")
 @pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "~nobody-of-this-name/x", "x" * 5000, "/"])
 async def test_no_path_crashes_the_tools(path: str) -> None:
-    """Devices, impossible and endless names are told like any other failure."""
     toolset = over_file(path)
     assert (await call(toolset, "get_kb_info"))["status"] == "unavailable"
     answer = await call(toolset, "get_kb_content")
@@ -248,8 +241,6 @@ async def test_no_path_crashes_the_tools(path: str) -> None:
 async def test_a_failure_in_the_middle_of_reading_is_an_error(
     notes: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
-    """A lock or a failing disk: the message is readable, and no exception leaves the tool."""
-
     def fail(_descriptor: int, _count: int) -> bytes:
         raise OSError(number, os.strerror(number))
 
@@ -274,7 +265,6 @@ async def test_a_failure_at_the_start_stays_until_a_restart(tmp_path: Path) -> N
 
 @pytest.mark.requirement("F20", "F21")
 async def test_content_is_what_the_file_held_at_the_start(notes: Path) -> None:
-    """Neither a change nor a removal shows before a restart."""
     toolset = over_file(notes)
     before = [await call(toolset, "get_kb_info"), await call(toolset, "get_kb_content")]
     notes.write_text("changed")
@@ -295,7 +285,6 @@ async def test_ten_mebibytes_come_back_whole(tmp_path: Path) -> None:
 
 
 async def test_a_file_over_the_bound_is_refused_before_it_fills_the_memory(notes: Path) -> None:
-    """The bound is inclusive and stands in the message."""
     assert TextFile(str(notes), max_bytes=13).read().size == 13
     with pytest.raises(SourceError, match=r"notes\.txt is too large: at most 12 bytes"):
         TextFile(str(notes), max_bytes=12).read()
@@ -319,7 +308,6 @@ async def test_a_source_that_breaks_in_an_unforeseen_way_is_an_error_without_its
 
 
 async def test_a_tool_that_is_called_before_the_start_says_so() -> None:
-    """Nothing is read behind the server's back."""
     source = Counted(Text("x", 1, datetime(2026, 1, 2, tzinfo=UTC)))
     result = await build_over(source, "x").by_name()["get_kb_content"].run(NoArguments(), Call())
     assert "not been read yet" in result.error
@@ -328,7 +316,6 @@ async def test_a_tool_that_is_called_before_the_start_says_so() -> None:
 
 @pytest.mark.requirement("F9", "F14")
 def test_the_words_for_states_are_the_published_ones() -> None:
-    """The output schemas enumerate them, and promise no member that a status leaves out."""
     info, content = output_schema(GetKbInfoTool.result), output_schema(GetKbContentTool.result)
     assert set(info["properties"]["status"]["enum"]) == {"available", "unavailable"}
     assert set(content["properties"]["status"]["enum"]) == {"ok", "empty", "error"}
@@ -370,7 +357,6 @@ async def test_that_no_file_is_configured_is_logged(caplog: pytest.LogCaptureFix
 
 @pytest.mark.requirement("F30")
 async def test_each_call_puts_its_status_and_its_figures_in_the_log(notes: Path) -> None:
-    """The log line of the call has the status and the length, never the text."""
     log: dict[str, Any] = {}
     await call(over_file(notes), "get_kb_content", log)
     assert log == {"kb_status": "ok", "content_length": 9}
@@ -378,7 +364,6 @@ async def test_each_call_puts_its_status_and_its_figures_in_the_log(notes: Path)
 
 @pytest.mark.requirement("F43")
 async def test_sample_and_default_description_are_placeholders_about_azure_managed_grafana() -> None:
-    """The sample is plain text of a page or two, and says what it is."""
     content = (await call(over_file(SAMPLE), "get_kb_content"))["content"]
     described = (await call(build(Services(ServerSettings())), "get_kb_info"))["info"]
     assert described["description"] == PLACEHOLDER
@@ -389,7 +374,6 @@ async def test_sample_and_default_description_are_placeholders_about_azure_manag
 
 
 async def test_a_file_that_nobody_has_described_is_described_by_its_name(notes: Path) -> None:
-    """The placeholder is about another text."""
     toolset = over_file(notes)
     info = (await call(toolset, "get_kb_info"))["info"]
     assert info["description"].startswith(f"the text file {notes.name} ")

@@ -104,45 +104,31 @@ class Distant:
         return self.seen
 
 
-@pytest.mark.requirement("K25", "K55", "K57", "E14")
-def test_what_names_no_collection_goes_to_documents() -> None:
+@pytest.mark.requirement("K25", "K27", "K55", "K57", "K58", "E12", "E14")
+def test_the_collections_tag_comes_first_and_that_of_documents_by_default() -> None:
     assert tags_for_submission(None, []) == ["collection:documents"]
+    assert tags_for_submission("memory", ["feedback"]) == ["collection:memory", "feedback"]
     assert CONVENTIONAL == ("documents", "memory", "workspace")
-
-
-@pytest.mark.requirement("K27", "K58", "E12")
-def test_the_collections_tag_comes_first() -> None:
-    assert tags_for_submission("memory", ["feedback"]) == [
-        "collection:memory",
-        "feedback",
-    ]
 
 
 @pytest.mark.requirement("K21")
 def test_a_search_asks_for_the_explicit_tags_and_the_collections() -> None:
     assert tags_for_search("memory", ["email"]) == ["email", "collection:memory"]
-
-
-def test_a_search_without_a_collection_asks_for_none() -> None:
-    assert tags_for_search(None, ["email"]) == ["email"]
-
-
-def test_a_tag_given_twice_is_sent_once() -> None:
-    assert validate_tags(["b", "a", "b"]) == ["b", "a"]
+    assert tags_for_search(None, ["email"]) == ["email"], "it looks everywhere"
 
 
 @pytest.mark.requirement("K22", "K60")
-def test_a_results_tags_are_split() -> None:
-    placed = split_tags(["collection:memory", "feedback", "email"])
-    assert (placed.collection, placed.tags) == ("memory", ["feedback", "email"])
-
-
-def test_without_a_collection_tag_the_collection_is_null() -> None:
-    assert split_tags(["a"]) == SplitTags(None, ["a"])
-
-
-def test_of_several_collections_the_last_added_is_shown() -> None:
-    assert split_tags(["collection:a", "x", "collection:b"]) == SplitTags("b", ["x"], is_conflicting=True)
+@pytest.mark.parametrize(
+    ("tags", "split"),
+    [
+        (["collection:memory", "feedback", "email"], SplitTags("memory", ["feedback", "email"])),
+        (["a"], SplitTags(None, ["a"])),
+        (["collection:a", "x", "collection:b"], SplitTags("b", ["x"], is_conflicting=True)),
+    ],
+)
+def test_a_results_tags_are_split(tags: list[str], split: SplitTags) -> None:
+    """Of several collections the one added last is shown."""
+    assert split_tags(tags) == split
 
 
 @given(NAMES, PLAIN_TAGS)
@@ -227,18 +213,6 @@ async def test_a_document_in_none_or_several_is_in_exactly_one_afterwards(
     assert in_collections(simulated) == ["collection:memory"]
 
 
-@pytest.mark.parametrize("together", range(2, 6))
-async def test_moves_at_once_end_in_exactly_one_collection(
-    simulated: SimulatedEngine, engine: Engine, together: int
-) -> None:
-    document = simulated.add("collection:documents")
-    moves = [move(engine, document, f"c{number}") for number in range(together)]
-    outcomes = await asyncio.gather(*moves, return_exceptions=True)
-    assert len(in_collections(simulated)) == 1
-    assert any(isinstance(outcome, m.Document) for outcome in outcomes)
-    assert all(isinstance(outcome, m.Document | ToolError) for outcome in outcomes)
-
-
 @pytest.mark.parametrize("seed", range(20))
 async def test_sixteen_moves_at_once_all_succeed(simulated: SimulatedEngine, seed: int) -> None:
     """Each pauses as chance has it before it tries again, and so they come one after another."""
@@ -274,12 +248,6 @@ async def test_a_change_between_the_two_steps_does_not_lose_the_collection(
     moved = await move(engine, document, "memory")
     assert in_collections(simulated) == ["collection:memory"]
     assert moved.title == ("Edited" if change == "edited" else document.title)
-
-
-async def test_a_failed_add_is_tried_again(simulated: SimulatedEngine, engine: Engine) -> None:
-    simulated.arm("internal_error", "addTags")
-    await move(engine, simulated.add("collection:documents"), "memory")
-    assert in_collections(simulated) == ["collection:memory"]
 
 
 async def test_an_add_that_fails_for_good_is_undone_and_reported(
@@ -408,22 +376,6 @@ async def test_a_document_that_is_gone_is_not_found(simulated: SimulatedEngine, 
     simulated.state.documents.remove([document.id], now=0)
     with pytest.raises(ToolError, match="Document 1 was not found"):
         await move(engine, document, "memory")
-
-
-async def test_a_wrong_name_sends_nothing(simulated: SimulatedEngine, engine: Engine) -> None:
-    with pytest.raises(ToolError, match="collection name"):
-        await move(engine, simulated.add("collection:documents"), "No Name")
-    assert simulated.journal.requests() == []
-
-
-async def test_an_engine_that_goes_away_is_reported() -> None:
-    async with simulated_engine() as simulated:
-        document = simulated.add("collection:documents")
-    client = InterruptedEngine(simulated.url, clock=JumpingClock().clock())
-    with pytest.raises(ToolError) as failed:
-        await move(client, document, "memory")
-    await client.close()
-    assert failed.value.code == "engine_unreachable"
 
 
 async def test_the_collection_added_last_is_kept(simulated: SimulatedEngine, engine: Engine) -> None:

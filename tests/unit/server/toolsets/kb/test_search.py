@@ -32,39 +32,27 @@ def respond(tools: ToolCaller, *found: m.SearchResult, total: int | None = None,
     tools.around["search"] = searches
 
 
-@pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
-async def test_a_search_is_posted_to_the_engine(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="pension revaluation", top=5)
-    body = posted(engine)
-    assert (body["query"], body["top"]) == ("pension revaluation", 5)
-    assert "tags" not in body
-
-
-@pytest.mark.requirement("K20", "E12")
-async def test_a_collection_becomes_a_tag(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """And no parameter: the engine knows no collections."""
-    await tools.ok("kb_search", query="email preferences", collection="memory")
-    body = posted(engine)
-    assert body["tags"] == ["collection:memory"]
-    assert "collection" not in body
-
-
-@pytest.mark.requirement("K21")
-async def test_tags_and_collection_are_combined(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="feedback", tags=["email"], collection="memory")
-    assert posted(engine)["tags"] == ["email", "collection:memory"]
-
-
-@pytest.mark.requirement("K23")
-async def test_fts_only_is_passed_on(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="error log", fts_only=True)
-    assert posted(engine)["fts_only"] is True
-
-
-@pytest.mark.requirement("E2")
-async def test_top_n_is_top(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="x", top_n=3, top=3)
-    assert posted(engine)["top"] == 3
+@pytest.mark.requirement("K15", "K16", "K17", "K18", "K20", "K21", "K23", "E2", "E12")
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        ({"top": 5}, {"top": 5}),
+        ({"top_n": 3, "top": 3}, {"top": 3}),
+        ({"top_n": 4}, {"top": 4}),
+        ({"collection": "memory"}, {"tags": ["collection:memory"]}),
+        ({"tags": ["email"], "collection": "memory"}, {"tags": ["email", "collection:memory"]}),
+        ({"fts_only": True}, {"fts_only": True}),
+        ({"mode": "fts", "fts_only": True}, {"mode": "fts", "fts_only": True}),
+    ],
+)
+async def test_a_search_is_posted_to_the_engine(
+    engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], body: dict[str, Any]
+) -> None:
+    """A collection becomes a tag and no parameter: the engine knows no collections."""
+    await tools.ok("kb_search", query="pension revaluation", **arguments)
+    given = posted(engine)
+    assert given.pop("max_chars", None) in (None, 20_000)
+    assert given == {"query": "pension revaluation", **body}
 
 
 @pytest.mark.requirement("E2")
@@ -106,11 +94,6 @@ async def test_the_calls_correlation_id_goes_along(engine: SimulatedEngine, tool
     await tools.ok("kb_search", query="x")
     assert engine.journal.requests("search")[0].headers["X-Request-ID"] == "call-1"
     assert REQUEST_ID.get() == ""
-
-
-async def test_mode_fts_and_fts_only_agree(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    await tools.ok("kb_search", query="x", mode="fts", fts_only=True)
-    assert (posted(engine)["mode"], posted(engine)["fts_only"]) == ("fts", True)
 
 
 @pytest.mark.requirement("K19")

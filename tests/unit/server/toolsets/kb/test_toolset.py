@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kb_server.schema import check_portable, input_schema, output_schema
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.toolsets import build_toolset
@@ -59,47 +58,6 @@ def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
     extra = {tool.name for tool in build_toolset("kb-extra", services()).tools}
     assert extra >= CALLS.keys() - set(NINE)
     assert extra.isdisjoint(NINE)
-
-
-@pytest.mark.parametrize("name", ["kb", "kb-extra"])
-def test_every_tool_has_portable_schemas_and_says_what_each_parameter_is(name: str) -> None:
-    for tool in build_toolset(name, services()).tools:
-        schema = input_schema(tool.arguments)
-        check_portable(schema)
-        check_portable(output_schema(tool.result), result=True)
-        assert schema["additionalProperties"] is False
-        for parameter, described in schema["properties"].items():
-            assert described.get("description"), f"{tool.name}.{parameter}"
-        assert tool.title
-        assert len(tool.description) > 80
-
-
-@pytest.mark.parametrize("name", ["kb", "kb-extra"])
-def test_the_class_of_a_tool_is_its_name(name: str) -> None:
-    for tool in build_toolset(name, services()).tools:
-        assert type(tool).__name__ == tool.name.title().replace("_", "") + "Tool"
-
-
-def test_reading_tools_say_so() -> None:
-    """Clients let them through without asking; what replaces or removes is marked."""
-    tools = {
-        tool.name: tool.annotations
-        for name in ("kb", "kb-extra")
-        for tool in build_toolset(name, services()).tools
-    }
-    assert {name for name, hints in tools.items() if hints.read_only} == {
-        "kb_search",
-        "kb_get",
-        "kb_status",
-        "kb_jobs",
-        "kb_tags",
-    }
-    assert {name for name, hints in tools.items() if hints.destructive} == {
-        "kb_update_note",
-        "kb_delete",
-        "kb_cancel_job",
-        "kb_upload_abort",
-    }
 
 
 @pytest.mark.requirement("K3", "K6", "K7")
@@ -162,6 +120,7 @@ async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
         ("kb_jobs", {"job_id": "x", "status": "failed"}, "contradiction", "job_id"),
         ("kb_jobs", {"job_id": "x", "offset": 1}, "contradiction", "job_id"),
         ("kb_jobs", {"wait_seconds": 1}, "missing_required_parameter", "job_id"),
+        ("kb_move", {"document_id": 1, "collection": "No Name"}, "invalid_collection", "`collection`"),
         ("kb_addnote", {"text": "x", "collection": "My Notes"}, "invalid_collection", "`collection`"),
         (
             "kb_update_note",

@@ -68,44 +68,6 @@ async def test_metadata_goes_with_the_document(knowledge: Knowledge) -> None:
     assert document.source_path == str(knowledge.root / "bees.html")
 
 
-@pytest.mark.requirement("N84")
-@pytest.mark.parametrize(
-    ("arguments", "parameter"),
-    [
-        ({"file_path": 5}, "file_path"),
-        ({"file_path": ""}, "file_path"),
-        ({"file_path": "x" * 4097}, "file_path"),
-        ({"metadata": "author"}, "metadata"),
-        ({"metadata": ["author"]}, "metadata"),
-        ({"metadata": {"tags": "technical"}}, "metadata.tags"),
-        ({"metadata": {"tags": 0}}, "metadata.tags"),
-        ({"metadata": {"tags": [1]}}, "metadata.tags"),
-        ({"metadata": {"tags": ["a,b"]}}, "metadata.tags"),
-        ({"metadata": {"tags": ["collection:memory"]}}, "metadata.tags"),
-        ({"metadata": {"tags": [str(number) for number in range(64)]}}, "metadata.tags"),
-        ({"metadata": {"title": 5}}, "metadata.title"),
-        ({"metadata": {"title": "x" * 501}}, "metadata.title"),
-        ({"force_ocr": "yes"}, "force_ocr"),
-        ({"async": 1}, "async"),
-        ({"collection": "memory"}, "collection"),
-    ],
-)
-async def test_arguments_that_do_not_fit_are_refused(
-    knowledge: Knowledge, arguments: dict[str, object], parameter: str
-) -> None:
-    given = {"file_path": knowledge.file("bees.html"), **arguments}
-    refused = await knowledge.refused("knowledge-add", **given)
-    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
-    assert knowledge.engine.state().jobs == []
-
-
-@pytest.mark.requirement("N18", "N89")
-async def test_a_file_must_be_named(knowledge: Knowledge) -> None:
-    refused = await knowledge.refused("knowledge-add")
-    assert refused["success"] is False
-    assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", "file_path")
-
-
 @pytest.mark.requirement("N14", "N15", "N90")
 async def test_another_format_is_refused_whether_or_not_the_file_exists(knowledge: Knowledge) -> None:
     """By the name alone, with the formats that are taken; the folder is not looked at either."""
@@ -128,12 +90,20 @@ async def test_a_name_without_a_format_is_refused(knowledge: Knowledge, name: st
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a.pdf", "a.docx", "a.pptx", "a.xlsx", "a.html", "a.htm", "a.jpg", "a.jpeg", "a.png", "a.svg", "A.PDF"],
+    ("names", "force_ocr"),
+    [
+        ("a.pdf a.docx a.pptx a.xlsx a.html a.htm a.jpg a.jpeg a.png a.svg A.PDF", False),
+        ("a.pdf a.jpg a.jpeg a.png", True),
+    ],
 )
-async def test_every_format_that_is_named_is_looked_for(knowledge: Knowledge, name: str) -> None:
-    refused = await knowledge.refused("knowledge-add", file_path=str(knowledge.root / name))
-    assert refused["error"] == "file_not_found"
+async def test_every_format_that_is_named_is_looked_for(
+    knowledge: Knowledge, names: str, force_ocr: bool
+) -> None:
+    """It gets past the check of formats, to that of the file."""
+    for name in names.split():
+        path = str(knowledge.root / name)
+        refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=force_ocr)
+        assert refused["error"] == "file_not_found"
 
 
 @pytest.mark.requirement("N16", "N17")
@@ -191,13 +161,6 @@ async def test_a_call_that_waits_says_too_where_ocr_does_not_apply(knowledge: Kn
     answer = await knowledge.ok("knowledge-add", file_path=blank, force_ocr=True, async_=False)
     assert answer["chunks_created"] == 0
     assert answer["message"].endswith(". OCR does not apply to HTML: its text is taken")
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "a.jpg", "a.jpeg", "a.png"])
-async def test_ocr_is_forced_on_what_has(knowledge: Knowledge, name: str) -> None:
-    path = str(knowledge.root / name)
-    refused = await knowledge.refused("knowledge-add", file_path=path, force_ocr=True)
-    assert refused["error"] == "file_not_found"
 
 
 async def test_a_job_that_fails_is_the_error_of_a_call_that_waits(knowledge: Knowledge) -> None:

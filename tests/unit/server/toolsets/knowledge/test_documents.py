@@ -1,17 +1,20 @@
-"""`knowledge-show`, `knowledge-remove` and `knowledge-clear`."""
+"""`knowledge-show`, `knowledge-remove`, `knowledge-clear` and `knowledge-search`."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from kb_contracts.api.models import NoteRequest
 from kb_contracts.api.operations import CREATE_JOB
 from kb_simulator import Stuck
+from tests.support.documents import pdf_of
 from tests.support.knowledge import Knowledge
 
+HTML = "<h1>Bees</h1><p>Bees keep warm in a cluster.</p>"
 NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
 
 
@@ -88,28 +91,6 @@ async def test_documents_are_sorted(knowledge: Knowledge) -> None:
     assert await names(sort_by="size") == "bac"
 
 
-@pytest.mark.requirement("N38", "N39", "N40", "N41", "N84")
-@pytest.mark.parametrize(
-    ("arguments", "parameter"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"limit": 1001}, "limit"),
-        ({"limit": "10"}, "limit"),
-        ({"offset": -1}, "offset"),
-        ({"offset": 1.5}, "offset"),
-        ({"sort_by": "title"}, "sort_by"),
-        ({"sort_by": 1}, "sort_by"),
-        ({"sort_order": "up"}, "sort_order"),
-        ({"page": 1}, "page"),
-    ],
-)
-async def test_what_a_list_does_not_take_is_refused(
-    knowledge: Knowledge, arguments: dict[str, Any], parameter: str
-) -> None:
-    refused = await knowledge.refused("knowledge-show", **arguments)
-    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
-
-
 async def test_the_longest_page_is_taken(knowledge: Knowledge) -> None:
     assert (await knowledge.ok("knowledge-show", limit=1000))["limit"] == 1000
 
@@ -161,25 +142,6 @@ async def test_a_document_that_is_not_there_is_not_found(
         "message": f"Document with ID '{document_id}' not found",
         "document_id": document_id,
     }
-
-
-@pytest.mark.requirement("N31", "N32", "N84")
-@pytest.mark.parametrize(
-    ("arguments", "error", "parameter"),
-    [
-        ({}, "missing_required_parameter", "document_id"),
-        ({"document_id": 5}, "invalid_parameter", "document_id"),
-        ({"document_id": ""}, "invalid_parameter", "document_id"),
-        ({"document_id": "x" * 101}, "invalid_parameter", "document_id"),
-        ({"document_id": NOBODY, "confirm": "yes"}, "invalid_parameter", "confirm"),
-        ({"document_id": NOBODY, "force": True}, "invalid_parameter", "force"),
-    ],
-)
-async def test_what_a_removal_does_not_take_is_refused(
-    knowledge: Knowledge, arguments: dict[str, Any], error: str, parameter: str
-) -> None:
-    refused = await knowledge.refused("knowledge-remove", **arguments)
-    assert (refused["error"], refused["parameter"]) == (error, parameter)
 
 
 # --- knowledge-clear ------------------------------------------------------------------------------
@@ -238,24 +200,158 @@ async def test_nothing_is_cleared_without_both_confirmations(
     assert (await knowledge.ok("knowledge-show"))["total_count"] == 1
 
 
-@pytest.mark.requirement("N47", "N48", "N84")
-@pytest.mark.parametrize(
-    ("arguments", "parameter"),
-    [
-        ({"confirm": "true", "confirmation_phrase": "DELETE ALL"}, "confirm"),
-        ({"confirm": True, "confirmation_phrase": True}, "confirmation_phrase"),
-        ({"confirm": True, "confirmation_phrase": "DELETE ALL", "collection": "memory"}, "collection"),
-    ],
-)
-async def test_a_confirmation_of_another_type_is_none(
-    knowledge: Knowledge, arguments: dict[str, Any], parameter: str
-) -> None:
-    """Refused by name; nothing is guessed where all is at stake."""
-    refused = await knowledge.refused("knowledge-clear", **arguments)
-    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
-
-
 async def test_ids_are_those_of_other_answers(knowledge: Knowledge) -> None:
     task = await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html", f"<p>{uuid4()}</p>"))
     made = (await knowledge.ok("knowledge-task-status", task_id=task["task_id"]))["result"]["document_id"]
     assert [each["id"] for each in (await knowledge.ok("knowledge-show"))["documents"]] == [made]
+
+
+# --- knowledge-search -----------------------------------------------------------------------------
+
+
+async def test_the_search_is_the_whole_base(knowledge: Knowledge) -> None:
+    await knowledge.added("bees.html", HTML)
+    assert (await knowledge.ok("knowledge-search", query="cluster"))["total_results"] == 1
+
+
+@pytest.mark.requirement("N24", "N25", "N26")
+async def test_an_answer_has_the_passages_with_their_documents(knowledge: Knowledge) -> None:
+    page = ["Bees keep warm in a cluster."]
+    document = await knowledge.added("bees.pdf", pdf_of([["Wasps do not."], page]))
+    told = await knowledge.ok("knowledge-search", query="bees cluster")
+    assert set(told) == {"success", "query", "results", "total_results", "search_time_ms"}
+    assert (told["success"], told["query"]) == (True, "bees cluster")
+    assert told["total_results"] == len(told["results"])
+    assert isinstance(told["search_time_ms"], int)
+    best = told["results"][0]
+    assert set(best) == {
+        "document_id",
+        "chunk_id",
+        "chunk_index",
+        "filename",
+        "format",
+        "processing_method",
+        "chunk_text",
+        "relevance_score",
+        "metadata",
+    }
+    assert best["document_id"] == document
+    assert UUID(best["chunk_id"]).version == 4
+    assert best["filename"] == "bees.pdf"
+    assert (best["chunk_index"], best["format"], best["processing_method"]) == (1, "pdf", "text_extraction")
+    assert "cluster" in best["chunk_text"]
+    assert 0 < best["relevance_score"] <= 1
+    assert (best["metadata"]["format"], best["metadata"]["page_num"]) == ("pdf", 2)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", best["metadata"]["date_added"])
+
+
+async def test_tags_narrow_the_search_to_documents_that_carry_all_of_them(knowledge: Knowledge) -> None:
+    both = await knowledge.added("bees.html", HTML, metadata={"tags": ["insects", "winter"]})
+    await knowledge.added(
+        "wasps.html", "<p>Wasps keep warm in a cluster.</p>", metadata={"tags": ["insects"]}
+    )
+    found = await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects", "winter"]})
+    assert [result["document_id"] for result in found["results"]] == [both]
+    assert (await knowledge.ok("knowledge-search", query="cluster", filters={"tags": ["insects"]}))[
+        "total_results"
+    ] == 2
+
+
+@pytest.mark.requirement("N27")
+async def test_no_match_is_a_success_without_results(knowledge: Knowledge) -> None:
+    await knowledge.added("bees.html", HTML)
+    told = await knowledge.ok("knowledge-search", query="xylophone", min_relevance=0.9)
+    assert told.pop("search_time_ms") >= 0
+    assert told == {
+        "success": True,
+        "query": "xylophone",
+        "results": [],
+        "total_results": 0,
+        "message": "No documents found matching your query",
+    }
+
+
+@pytest.mark.requirement("N28")
+async def test_an_empty_base_is_an_error_that_says_what_to_do(knowledge: Knowledge) -> None:
+    assert await knowledge.refused("knowledge-search", query="bees") == {
+        "success": False,
+        "error": "empty_knowledge_base",
+        "message": "Knowledge base is empty. Add documents with knowledge-add first",
+        "document_count": 0,
+    }
+
+
+@pytest.mark.requirement("N20", "N21", "N22")
+async def test_the_bounds_belong_to_what_is_taken(knowledge: Knowledge) -> None:
+    await knowledge.added("bees.html", HTML)
+    for arguments in (
+        {"query": "bees " * 100},
+        {"query": "b"},
+        {"query": "bees", "top_k": 1},
+        {"query": "bees", "top_k": 50},
+        {"query": "bees", "min_relevance": 0},
+        {"query": "bees", "min_relevance": 1.0},
+        {"query": "bees", "filters": {}},
+        {"query": "bees", "filters": {"date_range": {}}},
+    ):
+        await knowledge.ok("knowledge-search", **arguments)
+
+
+@pytest.mark.requirement("N21")
+async def test_ten_results_unless_told_otherwise(knowledge: Knowledge) -> None:
+    for number in range(12):
+        await knowledge.added(f"{number}.html", f"<p>Bees number {number}</p>")
+    assert len((await knowledge.ok("knowledge-search", query="bees"))["results"]) == 10
+    assert len((await knowledge.ok("knowledge-search", query="bees", top_k=12))["results"]) == 12
+    assert len((await knowledge.ok("knowledge-search", query="bees", top_k=3))["results"]) == 3
+
+
+@pytest.mark.requirement("N29")
+async def test_results_under_the_relevance_are_dropped(knowledge: Knowledge) -> None:
+    await knowledge.added("bees.html", HTML)
+    await knowledge.added("warm.html", "<p>It is warm in many a summer, and in some autumns too.</p>")
+    scores = [
+        result["relevance_score"]
+        for result in (await knowledge.ok("knowledge-search", query="bees keep warm"))["results"]
+    ]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > scores[1]
+    kept = await knowledge.ok("knowledge-search", query="bees keep warm", min_relevance=scores[0])
+    assert [result["relevance_score"] for result in kept["results"]] == [scores[0]]
+
+
+@pytest.mark.requirement("N23", "N29")
+@pytest.mark.parametrize("form", ["pdf", "PDF", ".pdf"])
+async def test_a_format_is_a_filter(knowledge: Knowledge, form: str) -> None:
+    await knowledge.added("bees.html", HTML)
+    pdf = await knowledge.added("bees.pdf", pdf_of([["Bees keep warm in a cluster."]]))
+    told = await knowledge.ok("knowledge-search", query="bees", filters={"format": form})
+    assert [result["document_id"] for result in told["results"]] == [pdf]
+
+
+@pytest.mark.requirement("N23", "N29")
+@pytest.mark.parametrize(
+    ("days", "found"),
+    [
+        ({"start": "2026-01-01", "end": "2026-01-01"}, True),
+        ({"start": "2026-01-01"}, True),
+        ({"end": "2026-01-01"}, True),
+        ({"end": "2025-12-31"}, False),
+        ({"start": "2026-01-02"}, False),
+    ],
+)
+async def test_the_range_of_dates_has_both_its_days(
+    knowledge: Knowledge, days: dict[str, str], found: bool
+) -> None:
+    """Added on the evening of 1 January, in UTC: the last day is all of it."""
+    knowledge.engine.clock.advance(23 * 3600 - knowledge.engine.clock.elapsed())
+    await knowledge.added("bees.html", HTML)
+    told = await knowledge.ok("knowledge-search", query="bees", filters={"date_range": days})
+    assert bool(told["results"]) is found
+
+
+async def test_an_engine_out_of_reach_is_an_error_in_this_toolset_too(knowledge: Knowledge) -> None:
+    knowledge.engine.faults.arm("embedder_unavailable", operation="search")
+    refused = await knowledge.refused("knowledge-search", query="bees")
+    assert refused["error"] in ("embedder_unavailable", "engine_busy")
+    assert "kb_" not in refused["message"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kb_server.hosting.calls import PublishedTool
-from kb_server.schema import check_portable
 from kb_server.services import Services
 from kb_server.settings import ServerSettings
 from kb_server.tool import Toolset
@@ -15,6 +15,8 @@ from kb_server.toolsets import build_toolset
 from kb_simulator import ControlClient
 from tests.support.knowledge import SEVEN, Knowledge, knowledge_before
 
+NOBODY = "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"
+BACKWARDS = {"filters": {"date_range": {"start": "2025-02-01", "end": "2025-01-31"}}}
 DESCRIPTIONS = {
     "knowledge-add": "Add a document or image to the knowledge base for semantic search",
     "knowledge-search": "Search the knowledge base using natural language query",
@@ -50,68 +52,44 @@ def test_there_are_exactly_seven_tools(toolset: Toolset) -> None:
     assert (toolset.server_name, toolset.version) == ("knowledge-server", "1.0.0")
 
 
-@pytest.mark.requirement("N5", "N19", "N30", "N37")
+@pytest.mark.parametrize("name", SEVEN)
+def test_what_is_required_and_every_default(toolset: Toolset, name: str) -> None:
+    published = PublishedTool.of(toolset.by_name()[name])
+    assert published.input.get("required", []) == REQUIRED.get(name, [])
+    properties = published.input["properties"]
+    defaults = {each: schema["default"] for each, schema in properties.items() if "default" in schema}
+    assert defaults == DEFAULTS.get(name, {})
+
+
+@pytest.mark.requirement("N5", "N19", "N30", "N37", "N46", "N52", "N60")
 def test_descriptions_begin_as_agreed(toolset: Toolset) -> None:
     for tool in toolset.tools:
         assert tool.description.startswith(DESCRIPTIONS[tool.name])
         assert len(tool.description) > len(DESCRIPTIONS[tool.name]) + 40
 
 
-@pytest.mark.requirement("N46", "N52", "N60")
-def test_the_other_descriptions_begin_as_agreed(toolset: Toolset) -> None:
-    told = toolset.by_name()
-    for name in ("knowledge-clear", "knowledge-status", "knowledge-task-status"):
-        assert told[name].description.startswith(DESCRIPTIONS[name])
-
-
-@pytest.mark.requirement("N3")
-@pytest.mark.parametrize("name", SEVEN)
-def test_schemas_are_portable_and_say_what_each_parameter_is(toolset: Toolset, name: str) -> None:
-    published = PublishedTool.of(toolset.by_name()[name])
-    check_portable(published.input)
-    check_portable(published.output)
-    assert published.input["type"] == "object"
-    assert published.input["additionalProperties"] is False
-    assert published.input.get("required", []) == REQUIRED.get(name, [])
-    properties = published.input["properties"]
-    assert all(described["description"] for described in properties.values())
-    defaults = {each: said["default"] for each, said in properties.items() if "default" in said}
-    assert defaults == DEFAULTS.get(name, {})
-
-
-def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
-    for tool in toolset.tools:
-        assert type(tool).__name__ == tool.name.title().replace("-", "") + "Tool"
-
-
-def test_annotations_say_what_a_call_does(toolset: Toolset) -> None:
-    hints = {tool.name: tool.annotations for tool in toolset.tools}
-    assert {name for name in hints if hints[name].read_only} == {
-        "knowledge-search",
-        "knowledge-show",
-        "knowledge-status",
-        "knowledge-task-status",
+def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> dict[str, Any]:
+    """What each tool takes."""
+    arguments: dict[str, dict[str, Any]] = {
+        "knowledge-add": {"file_path": knowledge.file("wasps.html")},
+        "knowledge-search": {"query": "bees"},
+        "knowledge-remove": {"document_id": document_id, "confirm": True},
+        "knowledge-clear": {"confirm": True, "confirmation_phrase": "DELETE ALL"},
+        "knowledge-task-status": {"task_id": NOBODY},
     }
-    assert {name for name in hints if hints[name].destructive} == {"knowledge-remove", "knowledge-clear"}
-
-
-def test_ocr_is_not_forced_unless_asked_for(toolset: Toolset) -> None:
-    schema = PublishedTool.of(toolset.by_name()["knowledge-add"]).input["properties"]["force_ocr"]
-    assert (schema["type"], schema["default"]) == ("boolean", False)
+    return arguments.get(tool, {})
 
 
 @pytest.mark.requirement("N4", "N85")
 @pytest.mark.parametrize("name", SEVEN)
 async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, name: str) -> None:
+    """The same as the structured content, which fits the published schema; an error has it too."""
     document = await knowledge.added("bees.html")
-    task = (await knowledge.ok("knowledge-add", file_path=knowledge.file("ants.html")))["task_id"]
-    arguments = {
-        "knowledge-add": {"file_path": knowledge.file("wasps.html")},
-        "knowledge-search": {"query": "bees"},
-        "knowledge-remove": {"document_id": document, "confirm": True},
-        "knowledge-clear": {"confirm": True, "confirmation_phrase": "DELETE ALL"},
-        "knowledge-task-status": {"task_id": task},
-    }.get(name, {})
+    arguments = arguments_of(knowledge, name, document)
+    if name == "knowledge-task-status":
+        arguments = {
+            "task_id": (await knowledge.ok("knowledge-add", file_path=knowledge.file("a.html")))["task_id"]
+        }
     assert (await knowledge.ok(name, **arguments))["success"] is True
     assert (await knowledge.refused(name, nothing=1))["success"] is False
 
@@ -121,11 +99,95 @@ async def test_a_result_is_one_text_of_json_with_success(knowledge: Knowledge, n
 async def test_without_an_engine_every_call_says_so(name: str, tmp_path: Path) -> None:
     with ControlClient("http://127.0.0.1:1") as nobody:
         async with knowledge_before("http://127.0.0.1:1", "", nobody, tmp_path) as knowledge:
-            arguments = {
-                "knowledge-add": {"file_path": knowledge.file("wasps.html")},
-                "knowledge-search": {"query": "bees"},
-                "knowledge-remove": {"document_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"},
-                "knowledge-clear": {"confirm": True, "confirmation_phrase": "DELETE ALL"},
-                "knowledge-task-status": {"task_id": "3f0c5d7e-9a53-4f1c-8e2b-0b8f3f2f9b11"},
-            }.get(name, {})
-            assert (await knowledge.refused(name, **arguments))["error"] == "engine_unreachable"
+            refused = await knowledge.refused(name, **arguments_of(knowledge, name))
+            assert refused["error"] == "engine_unreachable"
+
+
+@pytest.mark.requirement("N18", "N31", "N61", "N89")
+@pytest.mark.parametrize("tool", [tool for tool in REQUIRED if tool != "knowledge-clear"])
+async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None:
+    """A clearing without its confirmations is one that is not confirmed."""
+    refused = await knowledge.refused(tool)
+    assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", REQUIRED[tool][0])
+
+
+@pytest.mark.requirement("N20", "N21", "N22", "N23", "N31", "N32", "N38", "N39", "N40", "N41")
+@pytest.mark.requirement("N47", "N48", "N52", "N61", "N84")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
+        ("knowledge-add", {"file_path": 5}, "file_path"),
+        ("knowledge-add", {"file_path": ""}, "file_path"),
+        ("knowledge-add", {"file_path": "x" * 4097}, "file_path"),
+        ("knowledge-add", {"metadata": "author"}, "metadata"),
+        ("knowledge-add", {"metadata": ["author"]}, "metadata"),
+        ("knowledge-add", {"metadata": {"tags": "technical"}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"tags": 0}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"tags": [1]}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"tags": ["a,b"]}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"tags": ["collection:memory"]}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"tags": [str(number) for number in range(64)]}}, "metadata.tags"),
+        ("knowledge-add", {"metadata": {"title": 5}}, "metadata.title"),
+        ("knowledge-add", {"metadata": {"title": "x" * 501}}, "metadata.title"),
+        ("knowledge-add", {"force_ocr": "yes"}, "force_ocr"),
+        ("knowledge-add", {"async": 1}, "async"),
+        ("knowledge-add", {"collection": "memory"}, "collection"),
+        ("knowledge-search", {"query": ""}, "query"),
+        ("knowledge-search", {"query": "  \t"}, "query"),
+        ("knowledge-search", {"query": "x" * 501}, "query"),
+        ("knowledge-search", {"query": 5}, "query"),
+        ("knowledge-search", {"top_k": 0}, "top_k"),
+        ("knowledge-search", {"top_k": 51}, "top_k"),
+        ("knowledge-search", {"top_k": "10"}, "top_k"),
+        ("knowledge-search", {"min_relevance": -0.1}, "min_relevance"),
+        ("knowledge-search", {"min_relevance": 1.1}, "min_relevance"),
+        ("knowledge-search", {"min_relevance": "high"}, "min_relevance"),
+        ("knowledge-search", {"filters": "pdf"}, "filters"),
+        ("knowledge-search", {"filters": {"author": "x"}}, "filters.author"),
+        ("knowledge-search", {"filters": {"format": ["pdf"]}}, "filters.format"),
+        ("knowledge-search", {"filters": {"format": ""}}, "filters.format"),
+        ("knowledge-search", {"filters": {"date_range": "2025"}}, "filters.date_range"),
+        ("knowledge-search", {"filters": {"date_range": {"from": "2025-01-01"}}}, "filters.date_range.from"),
+        ("knowledge-search", {"filters": {"date_range": {"start": "yesterday"}}}, "filters.date_range.start"),
+        ("knowledge-search", {"filters": {"date_range": {"end": "2025-02-30"}}}, "filters.date_range.end"),
+        (
+            "knowledge-search",
+            {"filters": {"date_range": {"start": "2025-02-01", "end": "2025-01-31"}}},
+            "filters.date_range.end",
+        ),
+        ("knowledge-search", {"limit": 5}, "limit"),
+        ("knowledge-show", {"limit": 0}, "limit"),
+        ("knowledge-show", {"limit": 1001}, "limit"),
+        ("knowledge-show", {"limit": "10"}, "limit"),
+        ("knowledge-show", {"offset": -1}, "offset"),
+        ("knowledge-show", {"offset": 1.5}, "offset"),
+        ("knowledge-show", {"sort_by": "title"}, "sort_by"),
+        ("knowledge-show", {"sort_by": 1}, "sort_by"),
+        ("knowledge-show", {"sort_order": "up"}, "sort_order"),
+        ("knowledge-show", {"page": 1}, "page"),
+        ("knowledge-remove", {"document_id": 5}, "document_id"),
+        ("knowledge-remove", {"document_id": ""}, "document_id"),
+        ("knowledge-remove", {"document_id": "x" * 101}, "document_id"),
+        ("knowledge-remove", {"confirm": "yes"}, "confirm"),
+        ("knowledge-remove", {"force": True}, "force"),
+        ("knowledge-clear", {"confirm": "true"}, "confirm"),
+        ("knowledge-clear", {"confirmation_phrase": True}, "confirmation_phrase"),
+        (
+            "knowledge-clear",
+            {"confirm": True, "confirmation_phrase": "DELETE ALL", "collection": "memory"},
+            "collection",
+        ),
+        ("knowledge-task-status", {"task_id": ""}, "task_id"),
+        ("knowledge-task-status", {"task_id": "task-uuid"}, "task_id"),
+        ("knowledge-task-status", {"task_id": 5}, "task_id"),
+        ("knowledge-task-status", {"task_id": None}, "task_id"),
+        ("knowledge-status", {"verbose": True}, "verbose"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
+    knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    """Out of range is refused, not clamped; nothing is guessed."""
+    refused = await knowledge.refused(tool, **{**arguments_of(knowledge, tool), **arguments})
+    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
+    assert knowledge.engine.state().jobs == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,29 +20,26 @@ MCP_JSON = ROOT / "deploy" / "ragler" / ".mcp.json"
 
 
 @pytest.mark.requirement("R35", "R36", "R37", "R38", "R40")
-def test_the_defaults_are_the_documents() -> None:
-    settings = ServerSettings.read({})
-    assert settings.ragler_api_url == "http://localhost:3000"
-    assert settings.ragler_api_key == ""
-    assert settings.log_level == "info"
-    assert settings.enable_metrics is True
-    assert settings.request_timeout_ms == 30_000
-
-
-@pytest.mark.requirement("R36", "R37", "R38", "R40")
-def test_the_variables_are_the_documents() -> None:
-    settings = ServerSettings.read(
-        {
-            "RAGLER_API_URL": "https://ragler.example",
-            "RAGLER_API_KEY": "k",
-            "LOG_LEVEL": "debug",
-            "ENABLE_METRICS": "false",
-            "REQUEST_TIMEOUT": "1500",
-        }
-    )
-    assert (settings.ragler_api_url, settings.ragler_api_key) == ("https://ragler.example", "k")
-    assert (settings.log_level, settings.enable_metrics) == ("debug", False)
-    assert settings.request_timeout_ms == 1_500
+@pytest.mark.parametrize(
+    ("environ", "settings"),
+    [
+        ({}, ("http://localhost:3000", "", "info", True, 30_000)),
+        (
+            {
+                "RAGLER_API_URL": "https://ragler.example",
+                "RAGLER_API_KEY": "k",
+                "LOG_LEVEL": "debug",
+                "ENABLE_METRICS": "false",
+                "REQUEST_TIMEOUT": "1500",
+            },
+            ("https://ragler.example", "k", "debug", False, 1_500),
+        ),
+    ],
+)
+def test_variables_and_defaults_are_the_documents(environ: dict[str, str], settings: tuple[Any, ...]) -> None:
+    read = ServerSettings.read(environ)
+    logs = (read.log_level, read.enable_metrics, read.request_timeout_ms)
+    assert (read.ragler_api_url, read.ragler_api_key, *logs) == settings
 
 
 @pytest.mark.requirement("R37")
@@ -99,11 +97,6 @@ def test_where_the_port_is_from_can_be_read() -> None:
     assert rows["RAGLER_API_KEY"].value == "not set"
 
 
-def test_a_port_that_is_none_is_refused_by_its_name() -> None:
-    with pytest.raises(SettingsError, match="MCP_SERVER_PORT"):
-        ServerSettings.read({"MCP_SERVER_PORT": "70000"})
-
-
 @pytest.mark.parametrize(
     ("environ", "configured", "key"),
     [
@@ -124,15 +117,20 @@ def test_the_engines_key_is_the_backends_where_the_backend_is_the_engine(
     assert ragler_key(settings) == key
 
 
-@pytest.mark.parametrize("url", ["ragler", "ftp://ragler", "http://", "http://ragler:x", "http://ragler:0"])
-def test_a_backend_url_that_is_none_is_refused_at_start(url: str) -> None:
-    with pytest.raises(SettingsError, match="RAGLER_API_URL"):
-        Services(ServerSettings(ragler_api_url=url))
-
-
-def test_a_backend_key_that_no_header_takes_is_refused_at_start() -> None:
-    with pytest.raises(SettingsError, match="RAGLER_API_KEY") as refused:
-        Services(ServerSettings(ragler_api_key="se\ncret"))
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("MCP_SERVER_PORT", "70000"),
+        *(
+            ("RAGLER_API_URL", url)
+            for url in ("ragler", "ftp://ragler", "http://", "http://ragler:x", "http://ragler:0")
+        ),
+        ("RAGLER_API_KEY", "se\ncret"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_at_start_by_its_name(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=variable) as refused:
+        Services(ServerSettings.read({variable: value}))
     assert "cret" not in str(refused.value)
 
 

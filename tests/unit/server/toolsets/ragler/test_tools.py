@@ -1,43 +1,137 @@
-"""`search_knowledge`: what the backend is asked, and what becomes of its answer."""
+"""The tools of `ragler`: what they publish, what the backend is asked, what becomes of its answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from kb_server.toolsets.ragler import KEPT_SECONDS, MAX_CHARS
+from kb_server.hosting.calls import PublishedTool
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Toolset
+from kb_server.toolsets import build_toolset
+from kb_server.toolsets.ragler import KEPT_SECONDS, MAX_CHARS, MAX_DESCRIPTION_CHARS
 from tests.support.ragler import (
     API_DOCS,
     COLLECTION,
+    DESCRIPTIONS,
     DETAIL,
     FOUND,
     NOWHERE,
     PASSAGE,
+    THREE,
     Backend,
     RaglerTools,
-    backend_running,
     tools_before,
 )
 
 SEARCH = "/vector/search"
-INFO = f"/collections/{API_DOCS}"
+LIST, INFO = "/collections", f"/collections/{API_DOCS}"
 
 
 @pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    async with backend_running() as running:
-        yield running
+def toolset() -> Toolset:
+    return build_toolset("ragler", Services(ServerSettings(home=Path("unused"))))
 
 
-@pytest.fixture
-async def tools(backend: Backend, tmp_path: Path) -> AsyncIterator[RaglerTools]:
-    async with tools_before(backend.url, tmp_path) as made:
-        yield made
+def published(toolset: Toolset, name: str) -> PublishedTool:
+    """A tool as it is listed."""
+    return PublishedTool.of(toolset.by_name()[name])
+
+
+@pytest.mark.requirement("R3", "R16", "R19")
+def test_there_are_exactly_three_tools_with_their_descriptions(toolset: Toolset) -> None:
+    assert {tool.name: tool.description for tool in toolset.tools} == DESCRIPTIONS
+    assert tuple(tool.name for tool in toolset.tools) == THREE
+    assert (toolset.server_name, toolset.version) == ("ragler", "1.0.0")
+
+
+@pytest.mark.requirement("R4", "R5", "R6")
+def test_what_search_knowledge_takes(toolset: Toolset) -> None:
+    schema = published(toolset, "search_knowledge").input
+    assert schema["required"] == ["query"]
+    assert list(schema["properties"]) == ["query", "collection_id", "limit", "filters"]
+    taken = schema["properties"]
+    assert taken["query"]["type"] == "string"
+    assert (taken["collection_id"]["type"], taken["collection_id"]["format"]) == ("string", "uuid")
+    limit = {key: taken["limit"][key] for key in ("type", "minimum", "maximum", "default")}
+    assert limit == {"type": "integer", "minimum": 1, "maximum": 100, "default": 10}
+
+
+@pytest.mark.requirement("R7", "R8", "R9", "R10")
+def test_what_its_filters_take(toolset: Toolset) -> None:
+    filters = published(toolset, "search_knowledge").input["properties"]["filters"]
+    assert filters["type"] == "object"
+    assert "required" not in filters or filters["required"] == []
+    taken = filters["properties"]
+    assert list(taken) == ["source_type", "date_from", "date_to", "tags"]
+    assert set(taken["source_type"]["enum"]) == {"confluence", "web", "manual"}
+    for date in ("date_from", "date_to"):
+        assert taken[date]["type"] == "string"
+        assert "ISO 8601" in taken[date]["description"]
+    assert taken["tags"]["type"] == "array"
+    assert taken["tags"]["items"]["type"] == "string"
+
+
+@pytest.mark.requirement("R16", "R19")
+def test_what_the_other_two_take(toolset: Toolset) -> None:
+    assert published(toolset, "list_collections").input["properties"] == {}
+    schema = published(toolset, "get_collection_info").input
+    assert schema["required"] == ["collection_id"]
+    assert schema["properties"]["collection_id"]["format"] == "uuid"
+
+
+@pytest.mark.requirement("R12", "R13", "R14")
+def test_what_a_search_promises_to_answer(toolset: Toolset) -> None:
+    schema = published(toolset, "search_knowledge").output
+    told = schema["properties"]
+    assert [told[name]["type"] for name in ("results", "total", "query", "execution_time")] == [
+        "array",
+        "integer",
+        "string",
+        "number",
+    ]
+    assert set(schema["required"]) == {"results", "total", "query", "execution_time"}
+    result = told["results"]["items"]["properties"]
+    assert [result[name]["type"] for name in ("content", "source_url", "score", "metadata")] == [
+        "string",
+        "string",
+        "number",
+        "object",
+    ]
+    assert (result["score"]["minimum"], result["score"]["maximum"]) == (0, 1)
+    metadata = result["metadata"]["properties"]
+    texts = ("source_type", "context_breadcrumbs", "heading", "last_modified_by", "last_modified_at")
+    assert {metadata[name]["type"] for name in texts} == {"string"}
+    assert metadata["tags"]["items"]["type"] == "string"
+    assert "type" not in metadata["collection_id"], "it may be null"
+
+
+@pytest.mark.requirement("R36")
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search_knowledge", {"query": "x"}),
+        ("list_collections", {}),
+        ("get_collection_info", {"collection_id": API_DOCS}),
+    ],
+)
+async def test_without_a_backend_every_tool_says_what_to_set(
+    tmp_path: Path, name: str, arguments: dict[str, Any]
+) -> None:
+    async with tools_before("http://127.0.0.1:1", tmp_path, ragler_api_key="") as tools:
+        told = await tools.refused(name, **arguments)
+    assert told["error"] == "not_configured"
+    assert told["missing"] == ["RAGLER_API_URL", "RAGLER_API_KEY"]
+    assert "RAGLER_API_KEY" in told["message"]
+    assert "RAGLER_API_URL" in told["message"]
+
+
+# --- search_knowledge ------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("R1", "R11", "R24")
@@ -111,42 +205,6 @@ async def test_the_correlation_id_goes_along(tools: RaglerTools, backend: Backen
     assert [asked.headers["X-Request-ID"] for asked in backend.asked] == ["call-1", "call-1"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parameter"),
-    [
-        ({"query": "x", "limit": 0}, "limit"),
-        ({"query": "x", "limit": 101}, "limit"),
-        ({"query": "x", "limit": 2.5}, "limit"),
-        ({"query": " \n"}, "query"),
-        ({"query": ""}, "query"),
-        ({"query": "x" * 4_001}, "query"),
-        ({"query": "x", "collection_id": "uuid-api-docs"}, "collection_id"),
-        ({"query": "x", "collection_id": "../../admin"}, "collection_id"),
-        ({"query": "x", "filters": {"source_type": "email"}}, "filters.source_type"),
-        ({"query": "x", "filters": {"author": "me"}}, "filters.author"),
-        ({"query": "x", "filters": {"tags": "api"}}, "filters.tags"),
-        ({"query": "x", "filters": {"tags": [""]}}, "filters.tags[0]"),
-        ({"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
-        ({"query": "x", "collection": "memory"}, "collection"),
-        ({"query": "x", "limit": True}, "limit"),
-    ],
-)
-async def test_what_does_not_fit_is_told_with_the_parameters_name(
-    tools: RaglerTools, backend: Backend, arguments: dict[str, Any], parameter: str
-) -> None:
-    """Out of range is refused, not clamped."""
-    told = await tools.refused("search_knowledge", **arguments)
-    assert (told["error"], told["parameter"]) == ("invalid_parameter", parameter)
-    assert backend.asked == []
-
-
-async def test_half_a_surrogate_pair_is_told(tools: RaglerTools, backend: Backend) -> None:
-    """No backend could read it."""
-    for arguments in ({"query": "\ud800"}, {"query": "x", "filters": {"tags": ["\udfff"]}}):
-        assert (await tools.refused("search_knowledge", **arguments))["error"] == "invalid_parameter"
-    assert backend.asked == []
-
-
 async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, backend: Backend) -> None:
     problem = {
         "code": "invalid_parameter",
@@ -159,8 +217,43 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
     assert "A tag has no commas." in told["message"]
 
 
-async def test_a_query_is_required(tools: RaglerTools) -> None:
-    assert (await tools.refused("search_knowledge"))["error"] == "missing_required_parameter"
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
+        ("search_knowledge", {"query": "x", "limit": 0}, "limit"),
+        ("search_knowledge", {"query": "x", "limit": 101}, "limit"),
+        ("search_knowledge", {"query": "x", "limit": 2.5}, "limit"),
+        ("search_knowledge", {"query": " \n"}, "query"),
+        ("search_knowledge", {"query": ""}, "query"),
+        ("search_knowledge", {"query": "x" * 4_001}, "query"),
+        ("search_knowledge", {"query": "x", "collection_id": "uuid-api-docs"}, "collection_id"),
+        ("search_knowledge", {"query": "x", "collection_id": "../../admin"}, "collection_id"),
+        ("search_knowledge", {"query": "x", "filters": {"source_type": "email"}}, "filters.source_type"),
+        ("search_knowledge", {"query": "x", "filters": {"author": "me"}}, "filters.author"),
+        ("search_knowledge", {"query": "x", "filters": {"tags": "api"}}, "filters.tags"),
+        ("search_knowledge", {"query": "x", "filters": {"tags": [""]}}, "filters.tags[0]"),
+        ("search_knowledge", {"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
+        ("search_knowledge", {"query": "x", "collection": "memory"}, "collection"),
+        ("search_knowledge", {"query": "x", "limit": True}, "limit"),
+        ("search_knowledge", {"query": "\ud800"}, "query"),
+        ("search_knowledge", {"query": "x", "filters": {"tags": ["\udfff"]}}, "filters.tags[0]"),
+        ("search_knowledge", {}, "query"),
+        ("get_collection_info", {}, "collection_id"),
+        ("get_collection_info", {"collection_id": "uuid-api-docs"}, "collection_id"),
+        ("get_collection_info", {"collection_id": None}, "collection_id"),
+        ("get_collection_info", {"collection_id": API_DOCS, "more": 1}, "more"),
+        ("list_collections", {"page": 2}, "page"),
+    ],
+)
+async def test_what_does_not_fit_is_told_with_the_parameters_name(
+    tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    """Out of range is refused, not clamped; half a surrogate pair no backend could read."""
+    told = await tools.refused(tool, **arguments)
+    missing = parameter in ("query", "collection_id") and parameter not in arguments
+    assert told["error"] == ("missing_required_parameter" if missing else "invalid_parameter")
+    assert told["parameter"] == parameter
+    assert backend.asked == []
 
 
 @pytest.mark.requirement("R8", "R9")
@@ -217,25 +310,19 @@ async def test_what_the_backend_leaves_out_is_left_out(tools: RaglerTools, backe
     assert told["execution_time"] > 0
 
 
-async def test_more_than_was_asked_for_is_not_shown(tools: RaglerTools, backend: Backend) -> None:
-    backend.answers(SEARCH, {**FOUND, "results": [PASSAGE] * 30})
-    assert len((await tools.ok("search_knowledge", query="x", limit=3))["results"]) == 3
-
-
-async def test_a_hundred_passages_of_usual_length_all_fit(tools: RaglerTools, backend: Backend) -> None:
-    backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": "ä" * 1_500}] * 100})
-    told = await tools.ok("search_knowledge", query="x", limit=100)
-    assert len(told["results"]) == 100
-    assert "omitted" not in told
-
-
-async def test_what_is_too_long_together_is_told(tools: RaglerTools, backend: Backend) -> None:
-    long = {**PASSAGE, "content": "x" * (MAX_CHARS // 4)}
-    backend.answers(SEARCH, {**FOUND, "results": [long] * 10})
-    told = await tools.ok("search_knowledge", query="x")
-    assert (len(told["results"]), told["omitted"]) == (3, 7)
-    assert "7 more results were left out" in told["hint"]
-    assert tools.last.log["result_count"] == 3
+@pytest.mark.parametrize(
+    ("length", "found", "limit", "shown"),
+    [(10, 30, 3, 3), (1_500, 100, 100, 100), (MAX_CHARS // 4, 10, 10, 3)],
+)
+async def test_as_many_are_shown_as_were_asked_for_and_fit(
+    tools: RaglerTools, backend: Backend, length: int, found: int, limit: int, shown: int
+) -> None:
+    """A backend that does not look at the limit is held to it; the largest limit is of use."""
+    backend.answers(SEARCH, {**FOUND, "results": [{**PASSAGE, "content": "ä" * length}] * found})
+    told = await tools.ok("search_knowledge", query="x", limit=limit)
+    assert (len(told["results"]), told.get("omitted", 0)) == (shown, limit - shown)
+    assert (f"{limit - shown} more results were left out" in told.get("hint", "")) is (shown < limit)
+    assert tools.last.log["result_count"] == shown
 
 
 @pytest.mark.parametrize("char", ["x", "\u0001", "\U0001f41d"])
@@ -349,3 +436,65 @@ async def test_results_are_counted_by_collection(tools: RaglerTools) -> None:
         'mcp_search_results_count{collection_id="all"} 1.0',
         f'mcp_search_results_count{{collection_id="{API_DOCS}"}} 1.0',
     ]
+
+
+# --- list_collections and get_collection_info ------------------------------------------------------
+
+
+@pytest.mark.requirement("R16", "R17", "R18")
+async def test_the_list_is_the_backends(tools: RaglerTools, backend: Backend) -> None:
+    assert await tools.ok("list_collections") == {"collections": [COLLECTION]}
+    (asked,) = backend.asked
+    assert (asked.method, asked.path, asked.body) == ("GET", LIST, None)
+
+
+@pytest.mark.requirement("R20", "R21", "R22", "R23")
+async def test_the_info_is_the_backends(tools: RaglerTools, backend: Backend) -> None:
+    assert await tools.ok("get_collection_info", collection_id=API_DOCS) == DETAIL
+    (asked,) = backend.asked
+    assert (asked.method, asked.path, asked.body) == ("GET", INFO, None)
+    assert tools.last.log == {"collection_id": API_DOCS}
+
+
+@pytest.mark.requirement("R22")
+async def test_what_a_collection_leaves_out_is_left_out(tools: RaglerTools, backend: Backend) -> None:
+    sparse = {
+        "id": API_DOCS,
+        "name": "API",
+        "description": None,
+        "statistics": {"total_tokens": 5},
+        "acl": [],
+    }
+    backend.answers(INFO, sparse)
+    backend.answers(LIST, {"collections": [sparse], "page": 1})
+    assert await tools.ok("list_collections") == {"collections": [{"id": API_DOCS, "name": "API"}]}
+    assert await tools.ok("get_collection_info", collection_id=API_DOCS) == {
+        "id": API_DOCS,
+        "name": "API",
+        "statistics": {"total_tokens": 5},
+    }
+
+
+async def test_a_list_that_is_too_long_says_what_is_not_here(tools: RaglerTools, backend: Backend) -> None:
+    long = {**COLLECTION, "description": "x" * (MAX_CHARS // 4)}
+    backend.answers(LIST, {"collections": [long] * 10})
+    told = await tools.ok("list_collections")
+    assert (len(told["collections"]), told["omitted"]) == (3, 7)
+    assert "7 more collections were left out" in told["hint"]
+
+
+async def test_a_description_that_is_too_long_is_cut_and_says_so(
+    tools: RaglerTools, backend: Backend
+) -> None:
+    backend.answers(INFO, {**DETAIL, "description": "x" * (MAX_DESCRIPTION_CHARS + 1)})
+    told = await tools.ok("get_collection_info", collection_id=API_DOCS)
+    assert told == {**DETAIL, "description": "x" * MAX_DESCRIPTION_CHARS, "truncated": True}
+
+
+@pytest.mark.requirement("R67")
+async def test_a_collection_that_is_not_there_is_not_found(tools: RaglerTools) -> None:
+    told = await tools.refused("get_collection_info", collection_id=NOWHERE)
+    assert (told["error"], told["collection_id"]) == ("not_found", NOWHERE)
+    assert "list_collections" in told["message"]
+    counted = 'mcp_errors_total{tool="get_collection_info",error_type="not_found"} 1'
+    assert counted in tools.metrics.render()

@@ -1,0 +1,61 @@
+"""What holds for the tools of every toolset: schemas, names, and what clients may call unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kb_server.schema import check_portable, input_schema, output_schema
+from kb_server.services import Services
+from kb_server.settings import ServerSettings
+from kb_server.tool import Toolset
+from kb_server.toolsets import TOOLSETS, build_toolset
+
+READ_ONLY = {
+    "kb": {"kb_search", "kb_get", "kb_status", "kb_jobs"},
+    "kb-extra": {"kb_tags"},
+    "knowledge": {"knowledge-search", "knowledge-show", "knowledge-status", "knowledge-task-status"},
+    "ragler": {"search_knowledge", "list_collections", "get_collection_info"},
+    "textfile": {"get_kb_info", "get_kb_content"},
+}
+DESTRUCTIVE = {
+    "kb": {"kb_update_note"},
+    "kb-extra": {"kb_delete", "kb_cancel_job", "kb_upload_abort"},
+    "knowledge": {"knowledge-remove", "knowledge-clear"},
+}
+
+
+@pytest.fixture(params=TOOLSETS)
+def toolset(request: pytest.FixtureRequest) -> Toolset:
+    """In front of nobody."""
+    return build_toolset(request.param, Services(ServerSettings(home=Path("unused"))))
+
+
+@pytest.mark.requirement("N3")
+def test_schemas_are_portable_and_closed_and_say_what_each_parameter_is(toolset: Toolset) -> None:
+    """An object at the root, nothing referred to, no union."""
+    for tool in toolset.tools:
+        schema = input_schema(tool.arguments)
+        check_portable(schema)
+        check_portable(output_schema(tool.result), result=True)
+        assert (schema["type"], schema["additionalProperties"]) == ("object", False)
+        for parameter, described in schema["properties"].items():
+            assert described.get("description"), f"{tool.name}.{parameter}"
+        assert tool.title
+        assert len(tool.description) > 80 or toolset.name == "ragler", "RAGler's document has the words"
+
+
+@pytest.mark.requirement("F36", "F37")
+def test_the_class_of_a_tool_is_its_name(toolset: Toolset) -> None:
+    """`kb_search` is `KbSearchTool`, `knowledge-task-status` is `KnowledgeTaskStatusTool`."""
+    for tool in toolset.tools:
+        words = tool.name.title().replace("_", "").replace("-", "")
+        assert type(tool).__name__ == words + "Tool"
+
+
+def test_reading_tools_and_those_that_remove_say_so(toolset: Toolset) -> None:
+    """Clients let the first through without asking; what replaces or removes is marked."""
+    hints = {tool.name: tool.annotations for tool in toolset.tools}
+    assert {name for name in hints if hints[name].read_only} == READ_ONLY[toolset.name]
+    assert {name for name in hints if hints[name].destructive} == DESTRUCTIVE.get(toolset.name, set())

@@ -27,7 +27,8 @@ TOOLSETS = {
     "ragler": "kb_server.toolsets.ragler",
     "textfile": "kb_server.toolsets.textfile",
 }
-"""Each module has `build(services) -> Toolset`; it is imported when it is served, not before."""
+"""Each module has `build(services) -> Toolset`, over services that the caller opens and closes. It is
+imported when it is served, not before."""
 
 
 def offered(settings: ServerSettings, at_root: Sequence[str]) -> list[str]:

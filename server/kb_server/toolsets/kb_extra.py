@@ -198,7 +198,6 @@ After kb_upload_finish use kb_cancel_job instead."""
 
 
 def build(services: Services) -> Toolset:
-    """The toolset over `services`, which the caller opens and closes."""
     return Toolset(
         name="kb-extra",
         server_name="kb-extra",

@@ -120,7 +120,6 @@ CollectionIdParameter = Annotated[
 
 
 def build(services: Services) -> Toolset:
-    """The toolset over `services`, which the caller opens and closes."""
     names = CollectionNames(services)
     return Toolset(
         name="ragler",
@@ -340,7 +339,7 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
     """What is asked of the backend; None where nothing is.
 
     Raises:
-        ToolError: `invalid_parameter` or `contradiction`.
+        ToolError: `invalid_parameter` that names it; `contradiction` where the last date comes first.
     """
     given = arguments.filters or SearchFilters()
     for tag in given.tags or []:
@@ -351,11 +350,51 @@ def _filters(arguments: SearchKnowledgeArguments) -> VectorFilters | None:
                 "collection's id in the parameter `collection_id`; list_collections tells it.",
                 parameter="filters.tags",
             )
-    date_from, date_to = span(given.date_from, given.date_to)
+    first, last = _read(given.date_from, "filters.date_from"), _read(given.date_to, "filters.date_to")
+    if first is not None and last is not None and _moment(last, time.max) < _moment(first, time.min):
+        raise ToolError(
+            "contradiction",
+            "filters.date_to is before filters.date_from; nothing can lie between.",
+            parameter="filters.date_to",
+        )
     filters = VectorFilters(
-        source_type=given.source_type, date_from=date_from, date_to=date_to, tags=given.tags or []
+        source_type=given.source_type,
+        date_from=_sent(given.date_from, first),
+        date_to=_sent(given.date_to, last),
+        tags=given.tags or [],
     )
     return None if filters == VectorFilters() else filters
+
+
+def _read(text: str | None, parameter: str) -> date | datetime | None:
+    """A date, or an aware moment."""
+    if text is None:
+        return None
+    try:
+        if _DATE.fullmatch(text):
+            return date.fromisoformat(text)
+        if text.isascii() and "T" in text:
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass  # told below, as what is no date at all
+    raise ToolError(
+        INVALID,
+        f"The parameter `{parameter}` takes a date or time as ISO 8601 has it, such as 2026-01-31 or "
+        f"2026-01-31T09:30:00Z; got {text[:_QUOTED_CHARS]!r}.",
+        parameter=parameter,
+    )
+
+
+def _moment(day: date | datetime, hour: time) -> datetime:
+    return day if isinstance(day, datetime) else datetime.combine(day, hour, UTC)
+
+
+def _sent(text: str | None, read: date | datetime | None) -> str | None:
+    """A date, or a time with its offset (UTC where none was given); as it came where all backends read it."""
+    if text is None or read is None or _SENT_AS_IT_IS.fullmatch(text):
+        return text
+    return read.isoformat().replace("+00:00", "Z")
 
 
 def _passage(passage: Passage, within: str | None) -> FoundPassage:
@@ -375,6 +414,11 @@ def _cut(passage: FoundPassage) -> FoundPassage | None:
     if room <= 0:
         return None
     return msgspec.structs.replace(bare, content=passage.content[:room])
+
+
+def chars(item: msgspec.Struct) -> int:
+    """The length of its JSON, in characters."""
+    return len(msgspec.json.encode(item).decode())
 
 
 class ListCollectionsResult(msgspec.Struct, kw_only=True):
@@ -433,54 +477,3 @@ class GetCollectionInfoTool(RaglerTool[GetCollectionInfoArguments, GetCollection
         if found.description is not UNSET and len(found.description) > MAX_DESCRIPTION_CHARS:
             members |= {"description": found.description[:MAX_DESCRIPTION_CHARS], "truncated": True}
         return GetCollectionInfoResult(**members)
-
-
-def span(date_from: str | None, date_to: str | None) -> tuple[str | None, str | None]:
-    """Both ends as the backend gets them: a date, or a time with its offset (UTC where none was given).
-
-    Raises:
-        ToolError: `invalid_parameter` that names the end; `contradiction` where the last comes first.
-    """
-    first, last = _read(date_from, "filters.date_from"), _read(date_to, "filters.date_to")
-    if first is not None and last is not None and _moment(last, time.max) < _moment(first, time.min):
-        raise ToolError(
-            "contradiction",
-            "filters.date_to is before filters.date_from; nothing can lie between.",
-            parameter="filters.date_to",
-        )
-    return _sent(date_from, first), _sent(date_to, last)
-
-
-def _read(text: str | None, parameter: str) -> date | datetime | None:
-    """A date, or an aware moment."""
-    if text is None:
-        return None
-    try:
-        if _DATE.fullmatch(text):
-            return date.fromisoformat(text)
-        if text.isascii() and "T" in text:
-            moment = datetime.fromisoformat(text)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass  # told below, as what is no date at all
-    raise ToolError(
-        INVALID,
-        f"The parameter `{parameter}` takes a date or time as ISO 8601 has it, such as 2026-01-31 or "
-        f"2026-01-31T09:30:00Z; got {text[:_QUOTED_CHARS]!r}.",
-        parameter=parameter,
-    )
-
-
-def _moment(day: date | datetime, hour: time) -> datetime:
-    return day if isinstance(day, datetime) else datetime.combine(day, hour, UTC)
-
-
-def _sent(text: str | None, read: date | datetime | None) -> str | None:
-    if text is None or read is None or _SENT_AS_IT_IS.fullmatch(text):
-        return text
-    return read.isoformat().replace("+00:00", "Z")
-
-
-def chars(item: msgspec.Struct) -> int:
-    """The length of its JSON, in characters."""
-    return len(msgspec.json.encode(item).decode())

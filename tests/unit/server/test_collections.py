@@ -104,11 +104,15 @@ class Distant:
         return self.seen
 
 
-@pytest.mark.requirement("K25", "K27", "K55", "K57", "K58", "E12", "E14")
-def test_the_collections_tag_comes_first_and_that_of_documents_by_default() -> None:
+@pytest.mark.requirement("K25", "K55", "K57", "E14")
+def test_what_names_no_collection_goes_to_documents() -> None:
     assert tags_for_submission(None, []) == ["collection:documents"]
-    assert tags_for_submission("memory", ["feedback"]) == ["collection:memory", "feedback"]
     assert CONVENTIONAL == ("documents", "memory", "workspace")
+
+
+@pytest.mark.requirement("K27", "K58", "E12")
+def test_the_collections_tag_comes_first() -> None:
+    assert tags_for_submission("memory", ["feedback"]) == ["collection:memory", "feedback"]
 
 
 @pytest.mark.requirement("K21")

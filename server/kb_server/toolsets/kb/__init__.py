@@ -19,7 +19,6 @@ with kb_upload_start; if you can run commands, send the file to its upload_url w
 
 
 def build(services: Services) -> Toolset:
-    """The toolset over `services`, which the caller opens and closes."""
     return Toolset(
         name="kb",
         server_name="kb",

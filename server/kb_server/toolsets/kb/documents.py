@@ -102,7 +102,7 @@ _OptionalDocument: Any = msgspec.defstruct(
 )
 
 
-class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg]
+class KbGetResult(_OptionalDocument, kw_only=True):  # type: ignore[call-arg, misc]
     """By `document_id` the document's members and `chunks`; by `source_path` `documents` and `total`.
 
     `next_chunk_offset` and `next_offset` are there where there is more.

@@ -39,7 +39,6 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def build(services: Services) -> Toolset:
-    """The toolset over `services`, which the caller opens and closes."""
     from kb_server.toolsets.knowledge.status import canceller
 
     return Toolset(

@@ -32,27 +32,31 @@ def respond(tools: ToolCaller, *found: m.SearchResult, total: int | None = None,
     tools.around["search"] = searches
 
 
-@pytest.mark.requirement("K15", "K16", "K17", "K18", "K20", "K21", "K23", "E2", "E12")
+@pytest.mark.requirement("K15", "K16", "K17", "K18", "E2")
+@pytest.mark.parametrize(("given", "top"), [({"top": 5}, 5), ({"top_n": 3, "top": 3}, 3), ({"top_n": 4}, 4)])
+async def test_a_search_is_posted_to_the_engine(
+    engine: SimulatedEngine, tools: ToolCaller, given: dict[str, int], top: int
+) -> None:
+    await tools.ok("kb_search", query="pension revaluation", **given)
+    assert posted(engine) == {"query": "pension revaluation", "top": top, "min_score": 0.0}
+
+
+@pytest.mark.requirement("K20", "K21", "K23", "E12")
 @pytest.mark.parametrize(
     ("arguments", "body"),
     [
-        ({"top": 5}, {"top": 5}),
-        ({"top_n": 3, "top": 3}, {"top": 3}),
-        ({"top_n": 4}, {"top": 4}),
         ({"collection": "memory"}, {"tags": ["collection:memory"]}),
         ({"tags": ["email"], "collection": "memory"}, {"tags": ["email", "collection:memory"]}),
         ({"fts_only": True}, {"fts_only": True}),
         ({"mode": "fts", "fts_only": True}, {"mode": "fts", "fts_only": True}),
     ],
 )
-async def test_a_search_is_posted_to_the_engine(
+async def test_a_collection_becomes_a_tag_and_modes_are_passed_on(
     engine: SimulatedEngine, tools: ToolCaller, arguments: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    """A collection becomes a tag and no parameter: the engine knows no collections."""
-    await tools.ok("kb_search", query="pension revaluation", **arguments)
-    given = posted(engine)
-    assert given.pop("max_chars", None) in (None, 20_000)
-    assert given == {"query": "pension revaluation", **body}
+    """A collection is no parameter: the engine knows none."""
+    await tools.ok("kb_search", query="x", **arguments)
+    assert posted(engine) == {"query": "x", "min_score": 0.0, **body}
 
 
 @pytest.mark.requirement("E2")
@@ -172,17 +176,6 @@ async def test_weak_results_come_with_a_hint(engine: SimulatedEngine, tools: Too
     assert "variant phrasings" in answer["hint"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"), [({}, "kb_status"), ({"collection": "memory"}, "without them")]
-)
-async def test_nothing_found_comes_with_a_hint(
-    tools: ToolCaller, arguments: dict[str, Any], word: str
-) -> None:
-    answer = await tools.ok("kb_search", query="x", **arguments)
-    assert answer["results"] == []
-    assert word in answer["hint"]
-
-
 async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools: ToolCaller) -> None:
     """Also where the engine did not keep the bound, by the rule that it should have kept."""
     document = engine.add()
@@ -191,29 +184,7 @@ async def test_what_max_chars_leaves_out_is_told(engine: SimulatedEngine, tools:
     texts = [(len(result["text"]), result["truncated"]) for result in answer["results"]]
     assert texts == [(60, False), (60, False), (10, True)]
     assert answer["omitted"] == 2
-    assert "2 more results" in answer["hint"]
-    assert "max_chars" in answer["hint"]
-
-
-async def test_a_single_long_result_is_cut_and_says_so(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    """Rather than an empty answer; kb_get has the whole."""
-    found = msgspec.structs.replace(hit(engine.add(), text="x" * 900), before=[chunk(0, text="y" * 900)])
-    respond(tools, found)
-    answer = await tools.ok("kb_search", query="x", max_chars=100, neighbors=1)
-    (result,) = answer["results"]
-    assert (len(result["text"]), result["truncated"], result["before"]) == (100, True, [])
-    assert "kb_get" in answer["hint"]
-
-
-async def test_neighbours_count_towards_the_bound(engine: SimulatedEngine, tools: ToolCaller) -> None:
-    document = engine.add()
-    near = [chunk(9, text="y" * 60)]
-    texts = [hit(document, index, text="x" * 60) for index in range(2)]
-    respond(tools, *(msgspec.structs.replace(text, before=near, after=near) for text in texts))
-    answer = await tools.ok("kb_search", query="x", max_chars=200, neighbors=1)
-    whole, cut = answer["results"]
-    assert whole["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
-    assert (cut["text"], cut["before"], cut["after"], cut["truncated"]) == ("x" * 20, [], [], True)
+    assert all(words in answer["hint"] for words in ("2 more results", "max_chars", "kb_get"))
 
 
 async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
@@ -224,11 +195,15 @@ async def test_metadata_that_would_flood_the_answer_is_left_to_kb_get(
     assert (result["metadata"], result["metadata_omitted"]) == ({}, True)
 
 
-async def test_an_explanation_is_added_when_asked_for(engine: SimulatedEngine, tools: ToolCaller) -> None:
+async def test_neighbours_and_an_explanation_are_added_when_asked_for(
+    engine: SimulatedEngine, tools: ToolCaller
+) -> None:
     explained = m.Explanation(cosine=0.5, bm25=None, weight=0.5, saturation=3.0)
-    respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained))
-    (result,) = (await tools.ok("kb_search", query="x", explain=True))["results"]
+    near = [chunk(9, text="y" * 60)]
+    respond(tools, msgspec.structs.replace(hit(engine.add()), explain=explained, before=near, after=near))
+    (result,) = (await tools.ok("kb_search", query="x", explain=True, neighbors=1))["results"]
     assert result["explain"]["cosine"] == 0.5
+    assert result["before"] == result["after"] == [{"chunk_id": 10, "index": 9, "text": "y" * 60}]
 
 
 @pytest.mark.parametrize(
@@ -267,8 +242,9 @@ async def test_where_nothing_is_found_every_filter_that_was_set_is_named(
     assert hint.startswith("Nothing found with ")
     named = hint.removeprefix("Nothing found with ").partition(":")[0].split(", ")
     assert sorted(named) == sorted(narrowing)
-    assert "format" in (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
-    assert "tags" not in (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
+    hint = (await tools.ok("kb_search", query="x", format=["pdf"]))["hint"]
+    assert hint.startswith("Nothing found with format: search without them")
+    assert "kb_status" in (await tools.ok("kb_search", query="x"))["hint"]
 
 
 async def test_more_results_than_match_are_said_to_be_the_nearest(
@@ -280,13 +256,13 @@ async def test_more_results_than_match_are_said_to_be_the_nearest(
     assert "Only 1 match" in answer["hint"]
 
 
-@pytest.mark.requirement("E22", "E36")
-def test_the_description_teaches_query_expansion() -> None:
-    for words in ("2-3 variant phrasings", "merge", "deduplicate", "complex questions in natural language"):
-        assert words in DESCRIPTION
-
-
-@pytest.mark.requirement("E23")
-def test_the_description_teaches_reranking() -> None:
-    for words in ("top 10-20", "reorder", "own judgement"):
-        assert words in " ".join(DESCRIPTION.split())
+@pytest.mark.requirement("E22", "E23", "E36")
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("2-3 variant phrasings", "merge", "deduplicate", "complex questions in natural language"),
+        *("top 10-20", "reorder", "own judgement"),
+    ],
+)
+def test_the_description_teaches_query_expansion_and_reranking(words: str) -> None:
+    assert words in " ".join(DESCRIPTION.split())

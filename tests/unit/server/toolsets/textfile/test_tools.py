@@ -163,7 +163,7 @@ ODD: dict[str, Callable[[Path], Any]] = {
 """What is in the way, by the error's words. A pipe would keep a plain open waiting for a writer for ever."""
 
 
-@pytest.mark.requirement("F4", "F5", "F8", "F11", "F12", "F19", "F22", "F34")
+@pytest.mark.requirement("F4", "F8", "F12", "F19", "F22")
 @pytest.mark.parametrize("words", ODD)
 @pytest.mark.timeout(10)
 async def test_what_is_no_text_is_unavailable_and_an_error_in_words(tmp_path: Path, words: str) -> None:

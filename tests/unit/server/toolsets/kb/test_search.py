@@ -13,6 +13,9 @@ from kb_server.toolsets.kb.search import DESCRIPTION
 from tests.support.server_fixtures import ToolCaller, chunk, hit
 from tests.support.simulated_engine import MakeCall, SimulatedEngine
 
+DEFAULTS = {"min_score": 0.0, "max_chars": 20_000}
+"""Sent with every search."""
+
 
 def posted(engine: SimulatedEngine) -> dict[str, Any]:
     """The body of the one search."""
@@ -38,7 +41,7 @@ async def test_a_search_is_posted_to_the_engine(
     engine: SimulatedEngine, tools: ToolCaller, given: dict[str, int], top: int
 ) -> None:
     await tools.ok("kb_search", query="pension revaluation", **given)
-    assert posted(engine) == {"query": "pension revaluation", "top": top, "min_score": 0.0}
+    assert posted(engine) == {"query": "pension revaluation", "top": top, **DEFAULTS}
 
 
 @pytest.mark.requirement("K20", "K21", "K23", "E12")
@@ -56,7 +59,7 @@ async def test_a_collection_becomes_a_tag_and_modes_are_passed_on(
 ) -> None:
     """A collection is no parameter: the engine knows none."""
     await tools.ok("kb_search", query="x", **arguments)
-    assert posted(engine) == {"query": "x", "min_score": 0.0, **body}
+    assert posted(engine) == {"query": "x", **DEFAULTS, **body}
 
 
 @pytest.mark.requirement("E2")

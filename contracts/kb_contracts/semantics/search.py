@@ -34,8 +34,7 @@ def mode_of(request: SearchRequest) -> Mode:
     if mode is not None and fts_only is not None and fts_only != (mode == "fts"):
         raise EngineError(
             "contradiction",
-            f"fts_only {str(fts_only).lower()} and mode {mode!r} exclude each other; "
-            "send one of the two.",
+            f"fts_only {str(fts_only).lower()} and mode {mode!r} exclude each other; send one of the two.",
             parameter="fts_only",
         )
     return "fts" if fts_only else mode or "hybrid"

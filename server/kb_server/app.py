@@ -10,9 +10,8 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,8 +31,6 @@ from kb_server.workers import WorkerSupervisor
 from mcp_aiohttp.transport.http import CannotListen, PortInUse, Readiness
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _ALLOCATIONS = 10_000
 """Objects made and not yet freed that set off the garbage collector."""
@@ -58,7 +55,11 @@ def start(
         if settings.workers > 1 and worker is None:
             return asyncio.run(WorkerSupervisor(settings, on_ready).run())
         with exporting(os.environ):
-            _run(serve(settings, on_ready=on_ready, worker=worker))
+            try:
+                run = import_module("uvloop").run  # an extra
+            except ImportError:
+                run = asyncio.run
+            run(serve(settings, on_ready=on_ready, worker=worker))
     except PortInUse as error:
         raise StartError(f"{error}; set KB_MCP_PORT to another port") from error
     except CannotListen as error:
@@ -102,27 +103,23 @@ async def serve(
         _freeze_startup_objects()
         first_check: list[asyncio.Task[None]] = []
 
+        async def warn_if_unready() -> None:
+            state = await _readiness(services, default_toolsets)
+            if not state.ready:
+                log.warning("Not ready: %s", state.reason)
+
         def bound(_host: str, port: int) -> None:
             services.http_base = http_base(settings, port)
             on_ready(services.http_base)
             if worker is None or worker.slot == 0:  # one of several warns for all
                 warn_if_unreachable(settings, services.http_base)
-                first_check.append(asyncio.create_task(_warn_if_unready(services, default_toolsets)))
+                first_check.append(asyncio.create_task(warn_if_unready()))
 
         try:
             await serve_app(app, settings.host, settings.port, on_bound=bound, channel=channel)
         finally:
             for task in first_check:
                 task.cancel()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Under uvloop where it is installed."""
-    try:
-        run: Callable[[Coroutine[Any, Any, T]], T] = import_module("uvloop").run
-    except ImportError:
-        run = asyncio.run
-    return run(work)
 
 
 def _freeze_startup_objects() -> None:
@@ -148,12 +145,6 @@ async def _readiness(services: Services, default_toolsets: list[str]) -> Readine
             "" if await services.ragler.reachable() else "RAGler's backend is not ready at RAGLER_API_URL"
         )
     return Readiness(not missing, missing)
-
-
-async def _warn_if_unready(services: Services, default_toolsets: list[str]) -> None:
-    state = await _readiness(services, default_toolsets)
-    if not state.ready:
-        log.warning("Not ready: %s", state.reason)
 
 
 def warn_if_unreachable(settings: ServerSettings, base: str) -> None:

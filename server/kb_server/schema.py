@@ -19,6 +19,8 @@ Schema = dict[str, Any]
 _REFERENCE = "#/$defs/"
 _NULL: Schema = {"type": "null"}
 _FORBIDDEN = ("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "prefixItems")
+_HANDLED = ("title", "properties", "items", "prefixItems", "additionalProperties", "default", "enum")
+_TYPES = ("type", "enum", "format", "properties", "items", "additionalProperties")
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
@@ -35,7 +37,7 @@ def input_schema(model: type[msgspec.Struct]) -> Schema:
     Raises:
         SchemaError: the model holds what a portable schema cannot say.
     """
-    schema = _flat(model, _drop_null, closed=True)
+    schema = _flat(model, lambda schema: schema, closed=True)
     check_portable(schema)
     return schema
 
@@ -109,10 +111,6 @@ def _flat(model: type[msgspec.Struct], nullable: Callable[[Schema], Schema], *, 
     return schema
 
 
-def _drop_null(schema: Schema) -> Schema:
-    return schema
-
-
 def _or_null(schema: Schema) -> Schema:
     if schema.get("type") in ("object", "array"):
         return {"anyOf": [schema, _NULL]}
@@ -120,9 +118,6 @@ def _or_null(schema: Schema) -> Schema:
     if "enum" in nullable:
         nullable["enum"] = [*nullable["enum"], None]
     return nullable
-
-
-_TYPES = ("type", "enum", "format", "properties", "items", "additionalProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,56 +132,40 @@ class _Flattener:
     def flatten(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...] = ()) -> Schema:
         """A portable copy of `schema`; `within` are the models being inlined around it."""
         if "$ref" in schema:
-            return self._inlined(schema, path, within)
-        if "anyOf" in schema or "oneOf" in schema:
-            return self._union(schema, path, within)
+            name = schema["$ref"].removeprefix(_REFERENCE)
+            if name in within:
+                raise SchemaError(f"{path}: {name} contains itself; a portable schema cannot say so")
+            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            return self.flatten({**self.definitions[name], **beside}, path, (*within, name))
+        if variants := schema.get("anyOf") or schema.get("oneOf"):
+            given = [variant for variant in variants if variant != _NULL]
+            if len(given) != 1:
+                raise SchemaError(f"{path}: a union of {len(given)} types is not portable; give it one type")
+            beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+            flat = self.flatten({**given[0], **beside}, path, within)
+            return self.nullable(flat) if len(given) < len(variants) else flat
         flat = {key: value for key, value in schema.items() if key not in _HANDLED}
         if schema.get("default") is not None:
             flat["default"] = schema["default"]
         if "enum" in schema:
-            return self._choice(schema["enum"], flat, path)
+            named = [value for value in schema["enum"] if value is not None]
+            kinds = {_JSON_TYPES.get(type(value)) for value in named}
+            if len(kinds) != 1 or None in kinds:
+                raise SchemaError(f"{path}: an enumeration must hold values of one JSON type")
+            chosen = {**flat, "type": kinds.pop(), "enum": named}
+            return self.nullable(chosen) if len(named) < len(schema["enum"]) else chosen
         if "properties" in schema:
             flat["properties"] = {
                 name: self.flatten(child, f"{path}.{name}", within)
                 for name, child in schema["properties"].items()
             }
         if schema.get("type") == "array":
-            flat["items"] = self._items(schema, path, within)
+            if "prefixItems" in schema:
+                raise SchemaError(f"{path}: a tuple of several types is not portable; use a list or a struct")
+            items = schema.get("items")
+            flat["items"] = self.flatten(items, f"{path}[]", within) if isinstance(items, Mapping) else {}
         if isinstance(values := schema.get("additionalProperties"), Mapping):
             flat["additionalProperties"] = self.flatten(values, f"{path}.*", within)
         elif self.closed and values is False:
             flat["additionalProperties"] = False
         return flat
-
-    def _inlined(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
-        name = schema["$ref"].removeprefix(_REFERENCE)
-        if name in within:
-            raise SchemaError(f"{path}: {name} contains itself; a portable schema cannot say so")
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return self.flatten({**self.definitions[name], **beside}, path, (*within, name))
-
-    def _union(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
-        variants = schema.get("anyOf") or schema["oneOf"]
-        given = [variant for variant in variants if variant != _NULL]
-        if len(given) != 1:
-            raise SchemaError(f"{path}: a union of {len(given)} types is not portable; give it one type")
-        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-        flat = self.flatten({**given[0], **beside}, path, within)
-        return self.nullable(flat) if len(given) < len(variants) else flat
-
-    def _choice(self, values: list[Any], flat: Schema, path: str) -> Schema:
-        named = [value for value in values if value is not None]
-        kinds = {_JSON_TYPES.get(type(value)) for value in named}
-        if len(kinds) != 1 or None in kinds:
-            raise SchemaError(f"{path}: an enumeration must hold values of one JSON type")
-        chosen = {**flat, "type": kinds.pop(), "enum": named}
-        return self.nullable(chosen) if len(named) < len(values) else chosen
-
-    def _items(self, schema: Mapping[str, Any], path: str, within: tuple[str, ...]) -> Schema:
-        if "prefixItems" in schema:
-            raise SchemaError(f"{path}: a tuple of several types is not portable; use a list or a struct")
-        items = schema.get("items")
-        return self.flatten(items, f"{path}[]", within) if isinstance(items, Mapping) else {}
-
-
-_HANDLED = ("title", "properties", "items", "prefixItems", "additionalProperties", "default", "enum")

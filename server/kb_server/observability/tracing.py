@@ -92,40 +92,41 @@ ACTIVE: Tracing | None = None
 """What makes the spans of this process; None: nobody collects any."""
 
 
-def trace_of(meta: Mapping[str, object] | None, header: str | None, state: str | None) -> dict[str, str]:
+def trace_of(meta: Mapping[str, object] | None, header: object, state: object) -> dict[str, str]:
     """The caller's W3C trace context: that of `_meta` where it has one, else that of the headers.
 
     What could not be sent on as a header is left out.
     """
     parent = (meta or {}).get("traceparent")
     if isinstance(parent, str):
-        header, state = parent, _text((meta or {}).get("tracestate"))
+        header, state = parent, (meta or {}).get("tracestate")
     found = {"traceparent": header, "tracestate": state}
-    return {name: value for name, value in found.items() if value and _SENDABLE.fullmatch(value)}
+    return {
+        name: value for name, value in found.items() if isinstance(value, str) and _SENDABLE.fullmatch(value)
+    }
 
 
 @contextmanager
 def exporting(environ: Mapping[str, str]) -> Iterator[None]:
     """Make spans meanwhile, where the environment names an endpoint; in the end send what is left."""
     global ACTIVE
-    provider = _own_provider(environ)
-    if provider is not None:
-        ACTIVE = Tracing(provider)
-    elif _is_wanted(environ) and (foreign := _foreign_provider()) is not None:
-        ACTIVE = Tracing(foreign)
+    off = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
+    is_off = any(environ.get(name, "").lower() == value for name, value in off.items())
+    provider = None
+    if not is_off and any(environ.get(name) for name in ENDPOINTS):
+        if (foreign := _foreign_provider()) is not None:
+            ACTIVE = Tracing(foreign)
+        elif (provider := _own_provider(environ)) is not None:
+            ACTIVE = Tracing(provider)
     try:
         yield
     finally:
         ACTIVE = None
         if provider is not None:
-            _shut_down(provider)
-
-
-def _is_wanted(environ: Mapping[str, str]) -> bool:
-    off = {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"}
-    if any(environ.get(name, "").lower() == value for name, value in off.items()):
-        return False
-    return any(environ.get(name) for name in ENDPOINTS)
+            # In a few seconds or not at all: a collector that hangs holds up no shutdown.
+            ending = threading.Thread(target=provider.shutdown, name="spans", daemon=True)
+            ending.start()
+            ending.join(_FLUSH_SECONDS)
 
 
 def _foreign_provider() -> AnyProvider | None:
@@ -140,8 +141,6 @@ def _foreign_provider() -> AnyProvider | None:
 
 
 def _own_provider(environ: Mapping[str, str]) -> TracerProvider | None:
-    if not _is_wanted(environ) or _foreign_provider() is not None:
-        return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -163,14 +162,3 @@ def _own_provider(environ: Mapping[str, str]) -> TracerProvider | None:
         return None
     log.info("Spans are sent to an OpenTelemetry collector")
     return provider
-
-
-def _shut_down(provider: TracerProvider) -> None:
-    """Send what is left, in a few seconds or not at all: a collector that hangs holds up no shutdown."""
-    ending = threading.Thread(target=provider.shutdown, name="spans", daemon=True)
-    ending.start()
-    ending.join(_FLUSH_SECONDS)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -140,7 +140,18 @@ def serving(
 async def _serving(
     settings: ServerSettings, clock: WaitlessClock, offered: Sequence[str], seed: int
 ) -> AsyncIterator[str]:
-    engine, ragler = _clients(settings, clock, seed)
+    silence, time = settings.request_timeout_ms / 1000, clock.clock()
+
+    def jitter() -> Callable[[], float]:
+        return random.Random(seed).random  # noqa: S311  # chance that repeats, not a secret
+
+    engine = HttpEngine(
+        settings.engine_url, settings.engine_api_key, silence=silence, clock=time, jitter=jitter()
+    )
+    ragler = HttpRagler(
+        settings.ragler_api_url, ragler_key(settings), silence=silence, clock=time, jitter=jitter()
+    )
+    stop, ready = asyncio.Event(), asyncio.Event()
     try:
         # Uploads keep the wall's time: a clock without waits would let them expire between two chunks.
         async with Services(settings, engine=engine, ragler=ragler) as services:
@@ -149,67 +160,32 @@ async def _serving(
 
             def bound(_host: str, port: int) -> None:
                 services.http_base = http_base(settings, port)
+                ready.set()
 
-            async with _listening(
-                lambda stop, on_bound: serve(
+            running = asyncio.ensure_future(
+                serve(
                     app,
                     settings.host,
                     settings.port,
-                    on_bound=on_bound,
+                    on_bound=bound,
                     stop=stop,
                     drain_seconds=_DRAIN_SECONDS,
-                ),
-                bound,
-            ):
+                )
+            )
+            listens = asyncio.ensure_future(ready.wait())
+            try:
+                await asyncio.wait([running, listens], return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()
                 assert services.http_base is not None, "a server that listens has an address"
                 yield services.http_base
+            finally:
+                listens.cancel()
+                stop.set()
+                await running
     finally:
         await engine.close()
         await ragler.close()
-
-
-def _clients(settings: ServerSettings, clock: WaitlessClock, seed: int) -> tuple[HttpEngine, HttpRagler]:
-    """Those of the engine and of RAGler's backend; each draws its jitter from a seed of its own."""
-    silence = settings.request_timeout_ms / 1000
-    return (
-        HttpEngine(
-            settings.engine_url,
-            settings.engine_api_key,
-            silence=silence,
-            clock=clock.clock(),
-            jitter=random.Random(seed).random,  # noqa: S311  # chance that repeats, not a secret
-        ),
-        HttpRagler(
-            settings.ragler_api_url,
-            ragler_key(settings),
-            silence=silence,
-            clock=clock.clock(),
-            jitter=random.Random(seed).random,  # noqa: S311
-        ),
-    )
-
-
-@asynccontextmanager
-async def _listening(
-    run: Callable[[asyncio.Event, Callable[[str, int], None]], Any], on_bound: Callable[[str, int], None]
-) -> AsyncIterator[None]:
-    stop, ready = asyncio.Event(), asyncio.Event()
-
-    def bound(host: str, port: int) -> None:
-        on_bound(host, port)
-        ready.set()
-
-    running = asyncio.ensure_future(run(stop, bound))
-    listens = asyncio.ensure_future(ready.wait())
-    try:
-        await asyncio.wait([running, listens], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-        yield
-    finally:
-        listens.cancel()
-        stop.set()
-        await running
 
 
 @contextmanager

@@ -56,15 +56,9 @@ def test_the_toolset_has_exactly_nine_tools() -> None:
 
 def test_what_is_ours_alone_is_in_a_toolset_of_its_own() -> None:
     """The nine stay nine."""
-    toolset = build_toolset("kb-extra", services())
-    assert [tool.name for tool in toolset.tools] == [
-        "kb_move",
-        "kb_delete",
-        "kb_tags",
-        "kb_cancel_job",
-        "kb_retry_job",
-        "kb_upload_abort",
-    ]
+    extra = {tool.name for tool in build_toolset("kb-extra", services()).tools}
+    assert extra >= CALLS.keys() - set(NINE)
+    assert extra.isdisjoint(NINE)
 
 
 @pytest.mark.parametrize("name", ["kb", "kb-extra"])

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from kb_config.settings import Setting, SettingsError
-from kb_engine.embed.own_model import PASSAGES, QUESTIONS, ModelSettings, weights_for
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, Vectors
+from kb_engine.embed.own_model import PASSAGES, QUESTIONS, ModelSettings, as_setting, scoring_for
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable
+from kb_engine.index.port import Vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,7 @@ class OnnxSettings(ModelSettings, frozen=True, kw_only=True):
     def check(self) -> None:
         if not self.embedding_folder.strip():
             raise SettingsError(f"KB_EMBEDDER={ONNX} needs KB_EMBEDDING_FOLDER, as in ~/models/e5-small")
-        _ = self.scoring
+        _ = self.chosen_scoring
 
     def warnings(self, *, chosen: bool) -> Iterator[str]:
         if not chosen and self.embedding_folder:
@@ -88,7 +89,7 @@ class OnnxEmbedder(Embedder):
         self.max_tokens = min([settings.embedding_max_tokens, *windows])
         self.dimensions = 0
         self.loaded = False
-        self.weights = weights_for(None, settings.scoring)
+        self.scoring = scoring_for(None, settings.chosen_scoring)
 
     def expect(self, dimensions: int) -> None:
         self.dimensions = dimensions
@@ -142,7 +143,7 @@ class OnnxEmbedder(Embedder):
                 f"some of {self.dimensions}: set KB_EMBEDDING_FOLDER to its model, or run kb reindex"
             )
         self.dimensions = passages.shape[1]
-        self.weights = weights_for(questions @ passages.T, self._settings.scoring)
+        self.scoring = scoring_for(questions @ passages.T, self._settings.chosen_scoring)
         self.loaded = True
         logger.info(
             "the model is loaded",
@@ -150,7 +151,7 @@ class OnnxEmbedder(Embedder):
                 "model": self.name,
                 "dimensions": self.dimensions,
                 "pooling": pooling,
-                **msgspec.structs.asdict(self.weights),
+                "scoring": as_setting(self.scoring),
             },
         )
         return model

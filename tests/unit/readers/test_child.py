@@ -15,7 +15,7 @@ import pytest
 
 from kb_contracts.api.formats import FORMATS, Format
 from kb_readers import ExtractionFailed, Limits, child
-from tests.support.documents import large_pdf, nested_pdf, sentence_of_page
+from tests.support.documents import large_pdf, nested_pdf
 from tests.support.reading import read_path
 from tests.support.stack import own_children
 
@@ -60,15 +60,6 @@ async def failure(path: Path, fmt: Format, limits: Limits | None = None) -> Extr
     with pytest.raises(ExtractionFailed) as failed:
         await read_path(path, fmt, limits or Limits())
     return failed.value
-
-
-async def test_a_file_is_read_in_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(large_pdf(2))
-    extraction = await read_path(path, PDF)
-    assert sentence_of_page(2) in extraction.pages[1].text
-    assert extraction.method == "text_extraction"
-    assert extraction.mime_type == "application/pdf"
 
 
 async def test_a_failure_inside_is_the_same_failure_outside(tmp_path: Path) -> None:

@@ -209,5 +209,6 @@ async def test_on_every_address_any_name_will_do(tmp_path: Path) -> None:
 
 
 async def test_with_a_key_the_key_alone_decides(tmp_path: Path) -> None:
+    """No page knows it; a proxy in front may ask by any name."""
     headers = {"Host": "kb.example", "Origin": "https://kb.example", "Authorization": "Bearer k"}
     assert await asked(tmp_path, headers, key="k") == (202, "")

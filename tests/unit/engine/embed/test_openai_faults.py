@@ -92,6 +92,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         (raw(HEAD[:20]), "closed the connection"),
         (answering(b"\xff\xfe<html>"), "no list of embeddings"),
         (answering(b'{"data":' + b"[" * 100_000), "no list of embeddings"),
+        (answering(b'{"object":"list","model":"hashing"}'), "no list of embeddings"),
         (truncated, "broke off in the middle"),
         (half, "no list of embeddings"),
         (endless, "more than .* bytes"),
@@ -123,6 +124,7 @@ async def dripping(request: web.Request, _asked: Json) -> web.StreamResponse:
 
 @pytest.mark.parametrize("fault", [hanging, dripping])
 def test_an_endpoint_that_hangs_is_given_up_in_time(served: EmbeddingEndpoint, fault: Any) -> None:
+    """By the total time, however little comes meanwhile; questions then are not asked for a while."""
     with asking(served, embedding_timeout=0.2) as embedder:
         embedder.load()
         served.fault = fault
@@ -187,6 +189,7 @@ def test_threads_may_share_it(served: EmbeddingEndpoint) -> None:
 def test_a_text_that_is_too_long_is_embedded_by_its_beginning(
     served: EmbeddingEndpoint, caplog: pytest.LogCaptureFixture, status: int, words: str
 ) -> None:
+    """As by models that cut it off themselves; its neighbours in the batch are whole, and the log says it."""
     with asking(served) as embedder:
         embedder.load()
         served.fault = longer_than(300, status, words)

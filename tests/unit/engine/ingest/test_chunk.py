@@ -94,6 +94,7 @@ def test_a_chunk_knows_the_headings_above_it() -> None:
 
 
 def test_headings_go_on_over_pages_and_chunks_do_not() -> None:
+    """A section may fill many pages."""
     assert trail_of("# A\n## B", "text of the second page", "## C\ntext", "") == [
         ("# A", "A > B"),
         ("text of the second page", "A > B"),
@@ -108,6 +109,7 @@ def test_a_mark_in_a_fence_is_no_heading() -> None:
 
 
 def test_a_heading_is_never_alone_before_its_text() -> None:
+    """It goes with what follows, which it may make a tenth longer than the capacity."""
     long = "word " * 39 + "end"
     chunks = chunk(made(f"# Title\n\n{long}\n\n## Part\n\n{long}"), capacity=200)
     assert [each.text.splitlines()[0] for each in chunks] == ["# Title", "## Part"]
@@ -120,6 +122,7 @@ def test_a_breadcrumb_is_bounded_whatever_the_heading() -> None:
 
 @pytest.mark.parametrize("mime_type", [PLAIN, MARKDOWN])
 def test_prose_fills_its_chunks(mime_type: str) -> None:
+    """Sentences are kept whole, and no chunk is cut short for how the text is gone through."""
     text = "The quick brown fox jumps over the lazy dog. " * 4000
     chunks = chunk(made(text, mime_type=mime_type))
     assert all(each.text.endswith(".") for each in chunks)
@@ -127,6 +130,7 @@ def test_prose_fills_its_chunks(mime_type: str) -> None:
 
 
 def test_a_chunk_over_the_tokens_is_cut_further() -> None:
+    """As with Chinese, where a character is a token; what fits is left alone."""
     chinese = "天地玄黄宇宙洪荒。" * 100
     chunks = chunk(
         made(f"{'plain words ' * 20}\n\n{chinese}"), count_tokens=words_or_characters, max_tokens=100

@@ -12,7 +12,7 @@ import pytest
 from pptx import Presentation
 from pptx.util import Inches
 
-from kb_engine.chunk import chunk
+from kb_engine.chunk import chunks
 from kb_readers import ExtractionFailed, xml_files
 from kb_readers.pptx import read_pptx
 from kb_readers.xml_files import unsound
@@ -73,7 +73,7 @@ def test_a_passage_knows_its_slide_and_heading() -> None:
     """So that a hit in the notes is told from one on the slide."""
     presentation = Presentation()
     titled(presentation, "Granite", "word " * 150, "note " * 150)
-    passages = chunk(read_pptx(saved(presentation)))
+    passages = chunks(read_pptx(saved(presentation)))
     assert {(each.page, each.heading) for each in passages} == {(1, "Granite"), (1, "Granite > Notes")}
 
 

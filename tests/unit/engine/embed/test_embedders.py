@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb_engine.chunk import chunk
+from kb_engine.chunk import chunks
 from kb_engine.embed import minilm
 from kb_engine.embed.hashing import HashEmbedder
 from kb_engine.embed.minilm import MiniLM
@@ -131,9 +131,9 @@ def test_the_model_reads_256_tokens(model: MiniLM) -> None:
 @pytest.mark.parametrize("text", [CHINESE, KOREAN, "plain English words " * 200, "x1y2" * 900])
 def test_chunks_are_embedded_whole(model: MiniLM, text: str) -> None:
     extraction = Extraction([Page(None, text)], None, "text_extraction", "text/plain")
-    chunks = chunk(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens)
-    assert max(model.count_tokens(each.text) for each in chunks) <= model.max_tokens
-    assert "".join("".join(each.text.split()) for each in chunks) == "".join(text.split())
+    pieces = list(chunks(extraction, count_tokens=model.count_tokens, max_tokens=model.max_tokens))
+    assert max(model.count_tokens(each.text) for each in pieces) <= model.max_tokens
+    assert "".join("".join(each.text.split()) for each in pieces) == "".join(text.split())
 
 
 @pytest.mark.process

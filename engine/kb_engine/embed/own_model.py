@@ -92,6 +92,16 @@ class ModelSettings(OwnSettings, frozen=True, kw_only=True):
         Setting("KB_EMBEDDING_SCORING", "constants of the score, like cosine_floor=0.7,w=0.6; else measured"),
     ] = ""
 
+    def base_name(self, model: str) -> str:
+        """What a base calls the model: the prefix of passages changes their vectors, so it is part."""
+        prefix = self.embedding_document_prefix
+        return f"{model} with {prefix!r}" if prefix else model
+
+    def probes(self) -> tuple[list[str], list[str]]:
+        """QUESTIONS and PASSAGES with their prefixes."""
+        questions = [self.embedding_query_prefix + text for text in QUESTIONS]
+        return questions, [self.embedding_document_prefix + text for text in PASSAGES]
+
     @property
     def chosen_scoring(self) -> dict[str, float]:
         """The constants that were set, by name. Raises SettingsError."""

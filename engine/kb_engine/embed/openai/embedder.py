@@ -30,7 +30,7 @@ from kb_engine.embed.openai.endpoint import (
     words_of,
 )
 from kb_engine.embed.openai.settings import MOST_DIMENSIONS, OpenAISettings
-from kb_engine.embed.own_model import PASSAGES, QUESTIONS, as_setting, scoring_for
+from kb_engine.embed.own_model import as_setting, scoring_for
 from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
 from kb_engine.index.port import Vectors
 
@@ -78,8 +78,7 @@ class OpenAIEmbedder(Embedder):
         self._lock = Lock()
         self._at_once = settings.embedding_batch
         self._query_seconds = min(_QUERY_SECONDS, settings.embedding_timeout)
-        prefix, model = settings.embedding_document_prefix, f"openai:{settings.embedding_model}"
-        self.name = f"{model} with {prefix!r}" if prefix else model  # the prefix changes the vectors
+        self.name = settings.base_name(f"openai:{settings.embedding_model}")
         self.dimensions = settings.embedding_dimensions
         self.max_tokens = settings.embedding_max_tokens
         self.batch_size = settings.embedding_batch
@@ -95,8 +94,7 @@ class OpenAIEmbedder(Embedder):
             if self.loaded:
                 return
             settings = self._settings
-            questions = [settings.embedding_query_prefix + text for text in QUESTIONS]
-            passages = [settings.embedding_document_prefix + text for text in PASSAGES]
+            questions, passages = settings.probes()
             self._prove_in_order(settings.embedding_timeout)
             vectors = self._in_batches([*questions, *passages])
             cosines = vectors[: len(questions)] @ vectors[len(questions) :].T

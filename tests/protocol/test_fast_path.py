@@ -64,7 +64,9 @@ def _call_of(tool: Tool[Any, Any]) -> dict[str, Any]:
 
 
 def _least(schema: dict[str, Any]) -> Any:
-    least = {"integer": schema.get("minimum", 1), "string": "x", "boolean": True}[schema["type"]]
+    least = {"integer": schema.get("minimum", 1), "string": "x", "boolean": True, "object": {}}[
+        schema["type"]
+    ]
     return schema.get("examples", [UUID if schema.get("format") == "uuid" else least])[0]
 
 

@@ -112,9 +112,8 @@ class Embedder:
         raise NotImplementedError
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """The vector of a question, shape (dimensions,). As a passage, unless the model tells them apart."""
-        vector: NDArray[np.float32] = self.embed([text])[0]
-        return vector
+        """The vector of a question, shape (dimensions,). Raises as `embed`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of what is held outside this process, and end calls that are under way."""

@@ -69,12 +69,10 @@ class Line(NamedTuple):
 
     @property
     def height(self) -> float:
-        """In pixels."""
         return self.bottom - self.top
 
     @property
     def area(self) -> float:
-        """In square pixels."""
         return self.height * (self.right - self.left)
 
 
@@ -112,10 +110,17 @@ def as_markdown(lines: Iterable[Line]) -> str:
     for line in lines:
         if not line.is_certain:
             continue
-        if before is not None and _continues(before, line):
+        if before is None:
+            texts.append(line.text)
+            before = line
+            continue
+        beside = min(before.bottom, line.bottom) - max(before.top, line.top)
+        lower = min(before.height, line.height)
+        gap = abs(line.left - before.right)
+        if beside > _SAME_ROW * lower and gap < _WIDEST_GAP * lower:  # other columns are lines of their own
             texts[-1] += f" {line.text}"
         else:
-            if before is not None and line.top - before.bottom > _PARAGRAPH_GAP * line.height:
+            if line.top - before.bottom > _PARAGRAPH_GAP * line.height:
                 texts.append("")
             texts.append(line.text)
         before = line
@@ -132,20 +137,13 @@ def _quarter_turns(pixels: Pixels, lines: Sequence[Line], recognize: Recognize) 
         # What stands was read as if it were turned to the left once.
         turns = 1 if _share(lines, lambda line: line.is_certain) >= _HALF else 3
     sample = sorted(lines, key=lambda line: line.area, reverse=True)[:_SAMPLE]
-    tried = recognize(_stacked([np.rot90(part, turns) for part in _parts(pixels, sample)]))
-    return turns if _well_read(tried) >= max(_HALF, _well_read(sample)) else 0
-
-
-def _parts(pixels: Pixels, lines: Iterable[Line]) -> Iterator[Pixels]:
-    """Where the lines are, with some ground around."""
-    for line in lines:
+    parts = []
+    for line in sample:  # where it is, with some ground around
         margin = min(line.height, line.right - line.left) / 2
         top, left = max(0, int(line.top - margin)), max(0, int(line.left - margin))
-        yield pixels[top : int(line.bottom + margin) + 1, left : int(line.right + margin) + 1]
-
-
-def _stacked(parts: Sequence[Pixels]) -> Pixels:
-    """One picture of all: a recognizer takes longer for a flat one than for a page."""
+        part = pixels[top : int(line.bottom + margin) + 1, left : int(line.right + margin) + 1]
+        parts.append(np.rot90(part, turns))
+    # One picture of all: a recognizer takes longer for a flat one than for a page.
     width = max(part.shape[1] for part in parts)
     height = max(sum(part.shape[0] for part in parts), width // 2)
     stack: Pixels = np.empty((height, width, 3), dtype=np.uint8)
@@ -154,7 +152,8 @@ def _stacked(parts: Sequence[Pixels]) -> Pixels:
     for part in parts:
         stack[top : top + part.shape[0], : part.shape[1]] = part
         top += part.shape[0]
-    return stack
+    tried = recognize(stack)
+    return turns if _well_read(tried) >= max(_HALF, _well_read(sample)) else 0
 
 
 def _well_read(lines: Sequence[Line]) -> float:
@@ -165,13 +164,6 @@ def _share(lines: Sequence[Line], counts: Callable[[Line], bool]) -> float:
     """Of the area of all lines, that of those which count; a headline says more than a footnote."""
     area = sum(line.area for line in lines)
     return sum(line.area for line in lines if counts(line)) / area if area else 0.0
-
-
-def _continues(before: Line, line: Line) -> bool:
-    """Whether it goes on with the line; other columns are lines of their own."""
-    beside = min(before.bottom, line.bottom) - max(before.top, line.top)
-    lower = min(before.height, line.height)
-    return beside > _SAME_ROW * lower and abs(line.left - before.right) < _WIDEST_GAP * lower
 
 
 MOST_PIXELS = 50_000_000

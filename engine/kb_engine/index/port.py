@@ -24,18 +24,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kb_contracts.api import models as m
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the settings, which every command reads, import this module and no numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kb_engine.settings import EngineSettings
 
-Ids = NDArray[np.int64]
-Vectors = NDArray[np.float32]
+Ids: TypeAlias = "NDArray[np.int64]"
+Vectors: TypeAlias = "NDArray[np.float32]"
 """Shape (n, dimensions), each row of length 1."""
 
 

@@ -186,9 +186,9 @@ class Pipeline:
             # A thread cannot be cancelled: it asks with every passage whether anybody still wants it.
             if stopped.is_set():
                 raise LeaseVoid
-            return self._encoder.count_tokens(passage)
+            return self._encoder.embedder.count_tokens(passage)
 
-        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.max_tokens)
+        found = chunks(extraction, count_tokens=count_tokens, max_tokens=self._encoder.embedder.max_tokens)
         pieces: list[PreparedChunk] = []
 
         def next_pieces() -> list[PreparedChunk]:
@@ -214,7 +214,7 @@ class Pipeline:
     async def _vectors(self, chunks: Sequence[PreparedChunk], steps: Steps, owner: Owner) -> Vectors:
         texts = [piece.text for piece in chunks]
         vectors = np.empty((len(texts), self._encoder.model.dimensions), dtype=np.float32)
-        size = self._encoder.batch_size
+        size = self._encoder.embedder.batch_size
         for start in range(0, len(texts), size):
             await steps.embedding(start, len(texts), chunks[start].page)
             batch = _Batch(self._encoder, texts[start : start + size], owner)

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kb_config.installing import install_command
 from kb_engine.embed.onnx_model import OnnxModel, missing_package, open_session, read_tokenizer
@@ -56,6 +57,11 @@ class MiniLM(Embedder):
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One vector a text, shape (n, 384); of a text longer than 256 tokens only these count."""
         return self._ready().embed(texts) if texts else np.empty((0, self.dimensions), np.float32)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """As a passage: the model was trained on pairs of both."""
+        vector: NDArray[np.float32] = self.embed([text])[0]
+        return vector
 
     def _ready(self) -> OnnxModel:
         if (model := self._model) is None:

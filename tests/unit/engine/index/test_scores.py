@@ -21,7 +21,6 @@ from tests.support.stores import (
 
 
 def explained(result: m.SearchResult) -> m.Explanation:
-    """How its score came about."""
     assert result.explain is not None
     return result.explain
 
@@ -63,13 +62,11 @@ async def test_in_mode_vector_the_meaning_alone_counts(base: Base) -> None:
 
 
 async def test_nothing_is_explained_unasked(base: Base) -> None:
-    """The answer stays small."""
     await base.note("apple")
     assert (await base.find("apple")).results[0].explain is None
 
 
 async def test_a_score_does_not_depend_on_the_other_results(base: Base) -> None:
-    """Filtered or not, asked for one or for ten, it is the same."""
     for number in range(5):
         await base.note(f"apple {number}", tags=[f"t{number}"], vectors=[between(0, 1, number / 5)])
     everything = {
@@ -128,7 +125,6 @@ async def test_equal_scores_come_in_the_order_of_the_chunks(base: Base) -> None:
 
 
 async def test_results_under_the_least_score_are_dropped_and_not_counted(base: Base) -> None:
-    """The bound itself is inside."""
     for cosine in (0.9, 0.5, 0.4):
         await base.note(f"n{cosine}", vectors=[between(0, 1, cosine)])
     found = await base.find("", "vector", vector=axis(0), min_score=0.5)

@@ -10,12 +10,11 @@ import apsw
 import pytest
 
 from kb_contracts.api import ragler as r
-from kb_contracts.api.errors import EngineError
 from kb_engine.store.repository import collections, documents
 from kb_engine.store.repository.transaction import stamp
 from kb_engine.store.sqlite.connection import SqliteRead
 from kb_engine.store.sqlite.schema import migrate
-from tests.support.stores import START, Base, Place, key, new_note, opened, prepared
+from tests.support.stores import START, Base, Place, key, new_note, opened, prepared, refused
 
 GUIDES = r.collection_id("guides")
 ID = "00000000-0000-4000-8000-000000000000"
@@ -23,19 +22,10 @@ UNUSED = "00000000-0000-4000-8000-000000000001"
 
 
 async def put(base: Base, id_: str, name: str, **said: Any) -> r.CollectionDetail:
-    """Describe a collection."""
     return await base.store.once(None, collections.put, id_, r.CollectionRequest(name=name, **said))
 
 
-async def refused(awaitable: Any) -> EngineError:
-    """The error that a call ends with."""
-    with pytest.raises(EngineError) as caught:
-        await awaitable
-    return caught.value
-
-
 async def listed(base: Base) -> list[tuple[str, str, int]]:
-    """Name, id and chunks of all."""
     return [
         (each.name, each.id, each.chunk_count)
         for each in (await base.store.read(collections.every)).collections
@@ -172,7 +162,6 @@ async def test_a_described_collection_outlives_its_documents(base: Base) -> None
     ],
 )
 async def test_names_and_ids_belong_together(base: Base, id_: str, name: str, named: str) -> None:
-    """The error says what belongs to what, and nothing has changed."""
     await put(base, ID, "guides", description="d")
     await base.note("1", tags=["collection:stones"])
     before = await base.store.read(collections.every)
@@ -197,7 +186,6 @@ async def test_an_id_leads_to_one_name_and_a_name_to_one_id(base: Base) -> None:
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "%", "_", "collection:", "日本語", "API Documentation", " x"])
 async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None:
-    """None is taken for a pattern or for SQL."""
     await base.note("1", tags=[f"collection:{name}"])
     await base.note("2", tags=["collection:another"])
     id_ = r.collection_id(name)
@@ -207,7 +195,6 @@ async def test_any_name_that_a_tag_carries_is_one(base: Base, name: str) -> None
 
 
 async def test_a_description_is_done_once_under_a_key(base: Base) -> None:
-    """A retry is answered as the first was, whatever came between; another request is refused."""
     first = r.CollectionRequest(name="guides", description="a")
     answer = await base.store.once(key(), collections.put, ID, first)
     later = await put(base, ID, "guides", description="b")

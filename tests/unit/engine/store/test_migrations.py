@@ -14,7 +14,7 @@ from kb_engine.store.port import NotABase
 from kb_engine.store.repository import collections, documents, jobs, state
 from kb_engine.store.sqlite.connection import transaction
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
-from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared
+from tests.support.stores import all_documents, axis, new_file, new_note, opened, prepared, visit
 
 OLD_TIME = "2024-05-06T07:08:09.000000Z"
 TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
@@ -22,7 +22,6 @@ TEXTS = ["Pensions are revalued", "every April", "我今天去中国旅游了"]
 
 @contextlib.contextmanager
 def direct(path: Path) -> Iterator[apsw.Connection]:
-    """The base as SQLite sees it."""
     db = apsw.Connection(str(path))
     try:
         yield db
@@ -59,27 +58,23 @@ def old(tmp_path: Path) -> Path:
 
 
 def columns(path: Path) -> set[str]:
-    """The columns of the table of documents."""
     with direct(path) as db:
         return {name for _, name, *_ in db.execute("PRAGMA table_info (documents)")}
 
 
 @pytest.mark.requirement("E28")
 async def test_the_first_layout_has_no_updated_at_and_todays_has(old: Path) -> None:
-    """The column is added; those that were there stay."""
     before = columns(old)
     assert "updated_at" not in before
-    async with opened(old):
-        pass
+    await visit(old)
     assert columns(old) >= before | {"updated_at"}
 
 
 @pytest.mark.requirement("E29")
 async def test_every_document_is_still_there_with_its_chunks_and_tags(old: Path) -> None:
-    """Under the same numbers; what is new is filled from what was known."""
     async with opened(old) as base:
         note, file, scan = (await all_documents(base)).documents
-        detail = await base.store.read(documents.detail, "u3")
+        detail = await base.detail("u3")
         text = (await base.store.read(documents.note, 3))[1]
     assert [(one.id, one.uid, one.title) for one in (note, file, scan)] == [
         (3, "u3", "Note"), (5, "u5", "File"), (6, "u6", "Scan"),
@@ -159,9 +154,7 @@ async def test_a_migrated_base_takes_changes_like_any_other(old: Path) -> None:
 
 
 async def test_a_migrated_base_opens_again_without_a_change(old: Path) -> None:
-    """Each migration runs once."""
-    async with opened(old):
-        pass
+    await visit(old)
     async with opened(old) as base:
         assert (await all_documents(base)).total == 3
     with direct(old) as db:
@@ -184,14 +177,12 @@ async def test_an_interrupted_migration_leaves_the_old_layout(old: Path, begun: 
 
 
 def dump(path: Path) -> list[object]:
-    """The layout and the documents."""
     with direct(path) as db:
         layout = db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()
         return [db.pragma("user_version"), layout, db.execute("SELECT * FROM documents").fetchall()]
 
 
 async def test_a_new_base_has_the_layout_of_a_migrated_one(old: Path, tmp_path: Path) -> None:
-    """There is one way to today's layout."""
     new = tmp_path / "new.db"
     async with opened(new), opened(old):
         pass
@@ -203,13 +194,11 @@ async def test_a_base_whose_old_rows_are_damaged_is_refused_with_its_rows(old: P
     with direct(old) as db:
         db.execute("UPDATE vectors SET vector = x'0000' WHERE chunk_id = 11")
     with pytest.raises(NotABase, match="chunk 11"):
-        async with opened(old):
-            pass
+        await visit(old)
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0], ids=["ends", "fails"])
 def test_a_transaction_is_closed_however_it_ends(tmp_path: Path, then: Callable[[], object]) -> None:
-    """The connection is free for the next one."""
     with direct(tmp_path / "kb.db") as db:
         with contextlib.suppress(ZeroDivisionError), transaction(db):
             then()
@@ -217,7 +206,6 @@ def test_a_transaction_is_closed_however_it_ends(tmp_path: Path, then: Callable[
 
 
 async def test_the_fixture_is_what_it_says(old: Path) -> None:
-    """An old base really is one."""
     with direct(old) as db:
         assert db.pragma("user_version") == 1
         assert db.execute("SELECT count(*) FROM chunk_text WHERE chunk_text MATCH 'revalued'").get == 1
@@ -242,7 +230,7 @@ async def test_jobs_that_waited_in_an_earlier_layout_keep_their_order(old: Path)
             ],
         )
     async with opened(old) as base:
-        await base.store.once(None, jobs.accept, new_file("e", title="e"))
+        await base.accept(new_file("e", title="e"))
         taken = [
             await base.store.write(jobs.take, "L", lanes) for lanes in [("short",)] * 2 + [("long",)] * 4
         ]

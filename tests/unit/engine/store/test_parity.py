@@ -15,7 +15,7 @@ from kb_engine.index import words
 from kb_engine.store.port import Found, Prepared
 from kb_engine.store.repository import documents
 from tests.support.postgres import give_back, new_database
-from tests.support.stores import Base, meaning, new_file, new_note, opened, prepared
+from tests.support.stores import Base, all_documents, meaning, new_file, new_note, opened, prepared
 
 pytestmark = pytest.mark.process
 
@@ -28,13 +28,10 @@ WORDS = (
 
 
 class Pair:
-    """A base on each store; what is done is done to both."""
-
     def __init__(self, one: Base, other: Base) -> None:
         self.both = (one, other)
 
     async def search(self, text: str, mode: m.Mode, **changes: object) -> None:
-        """Ask both, and hold the answers against each other."""
         vector = meaning(text)
         first, second = [
             await base.find(text, mode, vector=vector, explain=True, **changes) for base in self.both
@@ -50,14 +47,12 @@ def told(found: Found) -> tuple[object, ...]:
 
 
 def scores(found: Found) -> list[float]:
-    """Scores and what they were made of."""
     parts = [(result.score, result.explain) for result in found.results]
     return [number for score, x in parts if x for number in (score, x.cosine or 0.0, x.bm25 or 0.0)]
 
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    """Two empty bases."""
     database = await new_database()
     async with opened(tmp_path / "kb.db") as one, opened(database) as other:
         yield Pair(one, other)
@@ -76,18 +71,11 @@ async def fill(pair: Pair, chance: random.Random, count: int) -> None:
             await base.ingest(job, made)
         if change < 0.1 and number > 2:
             for base in pair.both:
-                if any(one.id == key for one in (await base.store.read(documents.page, **ALL)).documents):
+                if any(one.id == key for one in (await all_documents(base)).documents):
                     await base.store.once(None, documents.delete, key)
 
 
-ALL = {
-    "source_path": None, "tag": None, "doc_type": None, "sort_by": "id", "sort_order": "asc",
-    "limit": 1000, "offset": 0,
-}  # fmt: skip
-
-
 def document(chance: random.Random, title: str) -> Prepared:
-    """A few chunks of words from many scripts."""
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(1, 30))) for _ in range(chance.randint(1, 4))]
     plain = prepared(*texts, title=title)
     headed = [replace(c, heading=chance.choice([None, *WORDS])) for c in plain.chunks]

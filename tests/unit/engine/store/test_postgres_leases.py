@@ -20,7 +20,7 @@ from kb_engine.store.postgres.store import PostgresStore
 from kb_engine.store.repository import documents, jobs, state
 from tests.support.eventually import eventually_async
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, all_documents, key, new_file, new_note, opened, prepared
+from tests.support.stores import Base, all_documents, new_file, new_note, opened, prepared
 
 T = TypeVar("T")
 
@@ -35,14 +35,11 @@ _WAITING_FOR_ROWS = (
 
 @dataclass
 class Two:
-    """Two engines' stores on one database."""
-
     database: Database
     one: Base
     other: Base
 
     async def lapse(self) -> None:
-        """Let the time of all leases pass."""
         await self.database.execute(
             "UPDATE jobs SET lease_until = now() - interval '1 second' WHERE lease <> ''"
         )
@@ -50,7 +47,6 @@ class Two:
 
 @pytest.fixture
 async def two() -> AsyncIterator[Two]:
-    """An empty base, open twice."""
     database = await new_database()
     async with opened(database) as one, opened(database) as other:
         yield Two(database, one, other)
@@ -58,11 +54,10 @@ async def two() -> AsyncIterator[Two]:
 
 
 async def test_a_job_in_hand_is_not_released_by_an_engine_that_starts(two: Two) -> None:
-    """Its holder goes on and commits."""
     leased = await two.one.lease(new_note("a"))
     assert await two.other.store.write(jobs.release) == 0
     assert await two.other.store.write(jobs.take, "mine") is None
-    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
+    assert await two.one.commit(leased, prepared("a")) is not None
 
 
 async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: Two) -> None:
@@ -70,15 +65,14 @@ async def test_a_lapsed_lease_makes_the_job_anybodys_and_its_holder_nobody(two: 
     first = await two.one.lease(new_note("a"))
     await two.lapse()
     assert await two.other.store.write(jobs.release) == 1
-    second = await two.other.store.write(jobs.take, "second")
-    assert second is not None
+    second = await two.other.take("second")
     assert second.attempts == 2
     assert not await two.one.store.write(jobs.report, first.lease, first.job.id, "embedding", 1, 2)
-    assert await two.one.store.write(documents.commit, first, prepared("a")) is None
+    assert await two.one.commit(first, prepared("a")) is None
     assert await two.one.store.write(documents.commit_duplicate, first) is None
     assert not await two.one.store.write(jobs.fail, first.lease, first.job.id, ERROR)
     assert (await all_documents(two.one)).total == 0
-    assert await two.other.store.write(documents.commit, second, prepared("a")) is not None
+    assert await two.other.commit(second, prepared("a")) is not None
     assert (await all_documents(two.one)).total == 1
 
 
@@ -114,9 +108,8 @@ async def test_a_newer_engine_takes_over_from_one_that_runs(monkeypatch: pytest.
                     await call()
                 assert caught.value.code == "not_ready"
             assert await newer.store.write(jobs.release) == 1
-            taken = await newer.store.write(jobs.take, "newer")
-            assert taken is not None
-            assert await newer.store.write(documents.commit, taken, prepared("a")) is not None
+            taken = await newer.take("newer")
+            assert await newer.commit(taken, prepared("a")) is not None
             assert (await all_documents(older)).total == 2
 
 
@@ -169,7 +162,7 @@ async def test_a_lapsed_lease_that_nobody_took_is_still_good(two: Two) -> None:
     await two.one.store.beat()
     assert await two.other.store.write(jobs.release) == 0
     await two.lapse()
-    assert await two.one.store.write(documents.commit, leased, prepared("a")) is not None
+    assert await two.one.commit(leased, prepared("a")) is not None
 
 
 async def test_signs_of_life_keep_what_is_in_hand(two: Two) -> None:
@@ -220,7 +213,7 @@ async def test_a_beat_that_meets_a_job_being_taken_leaves_its_lease_alone(
 
 async def test_a_job_that_is_being_taken_when_the_engine_stops_is_handed_back(two: Two) -> None:
     """Its worker is stopped before the store is."""
-    job = await two.one.store.once(None, jobs.accept, new_note("a"))
+    job = await two.one.accept(new_note("a"))
     taking = asyncio.ensure_future(two.one.store.write(jobs.take, "L"))
     await asyncio.sleep(0)  # so that it has begun
     taking.cancel()
@@ -264,7 +257,7 @@ async def test_changes_that_wait_leave_room_for_searches_and_leases(two: Two) ->
 async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
-    await two.one.store.once(None, jobs.accept, job)
+    await two.one.accept(job)
     for number in range(3):
         assert await two.one.store.write(jobs.release) == min(number, 1)
         assert await two.one.store.write(jobs.take, f"L{number}") is not None
@@ -275,7 +268,6 @@ async def test_a_job_whose_engines_died_keeps_its_file(two: Two) -> None:
 
 
 async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
-    """Whichever engine lets go of it."""
     job = new_file("a")
     await two.database.execute(f"INSERT INTO spool_files (name) VALUES ('{job.spool}')")
     leased = await two.one.lease(job)
@@ -285,40 +277,14 @@ async def test_a_failed_job_keeps_its_file_until_it_is_let_go(two: Two) -> None:
     assert await two.one.count("spool_files") == 0
 
 
-async def test_two_engines_take_each_job_once(two: Two) -> None:
-    for number in range(20):
-        await two.one.store.once(None, jobs.accept, new_note(str(number)))
-    asked = [store.write(jobs.take, f"L{n}") for n in range(15) for store in (two.one.store, two.other.store)]
-    taken = [leased.job.id for leased in await asyncio.gather(*asked) if leased is not None]
-    assert len(taken) == len(set(taken)) == 20
-
-
-async def test_the_same_text_by_two_engines_at_once_is_one_document(two: Two) -> None:
-    """Their commits follow one another."""
-    leased: list[tuple[Base, LeasedJob]] = []
-    for number in range(10):
-        base = (two.one, two.other)[number % 2]
-        await base.store.once(None, jobs.accept, new_note("same", tags=[f"t{number}"]))
-        taken = await base.store.write(jobs.take, f"L{number}")
-        assert taken is not None
-        leased.append((base, taken))
-    done = await asyncio.gather(
-        *(base.store.write(documents.commit, one, prepared("same")) for base, one in leased)
-    )
-    assert sorted(job.deduplicated for job in done) == [False] + [True] * 9
-    (document,) = (await all_documents(two.one)).documents
-    assert len(document.tags) == 10
-
-
 async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
     """Who has seen the newest document has missed none before it."""
     seen: list[int] = []
 
     async def write(base: Base, number: int) -> None:
-        await base.store.once(None, jobs.accept, new_note(f"{number}"))
-        leased = await base.store.write(jobs.take, f"L{number}")
-        assert leased is not None
-        await base.store.write(documents.commit, leased, prepared(f"{number}", f"more of {number}"))
+        await base.accept(new_note(f"{number}"))
+        leased = await base.take(f"L{number}")
+        await base.commit(leased, prepared(f"{number}", f"more of {number}"))
 
     async def look() -> None:
         documents = (await all_documents(two.other)).documents
@@ -331,34 +297,10 @@ async def test_ids_grow_with_the_commits_of_all_engines(two: Two) -> None:
     assert seen[-1] == 20
 
 
-async def test_one_key_at_two_engines_at_once_is_one_job(two: Two) -> None:
-    """Both answer with it."""
-    asked = [
-        base.store.once(key(), jobs.accept, new_note("a")) for base in (two.one, two.other) for _ in range(4)
-    ]
-    answers = await asyncio.gather(*asked)
-    assert len({job.id for job in answers}) == 1
-    assert (await two.one.store.read(state.counts)).queue.queued == 1
-
-
-async def test_one_change_at_two_engines_under_one_key_is_done_once(two: Two) -> None:
-    """The second does not meet the version that the first has raised."""
-    document = await two.one.note("a")
-    asked = [
-        base.store.once(key(), documents.add_tags, document.id, ["t"], 1) for base in (two.one, two.other)
-    ]
-    first, second = await asyncio.gather(*asked)
-    assert first == second
-    assert first.version == 2
-
-
 async def test_too_many_waiting_jobs_are_refused_by_all_engines_together() -> None:
-    """The bound is that of the base."""
     database = await new_database()
     async with opened(database, max_queued=5) as one, opened(database, max_queued=5) as other:
-        asked = [
-            base.store.once(None, jobs.accept, new_note(f"{n}")) for n in range(8) for base in (one, other)
-        ]
+        asked = [base.accept(new_note(f"{n}")) for n in range(8) for base in (one, other)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(answer, m.Job) for answer in answers) == 5
     give_back(database)
@@ -369,14 +311,12 @@ async def test_an_engine_that_stops_hands_back_its_own_jobs_only(two: Two) -> No
     await two.other.lease(new_note("b"))
     await two.one.store.close()
     assert (await two.other.store.read(jobs.find, mine.job.id)).status == "queued"
-    again = await two.other.store.write(jobs.take, "again")
-    assert again is not None
+    again = await two.other.take("again")
     assert again.attempts == 1
     assert (await two.other.store.read(state.counts)).queue.running == 2
 
 
 async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
-    """Jobs that wait, end or are cancelled, and a base that was cleared."""
     heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(heard.put_nowait)
 
@@ -388,7 +328,7 @@ async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
     assert await hear() == ("resumed", None)
     done = await two.one.ingest(new_note("a"), prepared("a"))
     assert [await hear(), await hear()] == [("queued", None), ("ended", done.id)]
-    waiting = await two.one.store.once(None, jobs.accept, new_note("b"))
+    waiting = await two.one.accept(new_note("b"))
     await two.one.store.once(None, jobs.cancel, waiting.id)
     assert [await hear(), await hear()] == [("queued", None), ("cancelled", waiting.id)]
     await two.one.store.once(None, documents.clear)
@@ -396,7 +336,6 @@ async def test_the_news_of_one_engine_reach_the_other(two: Two) -> None:
 
 
 async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> None:
-    """What happened meanwhile is for the listener to find out."""
     heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
     two.other.store.subscribe(heard.put_nowait)
     async with asyncio.timeout(SECONDS):
@@ -406,5 +345,5 @@ async def test_an_ear_that_was_cut_off_listens_again_and_says_so(two: Two) -> No
             "AND datname = current_database()"
         )
         assert (await heard.get()).kind == "resumed"
-        await two.one.store.once(None, jobs.accept, new_note("a"))
+        await two.one.accept(new_note("a"))
         assert (await heard.get()).kind == "queued"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kb_engine.store.repository import documents, jobs
+from kb_engine.store.repository import jobs
 from kb_engine.turns import SHORT_BYTES
 from tests.support.stores import Base, died, new_file, new_note, opened, prepared
 
 
 async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
-    """Files of a caller, in this order."""
     for name in names:
-        await base.store.once(None, jobs.accept, new_file(name, title=name, caller=caller, **changes))
+        await base.accept(new_file(name, title=name, caller=caller, **changes))
 
 
 async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
@@ -44,14 +43,13 @@ async def test_short_notes_stand_in_a_lane_of_their_own(base: Base) -> None:
     """A long note stands with the files, and a worker of one lane sees nothing of the other."""
     await queued(base, "ann", "file")
     long = "x" * (SHORT_BYTES + 1)
-    await base.store.once(None, jobs.accept, new_note(long, title="long note", caller="ann"))
-    await base.store.once(None, jobs.accept, new_note(long[1:], title="short note", caller="ann"))
+    await base.accept(new_note(long, title="long note", caller="ann"))
+    await base.accept(new_note(long[1:], title="short note", caller="ann"))
     assert await taken(base, 9, "short") == ["short note"]
     assert await taken(base, 9, "long") == ["file", "long note"]
 
 
 async def test_a_caller_can_be_passed_over(base: Base) -> None:
-    """It has had its share; its job stays."""
     await queued(base, "ann", "a0")
     await queued(base, "ben", "b0")
     assert await taken(base, 9, without=("ann", "cem")) == ["b0"]
@@ -66,11 +64,11 @@ async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
         assert leased.lane == "long"
         assert await base.store.write(jobs.change_lane, leased, "scan")
         assert not await base.store.write(jobs.change_lane, leased, "scan")
-        assert await base.store.write(documents.commit, leased, prepared("text")) is None
+        assert await base.commit(leased, prepared("text")) is None
     assert await taken(base, 9, "long") == []
     again = await base.store.write(jobs.take, "again", ("scan",))
     assert (again.job.title, again.attempts, again.lane) == ("a0", 1, "scan")
-    assert await base.store.write(documents.commit, again, prepared("text")) is not None
+    assert await base.commit(again, prepared("text")) is not None
 
 
 async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency, LeasedJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
-from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared
+from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
 
 
 @pytest.fixture
@@ -29,7 +29,6 @@ async def base(place: Place) -> AsyncIterator[Base]:
 async def accept(
     base: Base, idempotency: Idempotency | None = None, document_id: int = 1, **patch: Any
 ) -> m.Job:
-    """Accept an update; its job."""
     wanted = m.NotePatch(**{"text": "new", **patch})
     return job_of(
         await base.store.write(documents.accept_update, document_id, wanted, idempotency or key("any"))
@@ -47,22 +46,14 @@ async def take(base: Base) -> LeasedJob | None:
 
 
 async def finish(base: Base, job: m.Job, **made: Any) -> m.Job:
-    """Take and commit an update; nothing else may be taken first."""
     leased = await take(base)
     assert leased is not None
     assert leased.job.id == job.id
-    done: m.Job = await base.store.write(documents.commit, leased, prepared(leased.job.text or "old", **made))
+    done: m.Job = await base.commit(leased, prepared(leased.job.text or "old", **made))
     return done
 
 
-async def refused(awaitable: Any) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        await awaitable
-    return caught.value
-
-
 async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
-    """It waits as other jobs do, and nothing has changed."""
     job = await accept(base, title="Given")
     assert (job.kind, job.status, job.document_id) == ("update", "queued", 1)
     assert (job.title, job.tags) == ("Given", ["collection:memory"])
@@ -84,12 +75,11 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
 
 
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
-    """It has no text of its own."""
     job = await accept(base, text=None, title="Given")
     leased = await take(base)
     assert leased is not None
     assert (leased.job.text, leased.job.new_title) == (None, "Given")
-    assert (await base.store.write(documents.commit, leased, prepared("old", title="Given"))).id == job.id
+    assert (await base.commit(leased, prepared("old", title="Given"))).id == job.id
     document, text = await base.store.read(documents.note, 1)
     assert (document.title, text, document.version) == ("Given", "old", 2)
 
@@ -106,7 +96,6 @@ async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
 
 
 async def test_the_same_update_under_another_key_joins_it(base: Base) -> None:
-    """Both keys have the answer."""
     job = await accept(base, key("one"))
     assert (await accept(base, key("two"))).id == job.id
     await finish(base, job)
@@ -145,17 +134,16 @@ async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
     assert leased is not None
     assert leased.job.id == first.id
     assert await take(base) is None
-    note = await base.store.once(None, jobs.accept, new_note("another"))
+    note = await base.accept(new_note("another"))
     taken = await base.store.write(jobs.take, "another lease")
     assert taken.job.id == note.id
-    await base.store.write(documents.commit, leased, prepared("a"))
+    await base.commit(leased, prepared("a"))
     await finish(base, second)
     assert (await base.store.read(documents.note, 1))[1] == "b"
-    assert (await base.store.read(documents.detail, 1)).version == 3
+    assert (await base.detail(1)).version == 3
 
 
 async def test_updates_of_two_notes_do_not_wait_for_each_other(base: Base) -> None:
-    """Two workers are busy with them."""
     await base.note("second")
     ids = [(await accept(base, key("1"))).id, (await accept(base, key("2"), document_id=2)).id]
     assert [(await base.store.write(jobs.take, id_)).job.id for id_ in ids] == ids
@@ -168,7 +156,7 @@ async def test_a_cancelled_update_lets_the_next_one_go(base: Base) -> None:
     assert (await accept(base, key("1"), text="a")).status == "cancelled"
     assert await base.store.read(answer_to, key("1")) is None
     await finish(base, second)
-    assert (await base.store.read(documents.detail, 1)).version == 2
+    assert (await base.detail(1)).version == 2
 
 
 async def test_a_forgotten_job_frees_its_key(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +180,7 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     await base.store.once(None, documents.add_tags, 1, ["later"], None)
     leased = await take(base)
     assert leased is not None
-    assert (
-        await refused(base.store.write(documents.commit, leased, prepared("new")))
-    ).code == "version_conflict"
+    assert (await refused(base.commit(leased, prepared("new")))).code == "version_conflict"
     assert (await base.store.read(documents.note, 1))[1] == "old"
     failure = m.JobError(code="version_conflict", message="It has changed.")
     assert await base.store.write(jobs.fail, "lease", leased.job.id, failure)
@@ -203,14 +189,11 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
 
 
 async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
-    """Nothing comes of it."""
     await accept(base)
     await base.store.once(None, documents.delete, 1)
     leased = await take(base)
     assert leased is not None
-    assert (
-        await refused(base.store.write(documents.commit, leased, prepared("new")))
-    ).code == "document_not_found"
+    assert (await refused(base.commit(leased, prepared("new")))).code == "document_not_found"
 
 
 async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
@@ -235,14 +218,12 @@ async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
 
 
 async def test_clearing_cancels_updates(base: Base) -> None:
-    """They are counted among the jobs."""
     await accept(base)
     assert (await base.store.once(None, documents.clear)).jobs_cancelled == 1
     assert await take(base) is None
 
 
 async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:
-    """With its order, and with the key that waits for it."""
     async with opened(place) as base:
         await base.note("old")
         first = await accept(base, key("1"), text="a")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import apsw
 import msgspec
 import numpy as np
 import pytest
@@ -115,19 +116,13 @@ def prepared(
     """Chunks with vectors; by default those of `meaning`."""
     rows = [meaning(text) for text in texts] if vectors is None else list(vectors)
     matrix: Vectors = np.array(rows, dtype=np.float32).reshape(len(texts), DIMENSIONS)
-    fields: dict[str, Any] = {"extraction_method": "text", "pages": None, **changes}
-    return Prepared(title=title, chunks=pieces(*texts), vectors=matrix, **fields)
-
-
-def pieces(*texts: str) -> list[PreparedChunk]:
     chunks, start = [], 0
     for text in texts:
-        tokens = len(text.split())
-        chunks.append(
-            PreparedChunk(text, page=1, heading=None, start=start, end=start + len(text), tokens=tokens)
-        )
-        start += len(text)
-    return chunks
+        end, tokens = start + len(text), len(text.split())
+        chunks.append(PreparedChunk(text, page=1, heading=None, start=start, end=end, tokens=tokens))
+        start = end
+    fields: dict[str, Any] = {"extraction_method": "text", "pages": None, **changes}
+    return Prepared(title=title, chunks=chunks, vectors=matrix, **fields)
 
 
 async def refused(awaitable: Awaitable[object]) -> EngineError:
@@ -184,6 +179,13 @@ class Base:
 
     async def ingest(self, job: NewJob, made: Prepared) -> m.Job:
         done = await self.commit(await self.lease(job), made)
+        assert done is not None
+        return done
+
+    async def ingest_among_others(self, job: NewJob, made: Prepared) -> m.Job:
+        """As `ingest` where other jobs wait too: each who takes one does the work of another."""
+        await self.accept(job)
+        done = await self.commit(await self.take(f"lease of {job.id}"), made)
         assert done is not None
         return done
 
@@ -253,6 +255,16 @@ async def open_store(place: Place, **options: Any) -> SqliteStore | PostgresStor
     if isinstance(place, Path):
         return await open_sqlite(place, **options)
     return await open_postgres(place.address, wait=0, **options)
+
+
+@contextmanager
+def direct(path: Path) -> Iterator[apsw.Connection]:
+    """The base as SQLite sees it."""
+    db = apsw.Connection(str(path))
+    try:
+        yield db
+    finally:
+        db.close()
 
 
 async def visit(place: Place, **options: Any) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api import models as m
 from kb_engine.store.port import Found
-from tests.support.stores import SCORING, Base, meaning, opened
+from tests.support.stores import SCORING, meaning, opened
 
 WORDS = ["apple", "pear", "plum", "fig", "kiwi"]
 TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
@@ -76,12 +76,7 @@ async def searched(
 ) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Path(folder) / "kb.db") as base:
-            await fill(base, documents)
-            tags = [tag] if tag else []
-            return await base.find(query, mode, vector=meaning(query), top=100, tags=tags)
-
-
-async def fill(base: Base, documents: list[tuple[list[str], set[str]]]) -> None:
-    """One note a document, none a duplicate of another."""
-    for number, (texts, tags) in enumerate(documents):
-        await base.note(*texts, tags=sorted(tags), title="untitled", dedup_scope=str(number))
+            for number, (texts, tags) in enumerate(documents):
+                await base.note(*texts, tags=sorted(tags), title="untitled", dedup_scope=str(number))
+            chosen = [tag] if tag else []
+            return await base.find(query, mode, vector=meaning(query), top=100, tags=chosen)

@@ -9,15 +9,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_engine.index.port import Scoring
-from tests.support.stores import (
-    SCORING,
-    Base,
-    axis,
-    between,
-    new_file,
-    pieces,
-    prepared,
-)
+from tests.support.stores import SCORING, Base, axis, between, new_file, prepared
 
 
 def explained(result: m.SearchResult) -> m.Explanation:
@@ -107,12 +99,8 @@ async def test_a_word_in_the_title_counts_double(base: Base) -> None:
 
 async def test_a_word_in_a_heading_is_found(base: Base) -> None:
     made = prepared("text")
-    (chunk,) = pieces("text")
-    headed = replace(chunk, page=None, heading="Revaluation")
-    await base.ingest(
-        new_file("x"),
-        type(made)(title="t", extraction_method="x", pages=None, chunks=[headed], vectors=made.vectors),
-    )
+    headed = replace(made.chunks[0], page=None, heading="Revaluation")
+    await base.ingest(new_file("x"), replace(made, chunks=[headed]))
     assert (await base.find("revaluation")).results[0].chunk.heading == "Revaluation"
 
 

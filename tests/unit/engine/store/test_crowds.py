@@ -34,9 +34,9 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
     texts = ["common one ", "common two ", "common three "]
 
     async def writer(number: int) -> None:
-        document = await note(base, number, texts)
+        job = await base.ingest_among_others(new_note(f"{number}"), prepared(*texts))
         if number % 3 == 0:
-            await base.store.once(None, documents.delete, document)
+            await base.store.once(None, documents.delete, job.document_id)
 
     async def reader() -> None:
         found = await base.find("common", "hybrid", vector=meaning("common"), top=100)
@@ -46,16 +46,6 @@ async def test_many_at_once_ingest_search_and_delete_without_a_torn_view(base: B
     await asyncio.gather(*(writer(number) for number in range(30)), *(reader() for _ in range(60)))
     assert await base.count("chunks") == 60
     assert (await base.find("common", top=100)).total == 60
-
-
-async def note(base: Base, number: int, texts: list[str]) -> int:
-    """Ingest a note while others do; whoever takes the job does the work."""
-    await base.accept(new_note(f"{number}"))
-    leased = await base.take(f"lease {number}")
-    job = await base.commit(leased, prepared(*texts))
-    assert job is not None
-    assert job.document_id is not None
-    return job.document_id
 
 
 async def test_every_job_is_taken_by_one_worker_only(engines: Engines) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import Any
 from uuid import UUID
@@ -82,12 +83,17 @@ async def test_chunks_come_in_order_and_in_slices(base: Base) -> None:
     assert (await base.store.read(documents.detail, document.id, chunk_offset=2**62)).chunks == []
 
 
-async def test_a_document_without_text_is_empty_and_says_why(base: Base) -> None:
-    """A scan that gave nothing is no success in disguise."""
-    done = await base.ingest(new_file("scan"), prepared(status_reason="A scan without text."))
-    document = await base.detail(done.document_id or 0)
-    assert (document.status, document.status_reason) == ("empty", "A scan without text.")
-    assert (document.chunk_count, document.chunks) == (0, [])
+@pytest.mark.parametrize(
+    ("texts", "reason", "status"),
+    [((), "A scan without text.", "empty"), (("words",), "Page 3 was not read.", "searchable")],
+)
+async def test_a_document_tells_what_was_not_read_and_is_empty_without_any_text(
+    base: Base, texts: tuple[str, ...], reason: str, status: str
+) -> None:
+    await base.ingest(new_file("scan"), prepared(*texts, status_reason=reason))
+    document = await base.detail(1)
+    assert (document.status, document.status_reason) == (status, reason)
+    assert document.chunk_count == len(document.chunks) == len(texts)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "tail\0", "𝔘𝔫𝔦 é e\u0301", "line\r\nline\u2028"])
@@ -211,25 +217,12 @@ async def test_a_replaced_note_keeps_its_identity_and_is_found_by_its_new_text_a
     assert [result.score for result in by_meaning.results] == [0.0, 0.0]
 
 
-async def test_a_note_changed_meanwhile_is_not_replaced(base: Base) -> None:
-    document = await base.note("first")
-    await replace(base, document, "second")
-    error = await refused(replace(base, document, "third"))
-    assert (error.code, error.members) == ("version_conflict", {"current_version": 2})
-    assert (await base.store.read(documents.note, document.id))[1] == "second"
-
-
-async def test_a_file_is_no_note(base: Base) -> None:
-    document = await base.file("a")
-    assert (await refused(base.store.read(documents.note, document.id))).code == "not_a_note"
-    assert (await refused(replace(base, document, "b"))).code == "not_a_note"
-
-
-async def test_a_missing_note_is_not_found(base: Base) -> None:
-    document = await base.note("a")
-    await base.store.once(None, documents.delete, document.id)
-    assert (await refused(base.store.read(documents.note, document.id))).code == "document_not_found"
-    assert (await refused(replace(base, document, "b"))).code == "document_not_found"
+async def test_neither_a_file_nor_a_missing_note_is_read_or_replaced(base: Base) -> None:
+    file, gone = await base.file("a"), await base.note("b")
+    await base.store.once(None, documents.delete, gone.id)
+    for document, code in ((file, "not_a_note"), (gone, "document_not_found")):
+        assert (await refused(base.store.read(documents.note, document.id))).code == code
+        assert (await refused(replace(base, document, "c"))).code == code
 
 
 async def test_time_goes_on_although_the_clock_went_back(base: Base) -> None:
@@ -276,13 +269,6 @@ async def test_clearing_removes_all_documents_and_cancels_what_would_bring_new_o
     assert (await base.store.read(jobs.find, queued.id)).status == "cancelled"
     assert (await all_documents(base)).total == 0
     assert (await base.find("a")).total == 0
-
-
-async def test_a_cleared_base_takes_new_documents(base: Base) -> None:
-    await base.note("before")
-    await base.store.once(None, documents.clear)
-    document = await base.note("after")
-    assert [result.document.id for result in (await base.find("after")).results] == [document.id]
 
 
 # --- totals
@@ -382,18 +368,6 @@ async def test_a_scan_is_read_by_ocr_once(base: Base) -> None:
     assert await base.store.read(documents.duplicate_of, new_file("other")) == 2
 
 
-async def test_a_worker_is_told_that_ocr_is_forced(base: Base) -> None:
-    for forced in (True, False):
-        leased = await base.lease(new_file(str(forced), force_ocr=forced))
-        assert leased.job.force_ocr is forced
-
-
-async def test_a_searchable_document_tells_what_was_not_read(base: Base) -> None:
-    await base.ingest(new_file("x"), prepared("words", status_reason="Page 3 was not read."))
-    document = await base.detail(1)
-    assert (document.status, document.status_reason) == ("searchable", "Page 3 was not read.")
-
-
 async def test_a_document_moved_out_of_the_scope_is_no_duplicate_in_it(base: Base) -> None:
     """Or the submission would vanish into another collection."""
     scope = {"dedup_scope": "collection:a", "tags": ["collection:a"]}
@@ -410,16 +384,6 @@ async def test_a_duplicate_is_foreseen_as_the_commit_will_see_it(base: Base) -> 
     document = await base.note("same")
     assert await base.store.read(documents.duplicate_of, new_note("same")) == document.id
     assert await base.store.read(documents.duplicate_of, new_note("same", dedup_scope="x")) is None
-
-
-async def test_a_duplicate_deleted_meanwhile_means_ordinary_ingestion(base: Base) -> None:
-    document = await base.note("same")
-    leased = await base.lease(new_note("same"))
-    assert await base.store.read(documents.duplicate_of, leased.job) == document.id
-    await base.store.once(None, documents.delete, document.id)
-    job = await base.commit(leased, prepared("same"))
-    assert job is not None
-    assert (job.deduplicated, job.document_id) == (False, 2)
 
 
 async def test_a_duplicate_is_committed_without_being_prepared(base: Base) -> None:
@@ -440,7 +404,9 @@ async def test_where_the_duplicate_is_gone_nothing_is_committed_in_its_place(bas
     assert await base.store.write(documents.commit_duplicate, leased) is None
     assert (await base.store.read(jobs.find, leased.job.id)).status == "running"
     assert (await all_documents(base)).total == 0
-    assert await base.commit(leased, prepared("same")) is not None
+    job = await base.commit(leased, prepared("same"))
+    assert job is not None
+    assert (job.deduplicated, job.document_id) == (False, 2)
 
 
 async def test_a_duplicate_of_a_job_that_was_cancelled_changes_nothing(base: Base) -> None:
@@ -462,9 +428,7 @@ async def test_a_replaced_note_is_no_longer_its_old_text_but_its_new_one(base: B
 async def test_a_preparation_that_does_not_fit_stores_nothing(base: Base) -> None:
     leased = await base.lease(new_note("a"))
     short = prepared("a", "b")
-    broken = type(short)(
-        title="t", extraction_method="x", pages=None, chunks=short.chunks, vectors=short.vectors[:1]
-    )
+    broken = dataclasses.replace(short, vectors=short.vectors[:1])
     with pytest.raises(ValueError, match="2 chunks, but 1 vectors"):
         await base.commit(leased, broken)
     assert (await all_documents(base)).total == 0
@@ -478,9 +442,7 @@ async def test_vectors_of_another_length_are_refused_whole(base: Base) -> None:
     """The index and the rows never part ways. On PostgreSQL another engine may have bound the base."""
     leased = await base.lease(new_note("a"))
     made = prepared("a")
-    broken = type(made)(
-        title="t", extraction_method="x", pages=None, chunks=made.chunks, vectors=made.vectors[:, :3]
-    )
+    broken = dataclasses.replace(made, vectors=made.vectors[:, :3])
     with pytest.raises((ValueError, EngineError), match=r"shape|filled by test \(8 .* vectors of 3"):
         await base.commit(leased, broken)
     assert (await all_documents(base)).total == 0

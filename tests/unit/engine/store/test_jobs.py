@@ -14,6 +14,7 @@ from kb_engine.store.port import NewJob
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.jobs import rests_until
 from kb_engine.store.repository.transaction import seconds_between, stamp
+from kb_engine.turns import SHORT_BYTES
 from tests.support.stores import (
     START,
     Base,
@@ -29,12 +30,13 @@ from tests.support.stores import (
     refused,
 )
 
+MAX_QUEUED = 9
 ERROR = m.JobError(code="file_corrupt", message="It is damaged.")
 
 
 @pytest.fixture
 async def base(place: Place) -> AsyncIterator[Base]:
-    async with opened(place, max_queued=5) as base:
+    async with opened(place, max_queued=MAX_QUEUED) as base:
         yield base
 
 
@@ -48,7 +50,7 @@ async def test_an_accepted_job_is_queued_with_what_was_asked(base: Base) -> None
 
 async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) -> None:
     first = new_note("one\0two", tags=["a"], metadata={"n": [1, None]}, source_path="/p", dedup_scope="s")
-    second = new_file("b")
+    second = new_file("b", force_ocr=True)
     for job in (first, second):
         await base.accept(job)
     taken = [await base.store.write(jobs.take, lease) for lease in ("L1", "L2", "L3")]
@@ -58,7 +60,7 @@ async def test_the_oldest_job_is_taken_first_with_all_that_it_needs(base: Base) 
     )
     assert (taken[0].lease, taken[0].attempts) == ("L1", 1)
     assert taken[1] is not None
-    assert taken[1].job.spool == second.spool
+    assert (taken[1].job.spool, taken[1].job.force_ocr) == (second.spool, True)
     assert taken[2] is None
 
 
@@ -107,27 +109,22 @@ async def test_cancelling_a_running_job_voids_its_lease(base: Base) -> None:
 
 async def test_an_ended_job_cannot_be_cancelled(base: Base) -> None:
     job = await base.ingest(new_note("a"), prepared("a"))
-    with pytest.raises(EngineError, match="completed") as caught:
-        await base.store.once(None, jobs.cancel, job.id)
-    assert caught.value.code == "job_finished"
+    error = await refused(base.store.once(None, jobs.cancel, job.id))
+    assert (error.code, "completed" in error.detail) == ("job_finished", True)
 
 
 async def test_an_unknown_job_is_not_found(base: Base) -> None:
-    with pytest.raises(EngineError) as read:
-        await base.store.read(jobs.find, "nobody")
-    with pytest.raises(EngineError) as cancelled:
-        await base.store.once(None, jobs.cancel, "nobody")
-    assert [read.value.code, cancelled.value.code] == ["job_not_found"] * 2
+    for call in (base.store.read(jobs.find, "nobody"), base.store.once(None, jobs.cancel, "nobody")):
+        assert (await refused(call)).code == "job_not_found"
 
 
 async def test_too_many_waiting_jobs_are_refused_until_one_is_taken(base: Base) -> None:
-    for number in range(5):
+    for number in range(MAX_QUEUED):
         await base.accept(new_note(str(number)))
-    with pytest.raises(EngineError) as caught:
-        await base.accept(new_note("6"))
-    assert (caught.value.code, caught.value.members["retry_after"] > 0) == ("queue_full", True)
+    error = await refused(base.accept(new_note("more")))
+    assert (error.code, error.members["retry_after"] > 0) == ("queue_full", True)
     await base.store.write(jobs.take, "L")
-    await base.accept(new_note("6"))
+    await base.accept(new_note("more"))
 
 
 async def test_jobs_are_listed_newest_first_by_page_and_status(base: Base) -> None:
@@ -161,25 +158,17 @@ async def after_crashes(count: int, place: Place, folder: Path) -> Place:
     return place
 
 
-async def test_a_job_that_ran_when_the_process_died_is_queued_again(place: Place, tmp_path: Path) -> None:
-    async with opened(await after_crashes(2, place, tmp_path)) as base:
-        assert await base.store.write(jobs.release) == 1
-        leased = await base.take("L9")
-        assert leased.attempts == 3
-        assert not await base.store.write(jobs.report, "L", leased.job.id, "embedding", 1, 2)
-        assert await base.commit(leased, prepared("a")) is not None
-
-
-@pytest.mark.parametrize("deaths", [3, 7])
+@pytest.mark.parametrize("deaths", [2, 3, 7])
 async def test_no_number_of_deaths_fails_a_job(place: Place, tmp_path: Path, deaths: int) -> None:
-    """It is not its fault; its text is still there, and it is done when an engine lives long enough."""
+    """They are not its fault; its text is still there, and it is done when an engine lives long enough."""
     async with opened(await after_crashes(deaths, place, tmp_path)) as base:
         assert await base.store.write(jobs.release) == 1
         (job,) = (await base.store.read(jobs.page, None, 10, 0)).jobs
-        assert (job.status, job.error) == ("queued", None)
+        assert (job.status, job.error, job.attempts) == ("queued", None, deaths)
         base.clock.move(hours=1)
-        leased = await base.take("L")
-        assert leased.job.text == "a"
+        leased = await base.take("L9")
+        assert (leased.job.text, leased.attempts) == ("a", deaths + 1)
+        assert not await base.store.write(jobs.report, "L", job.id, "embedding", 1, 2)
         assert await base.commit(leased, prepared("a")) is not None
 
 
@@ -270,7 +259,7 @@ async def test_what_has_not_failed_cannot_be_tried_again(base: Base) -> None:
 
 async def test_a_failed_job_waits_for_room_in_the_queue(base: Base) -> None:
     job_id = await failed(base, new_note("a"))
-    for number in range(5):
+    for number in range(MAX_QUEUED):
         await base.accept(new_note(str(number)))
     assert (await refused(base.store.once(None, jobs.retry, job_id))).code == "queue_full"
     assert (await base.store.read(jobs.find, job_id)).retryable
@@ -383,3 +372,78 @@ async def test_what_was_learned_stays_with_the_base(place: Place) -> None:
         await taking(base, 4, new_note("a"))
     async with opened(place) as base:
         assert (await base.accept(new_note("b"))).estimated_seconds == pytest.approx(4)
+
+
+# --- whose turn it is: callers take turns, and short notes stand apart
+
+
+async def queued(base: Base, caller: str, *names: str, **changes: str) -> None:
+    for name in names:
+        await base.accept(new_file(name, title=name, caller=caller, **changes))
+
+
+async def taken(base: Base, count: int, *lanes: str, without: tuple[str, ...] = ()) -> list[str]:
+    """The titles of the next jobs; fewer where no more wait."""
+    chosen = {"lanes": lanes} if lanes else {}
+    leases = [
+        await base.store.write(jobs.take, f"L{number}", without=without, **chosen) for number in range(count)
+    ]
+    return [leased.job.title for leased in leases if leased is not None]
+
+
+async def test_who_comes_late_stands_behind_one_file_of_the_others(base: Base) -> None:
+    await queued(base, "ann", *(f"a{number}" for number in range(9)))
+    assert await taken(base, 3) == ["a0", "a1", "a2"]
+    await queued(base, "ben", "b0", "b1")
+    assert await taken(base, 5) == ["a3", "b0", "a4", "b1", "a5"]
+
+
+async def test_an_empty_queue_forgets_nobodys_turn(base: Base) -> None:
+    """Who has had many turns is not behind by as many when somebody else comes."""
+    await queued(base, "ann", "a0", "a1", "a2", "a3")
+    assert len(await taken(base, 4)) == 4
+    await queued(base, "ben", "b0", "b1", "b2")
+    await queued(base, "ann", "a4")
+    assert await taken(base, 4) == ["b0", "b1", "a4", "b2"]
+
+
+async def test_short_notes_stand_in_a_lane_of_their_own(base: Base) -> None:
+    """A long note stands with the files, and a worker of one lane sees nothing of the other."""
+    await queued(base, "ann", "file")
+    long = "x" * (SHORT_BYTES + 1)
+    await base.accept(new_note(long, title="long note", caller="ann"))
+    await base.accept(new_note(long[1:], title="short note", caller="ann"))
+    assert await taken(base, 9, "short") == ["short note"]
+    assert await taken(base, 9, "long") == ["file", "long note"]
+
+
+async def test_a_caller_can_be_passed_over(base: Base) -> None:
+    await queued(base, "ann", "a0")
+    await queued(base, "ben", "b0")
+    assert await taken(base, 9, without=("ann", "cem")) == ["b0"]
+    assert await taken(base, 9) == ["a0"]
+
+
+async def test_a_job_goes_on_in_another_lane(base: Base) -> None:
+    """Its attempt does not count, its old lease is void, and it stands behind its caller's jobs there."""
+    await queued(base, "ann", "a0", "a1")
+    for lane in ("long", "long"):
+        leased = await base.store.write(jobs.take, "first", (lane,))
+        assert leased.lane == "long"
+        assert await base.store.write(jobs.change_lane, leased, "scan")
+        assert not await base.store.write(jobs.change_lane, leased, "scan")
+        assert await base.commit(leased, prepared("text")) is None
+    assert await taken(base, 9, "long") == []
+    again = await base.store.write(jobs.take, "again", ("scan",))
+    assert (again.job.title, again.attempts, again.lane) == ("a0", 1, "scan")
+    assert await base.commit(again, prepared("text")) is not None
+
+
+async def test_the_order_outlives_the_process(base: Base, tmp_path: Path) -> None:
+    """What ran when it died comes first again, in its lane."""
+    await queued(base, "ann", "a0", "a1", "a2")
+    await queued(base, "ben", "b0", "b1")
+    assert await taken(base, 3) == ["a0", "b0", "a1"]
+    async with opened(await died(base, tmp_path / "left")) as again:
+        await again.store.write(jobs.release)
+        assert await taken(again, 9) == ["a0", "b0", "a1", "b1", "a2"]

@@ -36,7 +36,7 @@ DOCUMENT: Mapping[str, Any] = {
     "id": 1, "uid": "u1", "kind": "file", "title": "Stones", "doc_type": "text", "format": "txt",
     "filename": "f.txt", "source_path": "/f", "size_bytes": 27, "sha256": "h", "metadata": "{}",
     "source_type": None, "dedup_scope": "", "status": "searchable", "status_reason": None,
-    "extraction_method": "text", "pages": None, "chunk_count": 2, "token_count": 4, "version": 1,
+    "extraction_method": "text", "pages": None, "chunk_count": 2, "token_count": 4, "version": 7,
     "created_at": TIME, "updated_at": TIME,
 }  # fmt: skip
 JOB: Mapping[str, Any] = {
@@ -195,6 +195,7 @@ async def expect_everything(place: Place, version: int) -> None:
             "Stones", ["collection:stones"], ["/f"],
         )  # fmt: skip
         detail = await base.detail(1)
+        assert detail.version == (7 if isinstance(place, Database) or version >= 2 else 1)
         assert [each.text for each in detail.chunks] == TEXTS
         for number, text in enumerate(TEXTS):
             (found,) = (await base.find(text)).results

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import asyncpg
 import numpy as np
@@ -15,6 +14,7 @@ from kb_contracts.api.errors import EngineError
 from kb_engine.address import address_of
 from kb_engine.store.port import (
     BaseTooNew,
+    BaseUnreachable,
     BaseUnwritable,
     EmbedderIdentity,
     EmbedderMismatch,
@@ -24,7 +24,7 @@ from kb_engine.store.port import (
 from kb_engine.store.postgres import schema
 from kb_engine.store.postgres.connection import as_engine_errors, from_base, to_base
 from kb_engine.store.postgres.store import open_postgres
-from tests.support.postgres import Database, give_back, new_database
+from tests.support.postgres import PASSWORD, Database, give_back, new_database
 from tests.support.stores import EMBEDDER, axis, new_note, opened, prepared, visit
 
 UNKNOWN = EmbedderIdentity(EMBEDDER.name, 0)
@@ -55,46 +55,15 @@ async def test_engines_that_start_together_make_one_base() -> None:
         await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_a_migration_that_fails_leaves_the_layout_as_it_was(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fourth(db: Any) -> None:
-        await db.execute("CREATE TABLE extra (x integer)")
-        if failing:
-            raise ZeroDivisionError
-
-    failing = True
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, fourth))
-
-    async def migrate(db: Any) -> None:
-        await schema.migrate(db, database.address, schema.MIGRATIONS)
-
-    before = await database.value("SELECT version FROM layout")
-    with pytest.raises(ZeroDivisionError):
-        await database.ask(migrate)
-    assert await database.value("SELECT version FROM layout") == before
-    assert await database.value("SELECT to_regclass('kb.extra')") is None
-    failing = False
-    await database.ask(migrate)
-    assert await database.value("SELECT version FROM layout") == before + 1
-    await database.execute(f"DROP TABLE extra; UPDATE layout SET version = {before}")
-
-
 async def test_a_migration_that_the_server_gave_up_is_tried_again(database: Database) -> None:
     """It may stand in each other's way with a search of an engine that runs."""
-    tries = 0
-
-    async def extra(_db: Any) -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise asyncpg.DeadlockDetectedError("one of two")
-
+    await database.execute("CREATE SEQUENCE tries")
+    extra = "DO $$ BEGIN IF nextval('tries') = 1 THEN RAISE deadlock_detected; END IF; END $$"
     migrations = (*schema.MIGRATIONS, extra)
     await database.ask(lambda db: schema.migrate(db, database.address, migrations))
-    assert tries == 2
+    assert await database.value("SELECT last_value FROM tries") == 2
     assert await database.value("SELECT version FROM layout") == len(migrations)
-    await database.execute(f"UPDATE layout SET version = {len(schema.MIGRATIONS)}")
+    await database.execute(f"DROP SEQUENCE tries; UPDATE layout SET version = {len(schema.MIGRATIONS)}")
 
 
 async def test_a_base_of_a_later_engine_is_refused_unchanged(database: Database) -> None:
@@ -214,6 +183,22 @@ async def test_a_user_who_may_not_write_is_told_so(database: Database) -> None:
     with pytest.raises(BaseUnwritable, match="right to write"):
         await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
     await database.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("/kb_", "/no_such_"), ("127.0.0.1:", "127.0.0.1:1"), ("kb:", "stranger:")]
+)
+async def test_a_server_that_lets_nobody_in_is_one_line_without_the_password(
+    database: Database, old: str, new: str
+) -> None:
+    url = database.url.replace(old, new, 1)
+    if new.endswith(":1"):
+        url = url.replace(f"1{database.server.port}", "1", 1)
+    with pytest.raises(BaseUnreachable, match="KB_STORE") as caught:
+        await open_postgres(address_of(url), embedder=EMBEDDER, wait=0)
+    assert "\n" not in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    assert str(address_of(url)) in str(caught.value)
 
 
 async def test_a_base_is_reached_by_a_socket_too(database: Database) -> None:

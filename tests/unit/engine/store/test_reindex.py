@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
 from kb_engine.index.port import Vectors
 from kb_engine.store.port import BaseInUse, BaseTooNew, EmbedderIdentity, EmbedderMismatch, NotABase
@@ -19,7 +18,7 @@ from kb_engine.store.postgres.schema import MIGRATIONS
 from kb_engine.store.repository import documents
 from kb_engine.store.sqlite import opening as sqlite
 from tests.support.postgres import Database, give_back, new_database
-from tests.support.stores import Base, Place, axis, new_note, opened, prepared, visit
+from tests.support.stores import Place, axis, new_note, opened, prepared, visit
 
 OTHER = EmbedderIdentity("other", 3)
 
@@ -37,24 +36,25 @@ async def reindex(
     return await postgres.reindex_postgres(place.address, embedder=embedder, embed=embed, **more)
 
 
-@pytest.fixture
-async def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A base of two documents, three chunks and the test embedder; batches of two."""
+async def fill(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two documents of three chunks in all, by the test embedder; batches of two."""
     for dialect in (sqlite, postgres):
         monkeypatch.setattr(dialect, "REINDEX_BATCH", 2)
     async with opened(place) as base:
         await base.note("a", "bb", vectors=[axis(0), axis(1)])
         await base.note("ccc")
+
+
+@pytest.fixture
+async def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    await fill(place, monkeypatch)
     return place
 
 
 @pytest.fixture
 async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(postgres, "REINDEX_BATCH", 2)
     database = await new_database()
-    async with opened(database) as base:
-        await base.note("a", "bb", vectors=[axis(0), axis(1)])
-        await base.note("ccc")
+    await fill(database, monkeypatch)
     yield database
     give_back(database)
 
@@ -160,7 +160,9 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
         def embed(texts: Sequence[str]) -> Vectors:
             if not written:
                 # Called on a thread: the engine's own loop takes in a note before this batch is done.
-                written.append(asyncio.run_coroutine_threadsafe(note(base), loop).result(20))
+                job = new_note("meanwhile", title="meanwhile")
+                ingest = base.ingest_among_others(job, prepared("meanwhile", title=job.title))
+                written.append(asyncio.run_coroutine_threadsafe(ingest, loop).result(20))
             return by_length(texts)
 
         assert await reindex(database, embed=embed) == 4
@@ -180,12 +182,3 @@ async def test_an_engine_may_work_until_the_switch(database: Database) -> None:
         near = await base.find("", "vector", vector=by_length(["meanwhile"])[0], top=10)
         assert "meanwhile" in [result.chunk.text for result in near.results]
         assert await base.count("vectors") == await base.count("chunks") == 4
-
-
-async def note(base: Base) -> m.Document:
-    """A note taken in beside a job that runs."""
-    await base.accept(new_note("meanwhile", title="meanwhile"))
-    leased = await base.take("beside")
-    done = await base.commit(leased, prepared("meanwhile", title="meanwhile"))
-    assert done is not None
-    return await base.detail(done.document_id or 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kb_contracts.api.errors import EngineError
 from kb_engine.store.port import Idempotency
-from kb_engine.store.repository import documents, jobs, state
+from kb_engine.store.repository import documents, jobs
 from kb_engine.store.repository.transaction import answer_to, following, parse, stamp
 from tests.support.stores import Base, Place, all_documents, key, new_note, opened, prepared, refused
 
@@ -48,12 +48,6 @@ async def test_a_repeated_cancel_gives_the_first_answer(base: Base) -> None:
     assert await base.store.once(key(), jobs.cancel, job.id) == await base.store.once(
         key(), jobs.cancel, job.id
     )
-
-
-async def test_a_repeated_submission_queues_one_job(base: Base) -> None:
-    for _ in range(3):
-        await base.store.once(key(), jobs.accept, new_note("b"))
-    assert (await base.store.read(state.counts)).queue.queued == 1
 
 
 async def test_another_request_under_the_same_key_is_refused(base: Base) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.store.port import Idempotency, LeasedJob
+from kb_engine.store.port import Idempotency
 from kb_engine.store.repository import documents, jobs, state
 from kb_engine.store.repository.transaction import answer_to
 from tests.support.stores import Base, Place, died, key, new_file, new_note, opened, prepared, refused
@@ -29,28 +29,19 @@ async def base(place: Place) -> AsyncIterator[Base]:
 async def accept(
     base: Base, idempotency: Idempotency | None = None, document_id: int = 1, **patch: Any
 ) -> m.Job:
+    refusal = patch.pop("refusal", None)
     wanted = m.NotePatch(**{"text": "new", **patch})
-    return job_of(
-        await base.store.write(documents.accept_update, document_id, wanted, idempotency or key("any"))
-    )
+    keyed = idempotency or key("any")
+    job = await base.store.write(documents.accept_update, document_id, wanted, keyed, refusal=refusal)
+    assert isinstance(job, m.Job)
+    return job
 
 
-def job_of(taken: m.Job | m.Document) -> m.Job:
-    assert isinstance(taken, m.Job)
-    return taken
-
-
-async def take(base: Base) -> LeasedJob | None:
-    found: LeasedJob | None = await base.store.write(jobs.take, "lease")
-    return found
-
-
-async def finish(base: Base, job: m.Job, **made: Any) -> m.Job:
-    leased = await take(base)
-    assert leased is not None
+async def finish(base: Base, job: m.Job) -> None:
+    """Take and commit an update; nothing else may be taken first."""
+    leased = await base.take("lease")
     assert leased.job.id == job.id
-    done: m.Job = await base.commit(leased, prepared(leased.job.text or "old", **made))
-    return done
+    assert await base.commit(leased, prepared(leased.job.text or "old"))
 
 
 async def test_an_accepted_update_says_what_it_will_change(base: Base) -> None:
@@ -65,7 +56,8 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
     """The key's answer is the note of that moment, also after a later change."""
     job = await accept(base, key())
     assert await base.store.read(answer_to, key()) is None
-    done = await finish(base, job)
+    await finish(base, job)
+    done = await base.store.read(jobs.find, job.id)
     assert (done.status, done.document_id, done.deduplicated) == ("completed", 1, False)
     answer = msgspec.json.decode(await base.store.read(answer_to, key()) or b"", type=m.Document)
     assert answer == await base.store.write(documents.accept_update, 1, m.NotePatch(text="new"), key())
@@ -76,8 +68,7 @@ async def test_its_end_changes_the_note_and_the_answer_at_once(base: Base) -> No
 
 async def test_a_title_alone_keeps_the_text(base: Base) -> None:
     job = await accept(base, text=None, title="Given")
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert (leased.job.text, leased.job.new_title) == (None, "Given")
     assert (await base.commit(leased, prepared("old", title="Given"))).id == job.id
     document, text = await base.store.read(documents.note, 1)
@@ -88,7 +79,7 @@ async def test_a_retry_finds_the_job_of_its_key(base: Base) -> None:
     """Waiting or running; another request under the key is refused."""
     job = await accept(base, key())
     assert await accept(base, key()) == job
-    await take(base)
+    await base.take("lease")
     assert (await accept(base, key())).status == "running"
     other = Idempotency(key="key", credential="caller", operation="op", fingerprint="other")
     assert (await refused(accept(base, other, text="x"))).code == "idempotency_mismatch"
@@ -130,10 +121,9 @@ async def test_many_at_once_are_one(base: Base) -> None:
 async def test_updates_of_one_note_follow_one_another(base: Base) -> None:
     """The later one is not taken while the earlier one runs; what else waits is."""
     first, second = await accept(base, key("1"), text="a"), await accept(base, key("2"), text="b")
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert leased.job.id == first.id
-    assert await take(base) is None
+    assert await base.store.write(jobs.take, "lease") is None
     note = await base.accept(new_note("another"))
     taken = await base.store.write(jobs.take, "another lease")
     assert taken.job.id == note.id
@@ -178,8 +168,7 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
     assert (error.code, error.members) == ("version_conflict", {"current_version": 1})
     await accept(base, key(), expected_version=1)
     await base.store.once(None, documents.add_tags, 1, ["later"], None)
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert (await refused(base.commit(leased, prepared("new")))).code == "version_conflict"
     assert (await base.store.read(documents.note, 1))[1] == "old"
     failure = m.JobError(code="version_conflict", message="It has changed.")
@@ -191,8 +180,7 @@ async def test_a_version_is_expected_at_the_acceptance_and_at_the_end(base: Base
 async def test_an_update_of_what_is_deleted_fails(base: Base) -> None:
     await accept(base)
     await base.store.once(None, documents.delete, 1)
-    leased = await take(base)
-    assert leased is not None
+    leased = await base.take("lease")
     assert (await refused(base.commit(leased, prepared("new")))).code == "document_not_found"
 
 
@@ -206,28 +194,23 @@ async def test_what_is_no_note_is_refused_at_once(base: Base) -> None:
 async def test_a_refusal_stands_against_new_jobs_alone(base: Base) -> None:
     """Who is known already is answered."""
     refusal = EngineError("embedder_unavailable", "It is away.")
-    wanted = m.NotePatch(text="new")
-    error = await refused(base.store.write(documents.accept_update, 1, wanted, key(), refusal=refusal))
-    assert error.code == "embedder_unavailable"
+    assert (await refused(accept(base, key(), refusal=refusal))).code == "embedder_unavailable"
     job = await accept(base, key())
     for same in (key(), key("another")):
-        assert (
-            job_of(await base.store.write(documents.accept_update, 1, wanted, same, refusal=refusal)).id
-            == job.id
-        )
+        assert (await accept(base, same, refusal=refusal)).id == job.id
 
 
 async def test_clearing_cancels_updates(base: Base) -> None:
     await accept(base)
     assert (await base.store.once(None, documents.clear)).jobs_cancelled == 1
-    assert await take(base) is None
+    assert await base.store.write(jobs.take, "lease") is None
 
 
 async def test_an_update_survives_a_crash(place: Place, tmp_path: Path) -> None:
     async with opened(place) as base:
         await base.note("old")
         first = await accept(base, key("1"), text="a")
-        await take(base)
+        await base.take("lease")
         second = await accept(base, key("2"), text="b")
         left = await died(base, tmp_path / "left")
         async with opened(left) as later:

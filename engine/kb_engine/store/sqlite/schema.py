@@ -180,7 +180,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
 """
 
 
-# Collections can be described (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens count.
+# Collections are described (`target_audience` and `usage_scenarios` are JSON, or NULL); tokens are counted.
 _VERSION_3 = """
 CREATE TABLE collections (
   id TEXT PRIMARY KEY,

@@ -20,7 +20,7 @@ import pytest
 from kb_engine.index.words import Tokenizer
 from kb_engine.store.port import EmbedderIdentity
 from kb_engine.store.postgres import schema as postgres
-from kb_engine.store.postgres.connection import Db, connect, to_dollar_params
+from kb_engine.store.postgres.connection import Db, connect, set_embedder, to_dollar_params
 from kb_engine.store.repository import collections, jobs
 from kb_engine.store.sqlite.connection import rows
 from kb_engine.store.sqlite.schema import MIGRATIONS, migrate
@@ -97,7 +97,7 @@ async def fill_postgres(database: Database, version: int) -> None:
         if not version:
             return
         await postgres.migrate(db, database.address, postgres.MIGRATIONS[:version])
-        await postgres.set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
+        await set_embedder(db, EmbedderIdentity("test", DIMENSIONS))
         await db.execute("UPDATE base SET chunks = 2, words = 10, last_document = 1, last_chunk = 2")
         for table, content in CONTENT:
             await insert(db, table, content)

@@ -33,12 +33,24 @@ class SearchApi:
         started = time.perf_counter()
         request: m.SearchRequest = incoming.body
         mode = mode_of(request)
-        selection = selection_of(request)
+        filters = request.filters or m.Filters()
+        date_from, date_to = date_window(filters) if request.filters else (None, None)
+        selection = Selection(
+            tags=request.tags,
+            tags_any=request.tags_any,
+            doc_type=request.doc_type,
+            formats=[form.lower() for form in filters.format or ()],
+            source_types=filters.source_type or (),
+            source_path_prefix=filters.source_path_prefix,
+            date_field=filters.date_field,
+            date_from=date_from,
+            date_to=date_to,
+        )
         query = Query(
             text=request.query,
             mode=mode,
             vector=None if mode == "fts" else await self._encoder.query(request.query),
-            scoring=self._encoder.scoring,
+            scoring=self._encoder.embedder.scoring,
             top=request.top,
             selection=selection,
             min_score=request.min_score,
@@ -59,23 +71,6 @@ class SearchApi:
         )
 
 
-def selection_of(request: m.SearchRequest) -> Selection:
-    """Which documents may answer. Raises EngineError as `date_window`."""
-    filters = request.filters or m.Filters()
-    date_from, date_to = date_window(filters) if request.filters else (None, None)
-    return Selection(
-        tags=request.tags,
-        tags_any=request.tags_any,
-        doc_type=request.doc_type,
-        formats=[form.lower() for form in filters.format or ()],
-        source_types=filters.source_type or (),
-        source_path_prefix=filters.source_path_prefix,
-        date_field=filters.date_field,
-        date_from=date_from,
-        date_to=date_to,
-    )
-
-
 class RaglerApi:
     """Handlers of `vectorSearch`, `listCollections`, `getCollection` and `putCollection`."""
 
@@ -94,7 +89,7 @@ class RaglerApi:
                 text=request.query,
                 mode="vector",
                 vector=await encoder.query(request.query),
-                scoring=encoder.scoring,
+                scoring=encoder.embedder.scoring,
                 top=request.limit,
                 selection=selection,
             )

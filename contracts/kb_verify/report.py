@@ -70,7 +70,7 @@ def html(results: Results) -> str:
         promises=_table(["Family", "Promise", "Requirements", "Result", "Why"], by_promise),
         operations=_table(
             ["Operation", "Asked", "Succeeded"],
-            ([each.operation, str(each.asked), str(each.succeeded)] for each in results.operations),
+            ([each.operation, str(each.requests), str(each.succeeded)] for each in results.operations),
         ),
         links=_table(
             ["From", "To", "Taken"], ([each.source, each.target, str(each.taken)] for each in results.links)

@@ -24,7 +24,7 @@ from kb_server.services import SERVER_VERSION, Services
 from kb_server.tool import A, Annotations, Call, R, Toolset
 from kb_server.toolsets import ServiceTool, tools_in
 from kb_server.toolsets.kb import ENGINE_WORDS, Collection, DocumentId, JobId, UploadId
-from kb_server.toolsets.kb.documents import DocumentView, shown
+from kb_server.toolsets.kb.documents import DocumentView, document_members
 from kb_server.toolsets.kb.state import JobView, job_view
 
 
@@ -55,7 +55,7 @@ Example: {"document_id": 42, "collection": "memory"}"""
         moved = await collection_moves.move(
             self.engine, document, arguments.collection, clock=self.services.clock
         )
-        return DocumentView(**shown(moved))
+        return DocumentView(**document_members(moved))
 
 
 class KbDeleteArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -116,7 +116,7 @@ Example: {"document_id": 42, "metadata": {"source_type": "wiki", "author": "Ann"
             body=m.MetadataRequest(metadata=arguments.metadata),
             if_match=arguments.expected_version,
         )
-        return DocumentView(**shown(changed))
+        return DocumentView(**document_members(changed))
 
 
 class KbTagsArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

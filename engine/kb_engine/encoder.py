@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from kb_contracts.api import models as m
 from kb_contracts.api.errors import EngineError
-from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused, Vectors
-from kb_engine.index.port import Scoring
+from kb_engine.embed.protocol import Embedder, EmbedderUnavailable, TextRefused
+from kb_engine.index.port import Vectors
 from kb_engine.turns import Turns
 
 A = TypeVar("A")
@@ -95,17 +95,6 @@ class Encoder:
     def device(self) -> m.DeviceInfo:
         """What it runs on; `threads` is how many passages are embedded at once."""
         return m.DeviceInfo(type=self.embedder.device, threads=self._workers)
-
-    @property
-    def scoring(self) -> Scoring:
-        """The constants of the score, which belong to the embedder."""
-        weights = self.embedder.weights
-        return Scoring(
-            weight=weights.w,
-            saturation=weights.k,
-            floor=weights.floor,
-            cosine_floor=weights.cosine_floor,
-        )
 
     async def load(self) -> None:
         """Have the model at hand; callers at the same time share one attempt.

@@ -50,7 +50,7 @@ class SearchApi:
             text=request.query,
             mode=mode,
             vector=None if mode == "fts" else await self._encoder.query(request.query),
-            scoring=self._encoder.scoring,
+            scoring=self._encoder.embedder.scoring,
             top=request.top,
             selection=selection,
             min_score=request.min_score,
@@ -89,7 +89,7 @@ class RaglerApi:
                 text=request.query,
                 mode="vector",
                 vector=await encoder.query(request.query),
-                scoring=encoder.scoring,
+                scoring=encoder.embedder.scoring,
                 top=request.limit,
                 selection=selection,
             )

@@ -16,7 +16,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from kb_engine.embed.protocol import Embedder, ScoreWeights, Vectors
+from kb_engine.embed.protocol import Embedder
+from kb_engine.index.port import Scoring, Vectors
 
 _DIMENSIONS = 256
 _CHARACTERS_A_TOKEN = 4
@@ -38,7 +39,7 @@ class HashEmbedder(Embedder):
     # Measured like MiniLM's: nDCG@10 of keywords alone 0.362, of vectors alone 0.195, fused 0.369. The
     # best fused score was under the floor for 0 % of whole queries, 10 % of their 2 rarest words, 50 % of
     # questions on other subjects and 93 % of gibberish.
-    weights = ScoreWeights(w=0.15, k=6.0, floor=0.45, cosine_floor=0.35)
+    scoring = Scoring(weight=0.15, saturation=6.0, floor=0.45, cosine_floor=0.35)
 
     def count_tokens(self, text: str) -> int:
         """A quarter of the characters, rounded up: hashing reads all of a text, so this is a size only."""

@@ -30,36 +30,12 @@ from kb_readers import (
 )
 from kb_readers.text import has_few_letters
 
-
-def no_ocr(package: str) -> ExtractionFailed:
-    """The extra `ocr` is not installed."""
-    return ExtractionFailed(
-        "ocr_failed",
-        f"This engine cannot read pictures: the package {package} is missing. "
-        f"Install it with {install_command('ocr')}, then send the file again.",
-    )
-
-
-_NAMED = 8
-
-
-def pages_listed(numbers: Sequence[int]) -> str:
-    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
-    ordered = sorted(numbers)
-    if len(ordered) == 1:
-        return f"Page {ordered[0]:,}"
-    if len(ordered) > _NAMED:
-        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
-    else:
-        named, last = ordered[:-1], f"{ordered[-1]:,}"
-    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"
-
-
 _PICTURES = Reader("kb_engine.extract.pictures", "read_picture", takes_context=True)
 _SCANS = Reader(
     "kb_engine.extract.scans", "read_scans", takes_context=True, cpu_limit="ocr", aborts_without_memory=True
 )
 _OCR_PACKAGE = "rapidocr"
+_NAMED = 8
 
 
 async def extract(
@@ -120,9 +96,30 @@ async def _read_pdf(source: IO[bytes], fmt: Format, limits: Limits, on_progress:
         return replace(known, remark=f"{pages_listed(silent)} could not be read by OCR. {failed.message}")
 
 
+def no_ocr(package: str) -> ExtractionFailed:
+    """The extra `ocr` is not installed."""
+    return ExtractionFailed(
+        "ocr_failed",
+        f"This engine cannot read pictures: the package {package} is missing. "
+        f"Install it with {install_command('ocr')}, then send the file again.",
+    )
+
+
 def _has_ocr() -> bool:
     return find_spec(_OCR_PACKAGE) is not None
 
 
 def _silent(known: Extraction) -> list[int]:
     return [number for number, page in enumerate(known.pages, 1) if not page.text.strip()]
+
+
+def pages_listed(numbers: Sequence[int]) -> str:
+    """ "Page 3", "Pages 3 and 7" or, of many, the first ones and how many more."""
+    ordered = sorted(numbers)
+    if len(ordered) == 1:
+        return f"Page {ordered[0]:,}"
+    if len(ordered) > _NAMED:
+        named, last = ordered[: _NAMED - 1], f"{len(ordered) - _NAMED + 1:,} more"
+    else:
+        named, last = ordered[:-1], f"{ordered[-1]:,}"
+    return f"Pages {', '.join(f'{number:,}' for number in named)} and {last}"
